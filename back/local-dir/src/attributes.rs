@@ -13,7 +13,7 @@ use crate::acting::dropping_set_id;
 use crate::attr::{attr_of, set_time};
 use crate::files::OpenFile;
 use crate::inline::is_big;
-use crate::place::Place;
+use crate::location::Location;
 use crate::session::Session;
 
 /// Cutting off less than this is quick.
@@ -25,9 +25,9 @@ impl Session {
         if let Some(open) = self.opening_of(node, file)? {
             return if open.local { Ok(Some(attr_of(&stat::stat(open.fd())?))) } else { Ok(None) };
         }
-        match self.place_at_hand(node)? {
-            Some(place) if self.export.mounts.all_local() || self.is_local(node) => {
-                Ok(Some(attr_of(&stat::stat(place.fd())?)))
+        match self.location_at_hand(node)? {
+            Some(location) if self.export.mounts.all_local() || self.is_local(node) => {
+                Ok(Some(attr_of(&stat::stat(location.fd())?)))
             }
             _ => Ok(None),
         }
@@ -36,15 +36,15 @@ impl Session {
     pub(crate) fn attributes(&self, node: NodeId, file: Option<File>) -> Result<Attr> {
         match self.opening_of(node, file)? {
             Some(open) => Ok(attr_of(&stat::stat(open.fd())?)),
-            None => Ok(attr_of(&stat::stat(self.place(node)?.fd())?)),
+            None => Ok(attr_of(&stat::stat(self.location(node)?.fd())?)),
         }
     }
 
     /// Whether this cuts so much off a file that it takes long.
     pub(crate) fn cuts_much(&self, node: NodeId, set: &SetAttr) -> bool {
         let Some(size) = set.size else { return false };
-        let Ok(Some(place)) = self.place_at_hand(node) else { return false };
-        stat::stat(place.fd())
+        let Ok(Some(location)) = self.location_at_hand(node) else { return false };
+        stat::stat(location.fd())
             .is_ok_and(|stat| is_big(&stat) && stat.size_bytes > size.saturating_add(SMALL_CUT_BYTES))
     }
 
@@ -58,7 +58,7 @@ impl Session {
         self.writable()?;
         let target = match self.opening_of(node, file)? {
             Some(open) => Target::Open(open),
-            None => Target::Place(self.place(node)?),
+            None => Target::Location(self.location(node)?),
         };
         let wants = cx.want.contains(Want::CHANGE_ATTRS);
         let mut before = None;
@@ -125,14 +125,14 @@ impl Session {
 /// What attributes are changed through.
 enum Target {
     Open(Arc<OpenFile>),
-    Place(Place),
+    Location(Location),
 }
 
 impl Target {
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Open(open) => open.fd(),
-            Self::Place(place) => place.fd(),
+            Self::Location(location) => location.fd(),
         }
     }
 }

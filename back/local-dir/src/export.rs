@@ -15,10 +15,10 @@ use tombolo_sys::stat::stat;
 use tombolo_sys::{Errno, creds, umask};
 
 use crate::attr::birth_mark;
+use crate::location::Location;
 use crate::mounts::Mounts;
 use crate::options::Options;
 use crate::pace::Pace;
-use crate::place::Place;
 use crate::session::LocalSession;
 use crate::submounts::LastLook;
 use crate::table::{Identity, Key};
@@ -49,7 +49,7 @@ pub struct LocalDir(Arc<Shared>);
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub options: Options,
-    pub root: Place,
+    pub root: Location,
     pub own: OwnDescriptors,
     pub mounts: Mounts,
     pub pool: ThreadPool,
@@ -90,7 +90,7 @@ impl LocalDir {
         let identity = Identity { key, birth: birth_mark(&facts), kind: facts.kind() };
         Ok(Self(Arc::new(Shared {
             options,
-            root: Place::new(identity, Arc::new(root)),
+            root: Location::new(identity, Arc::new(root)),
             own,
             mounts,
             pool: ThreadPool::new("local-dir", options.pool),

@@ -9,7 +9,7 @@ use tombolo_core::{Budget, Error, Permit, Resource, Result};
 use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_sys::sync;
 
-use crate::listing::Cursor;
+use crate::cursor::Cursor;
 
 /// One opening.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use tombolo_sys::handle::FileHandle;
 use tombolo_sys::stat::{Stat, stat_entry};
 
 use crate::acting::Acting;
-use crate::place::Place;
+use crate::location::Location;
 use crate::session::Session;
 
 /// Looks up names of one directory on behalf of one caller.
@@ -20,7 +20,7 @@ pub(crate) struct Finder<'a> {
     cx: &'a Ctx,
     parent: NodeId,
     /// Found with the first name.
-    dir: Option<Place>,
+    dir: Option<Location>,
     /// Kept from one name to the next: to become somebody else and back costs more than a look-up.
     acting: Option<Acting>,
 }
@@ -34,14 +34,14 @@ impl<'a> Finder<'a> {
     pub fn find(&mut self, name: Name<'_>) -> Result<Entry> {
         let dir = match self.dir.take() {
             Some(dir) => dir,
-            None => self.session.place(self.parent)?,
+            None => self.session.location(self.parent)?,
         };
         let found = self.find_in(&dir, name);
         self.dir = Some(dir);
         found
     }
 
-    fn find_in(&mut self, dir: &Place, name: Name<'_>) -> Result<Entry> {
+    fn find_in(&mut self, dir: &Location, name: Name<'_>) -> Result<Entry> {
         if self.acting.is_none() {
             self.acting = Some(self.session.checked(self.cx)?);
         }
@@ -59,7 +59,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Makes a node of a file that was not opened; `None` where it must be to be sure.
-    fn by_handle(&self, dir: &Place, name: Name<'_>, stat: &Stat) -> Result<Option<Entry>> {
+    fn by_handle(&self, dir: &Location, name: Name<'_>, stat: &Stat) -> Result<Option<Entry>> {
         let mounts = &self.session.export.mounts;
         let Some(index) = mounts.index_of(stat) else { return Ok(None) };
         if !mounts.mount(index)?.handles_tell_numbers {

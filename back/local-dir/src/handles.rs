@@ -96,9 +96,9 @@ impl Session {
     }
 
     fn handle_of(&self, node: NodeId) -> Result<PersistentHandle> {
-        let place = self.place(node)?;
-        let (handle, _) = FileHandle::of(place.fd())?;
-        let mount = place.identity.key.mount;
+        let location = self.location(node)?;
+        let (handle, _) = FileHandle::of(location.fd())?;
+        let mount = location.identity.key.mount;
         let answer = Parts::join(&handle, mount, &*self.export.mounts.mount(mount)?);
         self.table.remember_handle(node, handle);
         answer
@@ -121,7 +121,7 @@ impl Session {
                 self.adopt(found, true, &stat, self.node_permit()?, NodeId::ROOT, None)?.0
             }
             None => {
-                let stat = stat::stat(self.place(node)?.fd())?;
+                let stat = stat::stat(self.location(node)?.fd())?;
                 self.recognise(&stat).ok_or(Error::Stale)?
             }
         };
@@ -133,16 +133,16 @@ impl Session {
     }
 
     fn parent(&self, cx: &Ctx, node: NodeId) -> Result<Entry> {
-        let place = self.place(node)?;
-        if place.kind() != S_IFDIR {
+        let location = self.location(node)?;
+        if location.kind() != S_IFDIR {
             return Err(Error::NotDirectory);
         }
         if node == NodeId::ROOT {
-            return Ok(Entry { node, attr: attr_of(&stat::stat(place.fd())?) });
+            return Ok(Entry { node, attr: attr_of(&stat::stat(location.fd())?) });
         }
         let above = {
             let _acting = self.checked(cx)?;
-            open_parent(place.fd())?
+            open_parent(location.fd())?
         };
         let stat = stat::stat(above.as_fd())?;
         if !self.is_inside(&above, &stat)? {

@@ -57,16 +57,14 @@ impl Session {
     pub(crate) fn is_local(&self, node: NodeId) -> bool {
         let mounts = &self.export.mounts;
         mounts.all_local()
-            || self
-                .place_at_hand(node)
-                .ok()
-                .flatten()
-                .is_some_and(|place| mounts.mount(place.identity.key.mount).is_ok_and(|mount| mount.local))
+            || self.location_at_hand(node).ok().flatten().is_some_and(|location| {
+                mounts.mount(location.identity.key.mount).is_ok_and(|mount| mount.local)
+            })
     }
 
     /// Whether taking this name away frees much space.
     pub(crate) fn is_big(&self, parent: NodeId, name: Name<'_>) -> bool {
-        let Ok(Some(dir)) = self.place_at_hand(parent) else { return false };
+        let Ok(Some(dir)) = self.location_at_hand(parent) else { return false };
         stat::stat_entry(dir.fd(), name.as_bytes()).is_ok_and(|stat| is_big(&stat) && stat.links == 1)
     }
 

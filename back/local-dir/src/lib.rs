@@ -22,19 +22,22 @@
 //!
 //! Not here: caching of data or attributes, id mapping, squashing (layers), signing of handles (front ends).
 //!
-//! Reading order: [`options`], `export`, `session`; `table` and `place` (nodes and their descriptors); then one file per
+//! Reading order: [`options`], `export`, `session`; `table` and `descriptors` (nodes and where they are); then one file per
 //! group of operations.
 #![forbid(unsafe_code)]
 
 mod acting;
 mod attr;
 mod attributes;
+mod cursor;
+mod descriptors;
 mod export;
 mod files;
 mod finding;
 mod handles;
 mod inline;
 mod listing;
+mod location;
 mod locks;
 mod making;
 mod mounts;
@@ -42,7 +45,6 @@ mod names;
 mod opening;
 pub mod options;
 pub mod pace;
-mod place;
 mod ranges;
 mod records;
 mod removing;

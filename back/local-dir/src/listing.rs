@@ -1,38 +1,21 @@
 //! Listing directories.
 
-use std::os::fd::BorrowedFd;
 use std::sync::{MutexGuard, PoisonError};
 
 use tombolo_core::fs::{Cookie, DirEntry, DirPage, File, Name, NodeId, OpenFlags};
 use tombolo_core::{Answer, Ctx, Error, Result};
-use tombolo_sys::dir::{self, Cookie as SysCookie, Listing};
+use tombolo_sys::dir::{self};
 use tombolo_sys::stat::S_IFDIR;
 
 use crate::attr::file_type;
+use crate::cursor::Cursor;
 use crate::files::OpenFile;
 use crate::finding::Finder;
 use crate::options::Submounts;
 use crate::session::{LocalSession, Session};
 
-/// What is read of a directory at a time.
-const BUFFER_BYTES: usize = 16 << 10;
-
 /// A page that is made at once has room for no more entries than this: names alone, and with attributes.
 const AT_ONCE: (usize, usize) = (1024, 64);
-
-/// Where a listing is: the entries read but not yet given out follow `next`.
-#[derive(Debug)]
-pub(crate) struct Cursor {
-    listing: Option<Listing>,
-    given: usize,
-    next: Cookie,
-}
-
-impl Default for Cursor {
-    fn default() -> Self {
-        Self { listing: None, given: 0, next: Cookie::START }
-    }
-}
 
 impl LocalSession {
     pub(crate) fn list(&self, cx: &Ctx, file: File, cookie: Cookie, mut page: DirPage) -> Answer<DirPage> {
@@ -138,32 +121,6 @@ impl Session {
             // It is there, but no more can be said of it.
             Err(_) => Ok(page.push(line)),
         }
-    }
-}
-
-impl Cursor {
-    /// Makes `cookie` the place to go on from.
-    fn go_to(&mut self, fd: BorrowedFd<'_>, cookie: Cookie) -> Result<()> {
-        // Whoever starts anew wants to see the directory as it is now.
-        if self.listing.is_some() && self.next == cookie && cookie != Cookie::START {
-            return Ok(());
-        }
-        dir::seek(fd, SysCookie(cookie.0)).map_err(|_| Error::BadCookie)?;
-        self.listing.get_or_insert_with(|| Listing::with_size(BUFFER_BYTES)).clear();
-        self.given = 0;
-        self.next = cookie;
-        Ok(())
-    }
-
-    /// Reads on; false at the end of the directory, where the buffer is given back.
-    fn read(&mut self, fd: BorrowedFd<'_>) -> Result<bool> {
-        self.given = 0;
-        let Some(listing) = &mut self.listing else { return Ok(false) };
-        let more = listing.fill(fd)?;
-        if !more {
-            self.listing = None;
-        }
-        Ok(more)
     }
 }
 

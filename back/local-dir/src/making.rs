@@ -6,12 +6,12 @@ use tombolo_sys::stat::Device as SysDevice;
 use tombolo_sys::{Errno, namespace};
 
 use crate::attr::kind_bits;
-use crate::place::Place;
+use crate::location::Location;
 use crate::session::Session;
 
 impl Session {
     pub(crate) fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Result<Made> {
-        let make = |dir: &Place| namespace::make_directory(dir.fd(), name.as_bytes(), mode.mode.bits());
+        let make = |dir: &Location| namespace::make_directory(dir.fd(), name.as_bytes(), mode.mode.bits());
         self.make(cx, parent, name, mode, make)
     }
 
@@ -19,7 +19,7 @@ impl Session {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::InvalidArgument);
         }
-        let make = |dir: &Place| namespace::make_symlink(target, dir.fd(), name.as_bytes());
+        let make = |dir: &Location| namespace::make_symlink(target, dir.fd(), name.as_bytes());
         self.make(cx, parent, name, NewMode::settled(Mode::new(0o777)), make)
     }
 
@@ -38,14 +38,14 @@ impl Session {
         // Device nodes take a privilege that nobody has while acting as somebody else, the superuser apart.
         let bits = kind_bits(file_type) | mode.mode.bits();
         let device = SysDevice { major: rdev.major, minor: rdev.minor };
-        let make = |dir: &Place| namespace::make_node(dir.fd(), name.as_bytes(), bits, device);
+        let make = |dir: &Location| namespace::make_node(dir.fd(), name.as_bytes(), bits, device);
         self.make(cx, parent, name, mode, make)
     }
 
     pub(crate) fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Made> {
         self.writable()?;
-        let file = self.place(node)?;
-        let dir = self.place(parent)?;
+        let file = self.location(node)?;
+        let dir = self.location(parent)?;
         let before = self.before(cx, &dir);
         {
             let _acting = self.checked(cx)?;
@@ -61,10 +61,10 @@ impl Session {
         parent: NodeId,
         name: Name<'_>,
         mode: NewMode,
-        make: impl FnOnce(&Place) -> std::result::Result<(), Errno>,
+        make: impl FnOnce(&Location) -> std::result::Result<(), Errno>,
     ) -> Result<Made> {
         self.writable()?;
-        let dir = self.place(parent)?;
+        let dir = self.location(parent)?;
         // Before it exists: if there is no room for its node, none is made.
         let permit = self.node_permit()?;
         let before = self.before(cx, &dir);

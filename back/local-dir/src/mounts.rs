@@ -72,12 +72,12 @@ impl Mounts {
         list.iter().position(|mount| mount.id == stat.mount).map(|index| index as u32)
     }
 
-    /// The index of the mount that `place` lies on, which is learned about if it is new.
-    pub fn meet(&self, own: &OwnDescriptors, place: BorrowedFd<'_>, stat: &Stat) -> Result<u32> {
+    /// The index of the mount that `location` lies on, which is learned about if it is new.
+    pub fn meet(&self, own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Result<u32> {
         if let Some(index) = self.index_of(stat) {
             return Ok(index);
         }
-        let mount = Arc::new(examine(own, place, stat));
+        let mount = Arc::new(examine(own, location, stat));
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = list.iter().position(|mount| mount.id == stat.mount) {
             return Ok(index as u32);
@@ -120,21 +120,21 @@ impl Mounts {
     }
 }
 
-fn examine(own: &OwnDescriptors, place: BorrowedFd<'_>, stat: &Stat) -> Mount {
+fn examine(own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Mount {
     let descriptor = if stat.is_directory() {
-        own.reopen_directory(place).ok()
+        own.reopen_directory(location).ok()
     } else if stat.is_regular() {
-        own.reopen(place, OpenFlags::RDONLY).ok()
+        own.reopen(location, OpenFlags::RDONLY).ok()
     } else {
         None
     };
     // Making a handle is allowed to all; opening it is what needs CAP_DAC_READ_SEARCH.
     let handle = descriptor.as_ref().and_then(|on| {
-        let (handle, _) = FileHandle::of(place).ok()?;
+        let (handle, _) = FileHandle::of(location).ok()?;
         handle.open(on.as_fd(), OpenFlags::PATH).ok().map(|_| handle)
     });
     let volume = descriptor.as_ref().and_then(|on| statfs::volume_id(on.as_fd()).ok()).unwrap_or_default();
-    let magic = file_system_stat(place).map_or(0, |stat| stat.magic);
+    let magic = file_system_stat(location).map_or(0, |stat| stat.magic);
     let memory = magic == statfs::MAGIC_TMPFS;
     let local = memory || LOCAL.contains(&magic);
     Mount {

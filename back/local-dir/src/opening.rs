@@ -16,7 +16,7 @@ use tombolo_sys::stat::{self, Moment, S_IFDIR, S_IFLNK, S_IFREG, Stat};
 use crate::acting::dropping_set_id;
 use crate::attr::attr_of;
 use crate::files::{OpenFile, OpenPermit};
-use crate::place::Place;
+use crate::location::Location;
 use crate::session::Session;
 
 /// How often a name may vanish and come back between two looks before we give up.
@@ -25,7 +25,7 @@ const RACES_MAX: u32 = 16;
 impl Session {
     pub(crate) fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Result<Created> {
         self.writable()?;
-        let dir = self.place(parent)?;
+        let dir = self.location(parent)?;
         let before = self.before(cx, &dir);
         for _ in 0..RACES_MAX {
             let (entry, open) = match self.create_new(cx, &dir, parent, name, how) {
@@ -42,7 +42,7 @@ impl Session {
 
     pub(crate) fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Result<Created> {
         self.writable()?;
-        let dir = self.place(parent)?;
+        let dir = self.location(parent)?;
         let room = self.room_for_new()?;
         let mut flags = sys_flags(how.flags);
         // Exclusive here means: never to get a name (open(2), O_TMPFILE).
@@ -61,14 +61,14 @@ impl Session {
         }
         // Before a file is truncated.
         let permit = self.allowance.permit()?;
-        let place = self.place(node)?;
-        let (file, flags) = match place.kind() {
+        let location = self.location(node)?;
+        let (file, flags) = match location.kind() {
             S_IFDIR if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) => {
                 return Err(Error::IsDirectory);
             }
-            S_IFDIR => (self.open_directory(cx, &place)?, flags | OpenFlags::DIRECTORY),
+            S_IFDIR => (self.open_directory(cx, &location)?, flags | OpenFlags::DIRECTORY),
             _ if flags.contains(OpenFlags::DIRECTORY) => return Err(Error::NotDirectory),
-            S_IFREG => (self.open_regular(cx, &place, flags)?, flags),
+            S_IFREG => (self.open_regular(cx, &location, flags)?, flags),
             S_IFLNK => return Err(Error::SymlinkLoop),
             // Pipes, sockets and devices belong to the kernel of the client; opening the host's would reach its drivers.
             _ => return Err(Error::NoDevice),
@@ -77,7 +77,7 @@ impl Session {
             true => Some(attr_of(&stat::stat(file.as_fd())?)),
             false => None,
         };
-        let mount = place.identity.key.mount;
+        let mount = location.identity.key.mount;
         Ok(Opened { open: self.enter(file, permit, node, flags, mount)?, attr })
     }
 
@@ -89,7 +89,7 @@ impl Session {
     fn create_new(
         &self,
         cx: &Ctx,
-        dir: &Place,
+        dir: &Location,
         parent: NodeId,
         name: Name<'_>,
         how: &Create,
@@ -123,8 +123,8 @@ impl Session {
         match opened {
             Ok(opened) => {
                 if how.flags.contains(OpenFlags::TRUNCATE) {
-                    let place = self.place(entry.node)?;
-                    entry.attr = attr_of(&stat::stat(place.fd())?);
+                    let location = self.location(entry.node)?;
+                    entry.attr = attr_of(&stat::stat(location.fd())?);
                 }
                 Ok((entry, opened.open))
             }
@@ -183,30 +183,30 @@ impl Session {
         Ok(self.files.insert(OpenFile::new(file, permit, node, flags, mount.memory, mount.local)))
     }
 
-    fn open_directory(&self, cx: &Ctx, place: &Place) -> Result<OwnedFd> {
+    fn open_directory(&self, cx: &Ctx, location: &Location) -> Result<OwnedFd> {
         let _acting = self.checked(cx)?;
         if self.checks == PermissionCheck::Caller {
-            return Ok(self.export.own.reopen_directory(place.fd())?);
+            return Ok(self.export.own.reopen_directory(location.fd())?);
         }
         // Listing takes the right to read; the shorter way above would also take the right to search.
-        Ok(self.export.own.reopen(place.fd(), SysFlags::RDONLY | SysFlags::DIRECTORY)?)
+        Ok(self.export.own.reopen(location.fd(), SysFlags::RDONLY | SysFlags::DIRECTORY)?)
     }
 
-    fn open_regular(&self, cx: &Ctx, place: &Place, flags: OpenFlags) -> Result<OwnedFd> {
+    fn open_regular(&self, cx: &Ctx, location: &Location, flags: OpenFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
         if flags.contains(OpenFlags::EXECUTE) && !writes {
             // Whoever may execute a file has it read by a kernel that is ours only in name (RFC 1813 §4.4).
             let _acting = self.checked(cx)?;
-            check_access(place.fd(), access::EXECUTE)?;
+            check_access(location.fd(), access::EXECUTE)?;
             drop(_acting);
-            return Ok(self.export.own.reopen(place.fd(), sys_flags(flags))?);
+            return Ok(self.export.own.reopen(location.fd(), sys_flags(flags))?);
         }
         let _acting = self.checked(cx)?;
         let kills = flags.contains(OpenFlags::TRUNCATE | OpenFlags::KILL_PRIVILEGES);
         let _dropping = dropping_set_id(kills)?;
         let truncates = flags.contains(OpenFlags::TRUNCATE);
         let sys_flags = sys_flags(flags) | if truncates { SysFlags::TRUNC } else { SysFlags::empty() };
-        match self.export.own.reopen(place.fd(), sys_flags) {
+        match self.export.own.reopen(location.fd(), sys_flags) {
             Err(Errno::NOENT) => Err(Error::Stale),
             outcome => Ok(outcome?),
         }

@@ -8,7 +8,7 @@ use tombolo_sys::namespace::{self, RenameFlags as SysRenameFlags};
 use tombolo_sys::open::open_place;
 use tombolo_sys::stat;
 
-use crate::place::Place;
+use crate::location::Location;
 use crate::session::Session;
 use crate::table::Anchor;
 
@@ -31,8 +31,8 @@ impl Session {
         flags: RenameFlags,
     ) -> Result<Renamed> {
         self.writable()?;
-        let from_dir = self.place(from_parent)?;
-        let to_dir = self.place(to_parent)?;
+        let from_dir = self.location(from_parent)?;
+        let to_dir = self.location(to_parent)?;
         let before = (self.before(cx, &from_dir), self.before(cx, &to_dir));
         self.hold_fast(to_parent, &to_dir, to);
         {
@@ -55,10 +55,10 @@ impl Session {
         cx: &Ctx,
         parent: NodeId,
         name: Name<'_>,
-        remove: impl FnOnce(&Place) -> tombolo_sys::Result<()>,
+        remove: impl FnOnce(&Location) -> tombolo_sys::Result<()>,
     ) -> Result<Change> {
         self.writable()?;
-        let dir = self.place(parent)?;
+        let dir = self.location(parent)?;
         let before = self.before(cx, &dir);
         self.hold_fast(parent, &dir, name);
         {
@@ -69,22 +69,22 @@ impl Session {
     }
 
     /// Where nodes are found by name only: gives the node whose name goes away now a descriptor that stays.
-    fn hold_fast(&self, parent: NodeId, dir: &Place, name: Name<'_>) {
+    fn hold_fast(&self, parent: NodeId, dir: &Location, name: Name<'_>) {
         if self.export.mounts.all_have_handles() {
             return;
         }
-        let Ok(place) = open_place(dir.fd(), name.as_bytes()) else { return };
-        let Ok(stat) = stat::stat(place.as_fd()) else { return };
+        let Ok(location) = open_place(dir.fd(), name.as_bytes()) else { return };
+        let Ok(stat) = stat::stat(location.as_fd()) else { return };
         let Some(node) = self.known(&stat) else { return };
         let by_this_name = self.table.anchored_to(node, parent, name);
         if by_this_name {
-            self.hold(node, place);
+            self.hold(node, location);
             self.freed(self.table.re_anchor(node, Anchor::None));
         }
     }
 
     /// Where nodes are found by name only: the node is found by its new name from now on.
-    fn moved(&self, parent: NodeId, dir: &Place, name: Name<'_>) {
+    fn moved(&self, parent: NodeId, dir: &Location, name: Name<'_>) {
         if self.export.mounts.all_have_handles() {
             return;
         }

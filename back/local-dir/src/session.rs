@@ -18,10 +18,11 @@ use tombolo_sys::statfs::file_system_stat;
 use tombolo_sys::sync;
 
 use crate::attr::attr_of;
+use crate::descriptors::Clock;
 use crate::export::{DESCRIPTORS_MIN, Shared};
 use crate::files::{Allowance, Files, OpenFile};
+use crate::location::Location;
 use crate::options::Submounts;
-use crate::place::{Clock, Place};
 use crate::records::Records;
 use crate::table::Table;
 
@@ -123,19 +124,19 @@ impl Session {
     }
 
     /// Attributes from before a change, if they are asked for.
-    pub(crate) fn before(&self, cx: &Ctx, place: &Place) -> Option<WeakAttr> {
+    pub(crate) fn before(&self, cx: &Ctx, location: &Location) -> Option<WeakAttr> {
         if !cx.want.contains(Want::CHANGE_ATTRS) {
             return None;
         }
-        stat::stat(place.fd()).ok().map(|stat| WeakAttr::from(&attr_of(&stat)))
+        stat::stat(location.fd()).ok().map(|stat| WeakAttr::from(&attr_of(&stat)))
     }
 
     /// The change of a node from then to now, if it is asked for.
-    pub(crate) fn change(&self, cx: &Ctx, before: Option<WeakAttr>, place: &Place) -> Change {
+    pub(crate) fn change(&self, cx: &Ctx, before: Option<WeakAttr>, location: &Location) -> Change {
         if !cx.want.contains(Want::CHANGE_ATTRS) {
             return Change::default();
         }
-        Change { before, after: stat::stat(place.fd()).ok().map(|stat| attr_of(&stat)) }
+        Change { before, after: stat::stat(location.fd()).ok().map(|stat| attr_of(&stat)) }
     }
 
     /// Takes what `bytes` of data under way cost, until the returned permit is dropped.
@@ -152,7 +153,7 @@ impl Session {
     }
 
     fn statfs(&self, node: NodeId) -> Result<StatFs> {
-        let found = file_system_stat(self.place(node)?.fd())?;
+        let found = file_system_stat(self.location(node)?.fd())?;
         Ok(StatFs {
             block_size: found.block_size_bytes,
             blocks: found.blocks,

@@ -50,9 +50,9 @@ impl Shared {
             if point != root && is_beneath(&point, &root) {
                 let steps = point.get(root.len()..).unwrap_or_default();
                 // One that cannot be reached does not stand in the way of the others.
-                let met = self.walk(steps).and_then(|place| {
-                    let stat = stat(place.as_fd())?;
-                    self.mounts.meet(&self.own, place.as_fd(), &stat)
+                let met = self.walk(steps).and_then(|location| {
+                    let stat = stat(location.as_fd())?;
+                    self.mounts.meet(&self.own, location.as_fd(), &stat)
                 });
                 if let Err(error) = met {
                     tracing::debug!(%error, "a mount inside the export cannot be entered");

@@ -292,7 +292,7 @@ impl Table {
     /// Whether a node is found by this name only.
     pub fn anchored_to(&self, node: NodeId, parent: NodeId, name: Name<'_>) -> bool {
         let by_name = |slot: &mut Slot| match &slot.anchor {
-            Anchor::Name(place) => place.0 == parent && place.1.as_name() == name,
+            Anchor::Name(location) => location.0 == parent && location.1.as_name() == name,
             _ => false,
         };
         self.with(node, by_name).unwrap_or(false)
@@ -301,7 +301,7 @@ impl Table {
     /// Replaces what a node is found by.
     pub fn re_anchor(&self, node: NodeId, anchor: Anchor) -> Freed {
         let parent = |anchor: &Anchor| match anchor {
-            Anchor::Name(place) => Some(place.0),
+            Anchor::Name(location) => Some(location.0),
             _ => None,
         };
         if let Some(parent) = parent(&anchor) {
@@ -452,7 +452,7 @@ impl Slot {
 
     fn parent(&self) -> Option<NodeId> {
         match &self.anchor {
-            Anchor::Name(place) => Some(place.0),
+            Anchor::Name(location) => Some(location.0),
             _ => None,
         }
     }

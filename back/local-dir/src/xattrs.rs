@@ -59,9 +59,9 @@ impl Xattrs for LocalSession {
 
 impl Session {
     fn value(&self, cx: &Ctx, node: NodeId, name: &[u8], limit: usize) -> Result<Vec<u8>> {
-        let place = self.place(node)?;
+        let location = self.location(node)?;
         let _acting = self.checked(cx)?;
-        sized(limit, |buffer| xattr::value(place.fd(), name, buffer))
+        sized(limit, |buffer| xattr::value(location.fd(), name, buffer))
     }
 
     fn set_value(
@@ -74,33 +74,33 @@ impl Session {
         kill_set_gid: bool,
     ) -> Result<()> {
         self.writable()?;
-        let place = self.place(node)?;
+        let location = self.location(node)?;
         let mode = match how {
             XattrSet::Any => SetMode::Any,
             XattrSet::Create => SetMode::Create,
             XattrSet::Replace => SetMode::Replace,
         };
         let _acting = self.checked(cx)?;
-        xattr::set(place.fd(), name, value, mode)?;
+        xattr::set(location.fd(), name, value, mode)?;
         if kill_set_gid {
-            let bits = stat::stat(place.fd())?.mode;
+            let bits = stat::stat(location.fd())?.mode;
             if bits & SET_GID != 0 {
-                change::permissions(place.fd(), bits & !SET_GID)?;
+                change::permissions(location.fd(), bits & !SET_GID)?;
             }
         }
         Ok(())
     }
 
     fn value_names(&self, node: NodeId, limit: usize) -> Result<Vec<u8>> {
-        let place = self.place(node)?;
-        sized(limit, |buffer| xattr::list(place.fd(), buffer))
+        let location = self.location(node)?;
+        sized(limit, |buffer| xattr::list(location.fd(), buffer))
     }
 
     fn remove_value(&self, cx: &Ctx, node: NodeId, name: &[u8]) -> Result<()> {
         self.writable()?;
-        let place = self.place(node)?;
+        let location = self.location(node)?;
         let _acting = self.checked(cx)?;
-        Ok(xattr::remove(place.fd(), name)?)
+        Ok(xattr::remove(location.fd(), name)?)
     }
 }
 

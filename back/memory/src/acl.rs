@@ -130,18 +130,18 @@ impl Acl {
         acl
     }
 
-    /// Whether `who` may do all of `wanted` with a node of `uid` and `gid` (acl(5), "Access check algorithm").
-    pub(crate) fn allows(&self, who: &Identity, uid: u32, gid: u32, wanted: u8) -> bool {
+    /// Whether `identity` may do all of `wanted` with a node of `uid` and `gid` (acl(5), "Access check algorithm").
+    pub(crate) fn allows(&self, identity: &Identity, uid: u32, gid: u32, wanted: u8) -> bool {
         let masked = |perm: u8| perm & self.mask.unwrap_or(7);
-        if who.uid == uid {
+        if identity.uid == uid {
             return self.user_obj & wanted == wanted;
         }
-        if let Some(&(_, perm)) = self.users.iter().find(|(user, _)| *user == who.uid) {
+        if let Some(&(_, perm)) = self.users.iter().find(|(user, _)| *user == identity.uid) {
             return masked(perm) & wanted == wanted;
         }
         let own = Some((gid, self.group_obj));
         let mut matching =
-            own.iter().chain(&self.groups).filter(|(group, _)| who.in_group(*group)).peekable();
+            own.iter().chain(&self.groups).filter(|(group, _)| identity.in_group(*group)).peekable();
         if matching.peek().is_some() {
             return matching.any(|&(_, perm)| masked(perm) & wanted == wanted);
         }

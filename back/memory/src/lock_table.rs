@@ -51,20 +51,20 @@ pub(crate) struct LockTable {
 #[derive(Debug)]
 struct Waiter {
     claim: Claim,
-    turn: Arc<Turn>,
+    grant: Arc<Grant>,
 }
 
 /// Where a waiter learns that its lock was granted.
 #[derive(Debug, Default)]
-pub(crate) struct Turn(Mutex<TurnState>);
+pub(crate) struct Grant(Mutex<GrantState>);
 
 #[derive(Debug, Default)]
-struct TurnState {
+struct GrantState {
     outcome: Option<Result<()>>,
     waker: Option<Waker>,
 }
 
-impl Turn {
+impl Grant {
     /// The outcome, once there is one; until then `waker` is kept to be woken.
     pub(crate) fn poll(&self, waker: &Waker) -> Option<Result<()>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,16 +136,16 @@ impl LockTable {
     }
 
     /// Queues a claim that must wait.
-    pub(crate) fn enqueue(&mut self, claim: Claim) -> Arc<Turn> {
-        let turn = Arc::new(Turn::default());
-        self.waiters.push_back(Waiter { claim, turn: turn.clone() });
-        turn
+    pub(crate) fn enqueue(&mut self, claim: Claim) -> Arc<Grant> {
+        let grant = Arc::new(Grant::default());
+        self.waiters.push_back(Waiter { claim, grant: grant.clone() });
+        grant
     }
 
     /// Takes a waiter out of the queue. False when its lock was granted already.
-    pub(crate) fn withdraw(&mut self, turn: &Arc<Turn>) -> bool {
+    pub(crate) fn withdraw(&mut self, grant: &Arc<Grant>) -> bool {
         let before = self.waiters.len();
-        self.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.turn, turn));
+        self.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.grant, grant));
         before != self.waiters.len()
     }
 
@@ -157,7 +157,7 @@ impl LockTable {
                 index += 1;
             } else if let Some(waiter) = self.waiters.remove(index) {
                 self.grant(waiter.claim);
-                granted(waiter.claim.owner, waiter.turn.settle(Ok(())));
+                granted(waiter.claim.owner, waiter.grant.settle(Ok(())));
             }
         }
     }
@@ -168,7 +168,7 @@ impl LockTable {
         self.waiters.retain(|waiter| {
             let stays = waiter.claim.owner.session() != session;
             if !stays {
-                ended(waiter.claim.owner, waiter.turn.settle(Err(Error::Interrupted)));
+                ended(waiter.claim.owner, waiter.grant.settle(Err(Error::Interrupted)));
             }
             stays
         });

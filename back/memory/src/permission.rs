@@ -8,23 +8,23 @@ use crate::node::Node;
 /// The superuser.
 const ROOT_UID: u32 = 0;
 
-pub(crate) fn is_root(who: &Identity) -> bool {
-    who.uid == ROOT_UID
+pub(crate) fn is_root(identity: &Identity) -> bool {
+    identity.uid == ROOT_UID
 }
 
-/// Fails with `AccessDenied` unless `who` may do all of `mask` with `node`.
-pub(crate) fn check(who: &Identity, node: &Node, mask: AccessMask) -> Result<()> {
+/// Fails with `AccessDenied` unless `identity` may do all of `mask` with `node`.
+pub(crate) fn check(identity: &Identity, node: &Node, mask: AccessMask) -> Result<()> {
     let wanted = mask.bits();
-    let allowed = if is_root(who) {
+    let allowed = if is_root(identity) {
         // The superuser executes only what somebody may execute.
         !mask.contains(AccessMask::EXECUTE) || node.is_directory() || node.mode.bits() & 0o111 != 0
     } else if let Some(acl) = &node.access_acl {
-        acl.allows(who, node.uid, node.gid, wanted)
+        acl.allows(identity, node.uid, node.gid, wanted)
     } else {
         let bits = node.mode.bits();
         let class = match () {
-            () if who.uid == node.uid => bits >> 6,
-            () if who.in_group(node.gid) => bits >> 3,
+            () if identity.uid == node.uid => bits >> 6,
+            () if identity.in_group(node.gid) => bits >> 3,
             () => bits,
         };
         class as u8 & wanted == wanted
@@ -32,30 +32,35 @@ pub(crate) fn check(who: &Identity, node: &Node, mask: AccessMask) -> Result<()>
     if allowed { Ok(()) } else { Err(Error::AccessDenied) }
 }
 
-/// Fails with `NotPermitted` unless `who` owns `node`.
-pub(crate) fn check_owner(who: &Identity, node: &Node) -> Result<()> {
-    if is_root(who) || who.uid == node.uid { Ok(()) } else { Err(Error::NotPermitted) }
+/// Fails with `NotPermitted` unless `identity` owns `node`.
+pub(crate) fn check_owner(identity: &Identity, node: &Node) -> Result<()> {
+    if is_root(identity) || identity.uid == node.uid { Ok(()) } else { Err(Error::NotPermitted) }
 }
 
-/// Fails with `NotPermitted` when the sticky bit of `dir` keeps `who` from removing `victim` from it.
-pub(crate) fn check_sticky(who: &Identity, dir: &Node, victim: &Node) -> Result<()> {
+/// Fails with `NotPermitted` when the sticky bit of `dir` keeps `identity` from removing `victim` from it.
+pub(crate) fn check_sticky(identity: &Identity, dir: &Node, victim: &Node) -> Result<()> {
     let sticky = dir.mode.bits() & Mode::STICKY != 0;
-    if !sticky || is_root(who) || who.uid == dir.uid || who.uid == victim.uid {
+    if !sticky || is_root(identity) || identity.uid == dir.uid || identity.uid == victim.uid {
         Ok(())
     } else {
         Err(Error::NotPermitted)
     }
 }
 
-/// Fails with `NotPermitted` unless `who` may give `node` this owner and group (chown(2)).
-pub(crate) fn check_chown(who: &Identity, node: &Node, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-    let owns = who.uid == node.uid;
+/// Fails with `NotPermitted` unless `identity` may give `node` this owner and group (chown(2)).
+pub(crate) fn check_chown(
+    identity: &Identity,
+    node: &Node,
+    uid: Option<u32>,
+    gid: Option<u32>,
+) -> Result<()> {
+    let owns = identity.uid == node.uid;
     let uid_fits = uid.is_none_or(|uid| owns && uid == node.uid);
-    let gid_fits = gid.is_none_or(|gid| owns && (gid == node.gid || who.in_group(gid)));
-    if is_root(who) || (uid_fits && gid_fits) { Ok(()) } else { Err(Error::NotPermitted) }
+    let gid_fits = gid.is_none_or(|gid| owns && (gid == node.gid || identity.in_group(gid)));
+    if is_root(identity) || (uid_fits && gid_fits) { Ok(()) } else { Err(Error::NotPermitted) }
 }
 
-/// True when set-group-id must be dropped from a mode that `who` gives to a node of `gid` (chmod(2)).
-pub(crate) fn loses_set_gid(who: &Identity, gid: u32) -> bool {
-    !is_root(who) && !who.in_group(gid)
+/// True when set-group-id must be dropped from a mode that `identity` gives to a node of `gid` (chmod(2)).
+pub(crate) fn loses_set_gid(identity: &Identity, gid: u32) -> bool {
+    !is_root(identity) && !identity.in_group(gid)
 }

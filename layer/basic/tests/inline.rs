@@ -21,14 +21,14 @@ fn allocations_of(work: impl FnOnce()) -> u64 {
     of_this_thread() - before
 }
 
-struct Bed {
+struct Fixture {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
     file: File,
 }
 
 /// A session over `layers` of a tree with one file of 8 KiB, opened.
-fn bed(layers: impl FnOnce(Arc<dyn Export>) -> Arc<dyn Export>, flags: OpenFlags) -> Bed {
+fn fixture(layers: impl FnOnce(Arc<dyn Export>) -> Arc<dyn Export>, flags: OpenFlags) -> Fixture {
     let memory: Arc<dyn Export> = Arc::new(Memory::default());
     let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
     let cx = Ctx::root(client.session);
@@ -43,7 +43,7 @@ fn bed(layers: impl FnOnce(Arc<dyn Export>) -> Arc<dyn Export>, flags: OpenFlags
     let fs = layers(memory).attach(&client).unwrap();
     let node = fs.lookup(&cx, NodeId::ROOT, name()).wait().unwrap().node;
     let open = fs.open(&cx, node, flags).wait().unwrap().open;
-    Bed { fs, cx, file: File { node, open } }
+    Fixture { fs, cx, file: File { node, open } }
 }
 
 fn name() -> Name<'static> {
@@ -52,7 +52,7 @@ fn name() -> Name<'static> {
 
 #[test]
 fn reading_through_four_layers_allocates_nothing() {
-    let bed = bed(
+    let fixture = fixture(
         |export| {
             let export = Arc::new(stats::over(export, Counters::new()));
             let export = Arc::new(fault::over(export, fault::Plan::default()));
@@ -65,9 +65,9 @@ fn reading_through_four_layers_allocates_nothing() {
     // Past the calls that are all timed, so that both ways of counting are met.
     let allocations = allocations_of(|| {
         for _ in 0..100 {
-            assert!(bed.fs.getattr(&bed.cx, bed.file.node, None).is_done());
-            assert!(bed.fs.lookup(&bed.cx, NodeId::ROOT, name()).is_done());
-            assert!(bed.fs.read(&bed.cx, bed.file, 0, buffer.sink(0..4096)).is_done());
+            assert!(fixture.fs.getattr(&fixture.cx, fixture.file.node, None).is_done());
+            assert!(fixture.fs.lookup(&fixture.cx, NodeId::ROOT, name()).is_done());
+            assert!(fixture.fs.read(&fixture.cx, fixture.file, 0, buffer.sink(0..4096)).is_done());
         }
     });
     assert_eq!(allocations, 0);
@@ -75,7 +75,7 @@ fn reading_through_four_layers_allocates_nothing() {
 
 #[test]
 fn writing_through_four_layers_allocates_nothing() {
-    let bed = bed(
+    let fixture = fixture(
         |export| {
             let export = Arc::new(stats::over(export, Counters::new()));
             let export = Arc::new(fault::over(export, fault::Plan::default()));
@@ -87,7 +87,8 @@ fn writing_through_four_layers_allocates_nothing() {
     let buffer = Buffer::new(4096);
     let allocations = allocations_of(|| {
         for _ in 0..100 {
-            let answer = bed.fs.write(&bed.cx, bed.file, &Write::default(), buffer.source(0..4096));
+            let answer =
+                fixture.fs.write(&fixture.cx, fixture.file, &Write::default(), buffer.source(0..4096));
             assert!(answer.is_done());
         }
     });

@@ -73,7 +73,7 @@ struct Shared {
     table: Arc<Mutex<Table>>,
     volume: Volume,
     path: PathBuf,
-    /// Who writes the log anew, or did last.
+    /// FileIdentity writes the log anew, or did last.
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -148,7 +148,7 @@ impl Drop for Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::table::{Id, Place, Who};
+    use super::table::{FileIdentity, Id, Location};
     use super::*;
     use tombolo_core::fs::Name;
 
@@ -157,21 +157,23 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("table");
         let shared = Shared::open(&path).expect("a table");
-        let place = |name: &str| Place::new(Id::ROOT, Name::new(name.as_bytes()).expect("a name"));
-        let who = |fileid| Who { fsid: 1, fileid, generation: 2 };
-        let still = shared.change(|table| table.meet(&place("still"), who(1), false)).expect("a number");
-        let restless = shared.change(|table| table.meet(&place("0"), who(2), false)).expect("a number");
+        let location = |name: &str| Location::new(Id::ROOT, Name::new(name.as_bytes()).expect("a name"));
+        let identity = |fileid| FileIdentity { fsid: 1, fileid, generation: 2 };
+        let still =
+            shared.change(|table| table.meet(&location("still"), identity(1), false)).expect("a number");
+        let restless =
+            shared.change(|table| table.meet(&location("0"), identity(2), false)).expect("a number");
         let renames = 150_000;
         for n in 0..renames {
-            let (from, to) = (place(&n.to_string()), place(&(n + 1).to_string()));
+            let (from, to) = (location(&n.to_string()), location(&(n + 1).to_string()));
             shared.change(|table| table.moved(&from, &to, [Some(restless), None]));
         }
         drop(shared);
         let len = std::fs::metadata(&path).expect("the table").len();
         assert!(len < 100_000 * 48, "{len} bytes of {renames} renames");
         let shared = Shared::open(&path).expect("the table");
-        let (table, last) = (shared.table(), place(&renames.to_string()));
-        assert_eq!(table.way(restless).expect("a way"), [(last.name, who(2))]);
-        assert_eq!(table.way(still).expect("a way"), [(place("still").name, who(1))]);
+        let (table, last) = (shared.table(), location(&renames.to_string()));
+        assert_eq!(table.path_of(restless).expect("a way"), [(last.name, identity(2))]);
+        assert_eq!(table.path_of(still).expect("a way"), [(location("still").name, identity(1))]);
     }
 }

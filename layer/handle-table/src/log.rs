@@ -12,7 +12,7 @@ use tombolo_core::fs::{NAME_MAX, Name, Volume};
 use tombolo_sys::random;
 
 use super::OpenError;
-use super::table::{Id, Place, Table, Who};
+use super::table::{FileIdentity, Id, Location, Table};
 
 const MAGIC: [u8; 8] = *b"tmblhndl";
 const VERSION: u32 = 1;
@@ -38,8 +38,8 @@ const NOWHERE: u64 = u64::MAX;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub id: Id,
-    pub who: Who,
-    pub place: Option<Place>,
+    pub identity: FileIdentity,
+    pub location: Option<Location>,
 }
 
 /// So much is gathered at most before it is written.
@@ -237,9 +237,10 @@ fn volume_of(header: &[u8]) -> Option<Volume> {
 }
 
 fn encode(record: &Record, into: &mut Vec<u8>) {
-    let name = record.place.as_ref().map(|place| place.name.as_name().as_bytes()).unwrap_or_default();
-    let parent = record.place.as_ref().map_or(NOWHERE, |place| place.parent.0);
-    let Who { fsid, fileid, generation } = record.who;
+    let name =
+        record.location.as_ref().map(|location| location.name.as_name().as_bytes()).unwrap_or_default();
+    let parent = record.location.as_ref().map_or(NOWHERE, |location| location.parent.0);
+    let FileIdentity { fsid, fileid, generation } = record.identity;
     let start = into.len() + MARK_BYTES;
     let len = (FIXED_BYTES + name.len()) as u32;
     into.extend_from_slice(&len.to_le_bytes());
@@ -249,8 +250,8 @@ fn encode(record: &Record, into: &mut Vec<u8>) {
     }
     into.extend_from_slice(name);
     let sum = crc32c::crc32c(into.get(start..).unwrap_or_default()).to_le_bytes();
-    if let Some(place) = into.get_mut(start - 4..start) {
-        place.copy_from_slice(&sum);
+    if let Some(location) = into.get_mut(start - 4..start) {
+        location.copy_from_slice(&sum);
     }
 }
 
@@ -270,29 +271,30 @@ fn decode(bytes: &[u8]) -> Option<(Record, &[u8])> {
     let (numbers, _) = numbers.as_chunks::<8>();
     let &[id, parent, fsid, fileid, generation] = numbers else { return None };
     let number = u64::from_le_bytes;
-    let place = match number(parent) {
+    let location = match number(parent) {
         NOWHERE => None,
-        parent => Some(Place::new(Id(parent), Name::new(name).ok()?)),
+        parent => Some(Location::new(Id(parent), Name::new(name).ok()?)),
     };
-    let who = Who { fsid: number(fsid), fileid: number(fileid), generation: number(generation) };
-    Some((Record { id: Id(number(id)), who, place }, after))
+    let identity =
+        FileIdentity { fsid: number(fsid), fileid: number(fileid), generation: number(generation) };
+    Some((Record { id: Id(number(id)), identity, location }, after))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn place(name: &str) -> Place {
-        Place::new(Id::ROOT, Name::new(name.as_bytes()).expect("a name"))
+    fn location(name: &str) -> Location {
+        Location::new(Id::ROOT, Name::new(name.as_bytes()).expect("a name"))
     }
 
-    fn who(fileid: u64) -> Who {
-        Who { fsid: 1, fileid, generation: 2 }
+    fn identity(fileid: u64) -> FileIdentity {
+        FileIdentity { fsid: 1, fileid, generation: 2 }
     }
 
     #[test]
     fn a_record_is_as_the_format_has_it() {
-        let record = Record { id: Id(0x0102), who: who(3), place: Some(place("ab")) };
+        let record = Record { id: Id(0x0102), identity: identity(3), location: Some(location("ab")) };
         let mut bytes = Vec::new();
         encode(&record, &mut bytes);
         assert_eq!(bytes.len(), 8 + 40 + 2);
@@ -300,7 +302,7 @@ mod tests {
         assert_eq!(bytes[8..16], [2, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[48..], *b"ab");
         assert_eq!(decode(&bytes), Some((record, &[][..])));
-        let nowhere = Record { id: Id(9), who: who(3), place: None };
+        let nowhere = Record { id: Id(9), identity: identity(3), location: None };
         bytes.clear();
         encode(&nowhere, &mut bytes);
         assert_eq!(decode(&bytes), Some((nowhere, &[][..])));
@@ -312,17 +314,17 @@ mod tests {
         let path = dir.path().join("table");
         let (mut table, volume) = open(&path).expect("a new table");
         let ids: Vec<Id> = (1..=3)
-            .map(|n| table.meet(&place(&format!("file-{n}")), who(n), false).expect("a number"))
+            .map(|n| table.meet(&location(&format!("file-{n}")), identity(n), false).expect("a number"))
             .collect();
-        table.moved(&place("file-1"), &place("moved"), [Some(ids[0]), None]);
+        table.moved(&location("file-1"), &location("moved"), [Some(ids[0]), None]);
         let written = fs::metadata(&path).expect("the table").len();
         assert_eq!(written, HEADER_BYTES as u64, "written at once, not each by itself");
         table.log().flush();
         drop(table);
         let (table, again) = open(&path).expect("the table");
         assert_eq!(again, volume);
-        assert!(ids.iter().all(|&id| table.way(id).is_ok()));
-        assert_eq!(table.way(ids[0]).expect("a way")[0].0, place("moved").name);
+        assert!(ids.iter().all(|&id| table.path_of(id).is_ok()));
+        assert_eq!(table.path_of(ids[0]).expect("a way")[0].0, location("moved").name);
         drop(table);
 
         // The log was written anew, in the order in which the files were met: damage in the second costs the third too.
@@ -331,9 +333,9 @@ mod tests {
         bytes[HEADER_BYTES + MARK_BYTES + FIXED_BYTES + "moved".len() + MARK_BYTES + 3] ^= 1;
         fs::write(&path, bytes).expect("damage");
         let (mut table, _) = open(&path).expect("the table");
-        let known: Vec<bool> = ids.iter().map(|&id| table.way(id).is_ok()).collect();
+        let known: Vec<bool> = ids.iter().map(|&id| table.path_of(id).is_ok()).collect();
         assert_eq!(known, [true, false, false]);
-        let new = table.meet(&place("file-3"), who(3), false).expect("a number");
+        let new = table.meet(&location("file-3"), identity(3), false).expect("a number");
         assert!(!ids.contains(&new), "a lost number is not given out again");
         drop(table);
 

@@ -11,7 +11,7 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 
-use super::table::{Id, Place, Who};
+use super::table::{FileIdentity, Id, Location};
 use super::{KIND, Shared};
 
 /// A session over another one.
@@ -66,13 +66,13 @@ impl Session {
 
     /// The node of a number; it counts a look-up.
     fn go_to(&self, cx: &Ctx, id: Id) -> Answer<Entry> {
-        let way = match self.known.shared.table().way(id) {
-            Ok(way) => way,
+        let path = match self.known.shared.table().path_of(id) {
+            Ok(path) => path,
             Err(error) => return Answer::err(error),
         };
         let (inner, known, cx) = (self.inner.clone(), self.known.clone(), cx.clone());
         Answer::later(async move {
-            let entry = walk(&*inner, &cx, way).await?;
+            let entry = walk(&*inner, &cx, path).await?;
             if entry.node != NodeId::ROOT {
                 known.count(entry.node, id);
             }
@@ -90,8 +90,8 @@ impl Session {
         let leaving = self.known.standing(parent, name);
         let known = self.known.clone();
         part(&*self.inner).map(move |done| {
-            if let Some((place, Some(was))) = leaving {
-                known.shared.change(|table| table.unnamed(&place, was));
+            if let Some((location, Some(was))) = leaving {
+                known.shared.change(|table| table.unnamed(&location, was));
             }
             done
         })
@@ -103,15 +103,15 @@ impl Known {
         if node == NodeId::ROOT { Some(Id::ROOT) } else { self.lock().get(&node).map(|node| node.id) }
     }
 
-    fn place(&self, parent: NodeId, name: Name<'_>) -> Option<Place> {
-        self.id(parent).map(|parent| Place::new(parent, name))
+    fn location(&self, parent: NodeId, name: Name<'_>) -> Option<Location> {
+        self.id(parent).map(|parent| Location::new(parent, name))
     }
 
     /// A place, and what it means before something is done there.
-    fn standing(&self, parent: NodeId, name: Name<'_>) -> Option<(Place, Option<Id>)> {
-        let place = self.place(parent, name)?;
-        let id = self.shared.table().at(&place);
-        Some((place, id))
+    fn standing(&self, parent: NodeId, name: Name<'_>) -> Option<(Location, Option<Id>)> {
+        let location = self.location(parent, name)?;
+        let id = self.shared.table().at(&location);
+        Some((location, id))
     }
 
     fn meet(&self, parent: NodeId, name: Name<'_>, entry: &Entry) -> Result<()> {
@@ -127,8 +127,8 @@ impl Known {
         let parent = self.id(parent).ok_or(Error::Stale)?;
         let met: SmallVec<[(NodeId, Id); 1]> = self.shared.change(|table| {
             let met = entries.filter(|(_, entry)| entry.node != NodeId::ROOT).map(|(name, entry)| {
-                let place = Place::new(parent, name);
-                let id = table.meet(&place, Who::of(&entry.attr), has_names(&entry.attr))?;
+                let location = Location::new(parent, name);
+                let id = table.meet(&location, FileIdentity::of(&entry.attr), has_names(&entry.attr))?;
                 Ok((entry.node, id))
             });
             met.collect::<Result<_>>()
@@ -216,10 +216,10 @@ fn give_back<'a>(fs: &dyn FileSystem, cx: &Ctx, entries: impl IntoIterator<Item 
 }
 
 /// Follows a way from the root. What is found at each step must be what was met there.
-async fn walk(inner: &dyn FileSystem, cx: &Ctx, way: Vec<(NameBuf, Who)>) -> Result<Entry> {
+async fn walk(inner: &dyn FileSystem, cx: &Ctx, path: Vec<(NameBuf, FileIdentity)>) -> Result<Entry> {
     let attr = inner.getattr(cx, NodeId::ROOT, None).resolve().await?;
     let mut at = Entry { node: NodeId::ROOT, attr };
-    for (name, who) in way {
+    for (name, identity) in path {
         let found = inner.lookup(cx, at.node, name.as_name()).resolve().await;
         if at.node != NodeId::ROOT {
             inner.forget(cx, &[(at.node, 1)]);
@@ -228,7 +228,7 @@ async fn walk(inner: &dyn FileSystem, cx: &Ctx, way: Vec<(NameBuf, Who)>) -> Res
             Error::NotFound | Error::NotDirectory => Error::Stale,
             error => error,
         })?;
-        if Who::of(&at.attr) != who {
+        if FileIdentity::of(&at.attr) != identity {
             inner.forget(cx, &[(at.node, 1)]);
             return Err(Error::Stale);
         }

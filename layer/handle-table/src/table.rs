@@ -19,14 +19,14 @@ impl Id {
 
 /// What makes a file that file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Who {
+pub(super) struct FileIdentity {
     pub fsid: u64,
     pub fileid: u64,
     /// 0 where the file system does not tell a file from an earlier one with its number.
     pub generation: u64,
 }
 
-impl Who {
+impl FileIdentity {
     pub fn of(attr: &Attr) -> Self {
         Self { fsid: attr.fsid, fileid: attr.fileid, generation: attr.generation }
     }
@@ -34,15 +34,15 @@ impl Who {
 
 /// Under which directory and name a file was met.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub parent: Id,
     pub name: NameBuf,
 }
 
 struct File {
-    who: Who,
+    identity: FileIdentity,
     /// `None` once it has lost the name that we knew.
-    place: Option<Place>,
+    location: Option<Location>,
     /// Whether it may have other names; so after a restart, when nobody knows.
     has_names: bool,
     age: u64,
@@ -54,8 +54,8 @@ const DEPTH_MAX: usize = 4096;
 /// All files that have a number.
 pub(super) struct Table {
     files: HashMap<Id, File>,
-    by_who: HashMap<Who, Id>,
-    by_place: HashMap<Place, Id>,
+    by_identity: HashMap<FileIdentity, Id>,
+    by_location: HashMap<Location, Id>,
     /// How many files are in a directory; none is not kept.
     children: HashMap<Id, u32>,
     /// From the oldest to the youngest.
@@ -74,8 +74,8 @@ impl Table {
     pub fn new(log: Log, epoch: u32) -> Self {
         Self {
             files: HashMap::new(),
-            by_who: HashMap::new(),
-            by_place: HashMap::new(),
+            by_identity: HashMap::new(),
+            by_location: HashMap::new(),
             children: HashMap::new(),
             ages: BTreeMap::new(),
             nameless: BTreeMap::new(),
@@ -87,22 +87,22 @@ impl Table {
         }
     }
 
-    /// The number of a file that was met at `place`, which may have other names.
-    pub fn meet(&mut self, place: &Place, who: Who, has_names: bool) -> Result<Id> {
-        if let Some(&id) = self.by_who.get(&who) {
+    /// The number of a file that was met at `location`, which may have other names.
+    pub fn meet(&mut self, location: &Location, identity: FileIdentity, has_names: bool) -> Result<Id> {
+        if let Some(&id) = self.by_identity.get(&identity) {
             // Of several names the first is kept for as long as it is there.
             let settled = self.files.get_mut(&id).is_some_and(|file| {
                 file.has_names = has_names;
-                file.place.as_ref().is_some_and(|known| known == place || has_names)
+                file.location.as_ref().is_some_and(|known| known == location || has_names)
             });
             if !settled {
-                self.put(id, who, Some(place.clone()));
+                self.put(id, identity, Some(location.clone()));
             }
             return Ok(id);
         }
         let id = Id(u64::from(self.epoch) << 32 | u64::from(self.next));
         self.next = self.next.checked_add(1).ok_or(Error::NoSpace)?;
-        self.put(id, who, Some(place.clone()));
+        self.put(id, identity, Some(location.clone()));
         if let Some(file) = self.files.get_mut(&id) {
             file.has_names = has_names;
         }
@@ -110,46 +110,47 @@ impl Table {
     }
 
     /// The file that a place means.
-    pub fn at(&self, place: &Place) -> Option<Id> {
-        self.by_place.get(place).copied()
+    pub fn at(&self, location: &Location) -> Option<Id> {
+        self.by_location.get(location).copied()
     }
 
     /// The name of a file is gone. `was` is what the place meant before: if it means another file now, that one is left alone.
-    pub fn unnamed(&mut self, place: &Place, was: Id) {
-        if self.at(place) != Some(was) {
+    pub fn unnamed(&mut self, location: &Location, was: Id) {
+        if self.at(location) != Some(was) {
             return;
         }
         let Some(file) = self.files.get(&was) else { return };
-        let who = file.who;
+        let identity = file.identity;
         // Nobody will meet it again: it is gone, or the next file with this number could not be told from it.
-        let is_gone = !file.has_names || who.generation == 0;
-        self.put(was, who, None);
+        let is_gone = !file.has_names || identity.generation == 0;
+        self.put(was, identity, None);
         if is_gone {
             self.forget(was);
         }
     }
 
     /// A file goes from one place to another, and what was there loses its name. `was` is what both places meant before.
-    pub fn moved(&mut self, from: &Place, to: &Place, was: [Option<Id>; 2]) {
+    pub fn moved(&mut self, from: &Location, to: &Location, was: [Option<Id>; 2]) {
         let [moved, replaced] = was;
         if let Some(replaced) = replaced {
             self.unnamed(to, replaced);
         }
         let Some((id, file)) = moved.and_then(|id| Some((id, self.files.get(&id)?))) else { return };
         // It has been met elsewhere since, or where it went another file was met. Nowhere: its old name is another file's.
-        let (who, is_on_the_way) = (file.who, file.place.as_ref().is_none_or(|place| place == from));
+        let (identity, is_on_the_way) =
+            (file.identity, file.location.as_ref().is_none_or(|location| location == from));
         if is_on_the_way {
             let is_free = self.at(to).is_none_or(|there| there == id);
-            self.put(id, who, is_free.then(|| to.clone()));
+            self.put(id, identity, is_free.then(|| to.clone()));
         }
     }
 
     /// Two files change places. `was` is what these meant before.
-    pub fn exchanged(&mut self, one: &Place, other: &Place, was: [Option<Id>; 2]) {
+    pub fn exchanged(&mut self, one: &Location, other: &Location, was: [Option<Id>; 2]) {
         let ids = [self.at(one), self.at(other)];
         if ids == was {
-            self.by_place.remove(one);
-            self.by_place.remove(other);
+            self.by_location.remove(one);
+            self.by_location.remove(other);
             self.put_at(ids[0], Some(other));
             self.put_at(ids[1], Some(one));
             return;
@@ -161,14 +162,14 @@ impl Table {
     }
 
     /// The way from the root to a file: its steps in order, each with who must be there.
-    pub fn way(&self, id: Id) -> Result<Vec<(NameBuf, Who)>> {
+    pub fn path_of(&self, id: Id) -> Result<Vec<(NameBuf, FileIdentity)>> {
         let mut steps = Vec::new();
         let mut next = id;
         while next != Id::ROOT {
             let file = self.files.get(&next).ok_or(Error::Stale)?;
-            let place = file.place.as_ref().ok_or(Error::Stale)?;
-            steps.push((place.name.clone(), file.who));
-            next = place.parent;
+            let location = file.location.as_ref().ok_or(Error::Stale)?;
+            steps.push((location.name.clone(), file.identity));
+            next = location.parent;
             if steps.len() > DEPTH_MAX {
                 return Err(Error::Stale);
             }
@@ -182,16 +183,16 @@ impl Table {
         if id == Id::ROOT {
             return Ok(id);
         }
-        let place = self.files.get(&id).and_then(|file| file.place.as_ref());
-        place.map(|place| place.parent).ok_or(Error::Stale)
+        let location = self.files.get(&id).and_then(|file| file.location.as_ref());
+        location.map(|location| location.parent).ok_or(Error::Stale)
     }
 
     /// Takes over what a log says.
     pub fn replay(&mut self, record: Record) {
-        if record.place.is_none() && record.who.generation == 0 {
+        if record.location.is_none() && record.identity.generation == 0 {
             self.forget(record.id);
         } else {
-            self.set(record.id, record.who, record.place);
+            self.set(record.id, record.identity, record.location);
         }
     }
 
@@ -202,7 +203,11 @@ impl Table {
 
     /// What is known of a file.
     pub fn record(&self, id: Id) -> Option<Record> {
-        self.files.get(&id).map(|file| Record { id, who: file.who, place: file.place.clone() })
+        self.files.get(&id).map(|file| Record {
+            id,
+            identity: file.identity,
+            location: file.location.clone(),
+        })
     }
 
     /// Where changes are kept.
@@ -215,28 +220,28 @@ impl Table {
         self.log.is_long(self.files.len())
     }
 
-    fn put_at(&mut self, id: Option<Id>, place: Option<&Place>) {
-        let who = id.and_then(|id| self.files.get(&id)).map(|file| file.who);
-        if let (Some(id), Some(who)) = (id, who) {
-            self.put(id, who, place.cloned());
+    fn put_at(&mut self, id: Option<Id>, location: Option<&Location>) {
+        let identity = id.and_then(|id| self.files.get(&id)).map(|file| file.identity);
+        if let (Some(id), Some(identity)) = (id, identity) {
+            self.put(id, identity, location.cloned());
         }
     }
 
-    fn put(&mut self, id: Id, who: Who, place: Option<Place>) {
-        self.log.append(&Record { id, who, place: place.clone() });
-        self.set(id, who, place);
+    fn put(&mut self, id: Id, identity: FileIdentity, location: Option<Location>) {
+        self.log.append(&Record { id, identity, location: location.clone() });
+        self.set(id, identity, location);
     }
 
-    fn set(&mut self, id: Id, who: Who, place: Option<Place>) {
+    fn set(&mut self, id: Id, identity: FileIdentity, location: Option<Location>) {
         if let Some(file) = self.files.get_mut(&id) {
-            file.who = who;
+            file.identity = identity;
         } else {
             let age = self.new_age();
-            self.files.insert(id, File { who, place: None, has_names: true, age });
+            self.files.insert(id, File { identity, location: None, has_names: true, age });
             self.ages.insert(age, id);
         }
-        self.by_who.insert(who, id);
-        self.settle(id, place);
+        self.by_identity.insert(identity, id);
+        self.settle(id, location);
         while self.files.len() > self.files_max
             && let Some(id) = self.least_missed()
         {
@@ -244,19 +249,19 @@ impl Table {
         }
     }
 
-    fn settle(&mut self, id: Id, place: Option<Place>) {
+    fn settle(&mut self, id: Id, location: Option<Location>) {
         let Some(file) = self.files.get_mut(&id) else { return };
         let age = file.age;
-        if let Some(before) = std::mem::replace(&mut file.place, place.clone()) {
+        if let Some(before) = std::mem::replace(&mut file.location, location.clone()) {
             self.leave(id, &before);
         }
-        let Some(place) = place else {
+        let Some(location) = location else {
             self.nameless.insert(age, id);
             return;
         };
         self.nameless.remove(&age);
-        *self.children.entry(place.parent).or_default() += 1;
-        if let Some(other) = self.by_place.insert(place, id)
+        *self.children.entry(location.parent).or_default() += 1;
+        if let Some(other) = self.by_location.insert(location, id)
             && other != id
         {
             // It was taken away without our knowing.
@@ -264,19 +269,19 @@ impl Table {
         }
     }
 
-    fn leave(&mut self, id: Id, place: &Place) {
-        if self.at(place) == Some(id) {
-            self.by_place.remove(place);
+    fn leave(&mut self, id: Id, location: &Location) {
+        if self.at(location) == Some(id) {
+            self.by_location.remove(location);
         }
-        if let Some(children) = self.children.get_mut(&place.parent) {
+        if let Some(children) = self.children.get_mut(&location.parent) {
             *children -= 1;
             if *children == 0 {
-                self.children.remove(&place.parent);
+                self.children.remove(&location.parent);
             }
         }
     }
 
-    /// Who makes room: those that are nowhere first, then the oldest. A directory that others are in counts as young each time its
+    /// FileIdentity makes room: those that are nowhere first, then the oldest. A directory that others are in counts as young each time its
     /// turn comes, as they would be lost with it.
     fn least_missed(&mut self) -> Option<Id> {
         if let Some((_, &id)) = self.nameless.first_key_value() {
@@ -305,18 +310,18 @@ impl Table {
 
     fn forget(&mut self, id: Id) {
         let Some(file) = self.files.remove(&id) else { return };
-        if let Some(place) = &file.place {
-            self.leave(id, place);
+        if let Some(location) = &file.location {
+            self.leave(id, location);
         }
         self.ages.remove(&file.age);
         self.nameless.remove(&file.age);
-        if self.by_who.get(&file.who) == Some(&id) {
-            self.by_who.remove(&file.who);
+        if self.by_identity.get(&file.identity) == Some(&id) {
+            self.by_identity.remove(&file.identity);
         }
     }
 }
 
-impl Place {
+impl Location {
     pub fn new(parent: Id, name: Name<'_>) -> Self {
         Self { parent, name: name.to_owned() }
     }
@@ -330,67 +335,68 @@ mod tests {
         Table::new(Log::nowhere(), 7)
     }
 
-    fn place(parent: Id, name: &str) -> Place {
-        Place::new(parent, Name::new(name.as_bytes()).expect("a name"))
+    fn location(parent: Id, name: &str) -> Location {
+        Location::new(parent, Name::new(name.as_bytes()).expect("a name"))
     }
 
-    fn who(fileid: u64) -> Who {
-        Who { fsid: 1, fileid, generation: 5 }
+    fn identity(fileid: u64) -> FileIdentity {
+        FileIdentity { fsid: 1, fileid, generation: 5 }
     }
 
     fn names(table: &Table, id: Id) -> Option<Vec<String>> {
-        let text =
-            |(name, _): (NameBuf, Who)| String::from_utf8_lossy(name.as_name().as_bytes()).into_owned();
-        table.way(id).ok().map(|way| way.into_iter().map(text).collect())
+        let text = |(name, _): (NameBuf, FileIdentity)| {
+            String::from_utf8_lossy(name.as_name().as_bytes()).into_owned()
+        };
+        table.path_of(id).ok().map(|path_of| path_of.into_iter().map(text).collect())
     }
 
     #[test]
     fn a_file_keeps_its_number_wherever_it_goes() {
         let mut table = table();
-        let dir = table.meet(&place(Id::ROOT, "dir"), who(1), true).expect("a number");
-        let file = table.meet(&place(dir, "file"), who(2), false).expect("a number");
+        let dir = table.meet(&location(Id::ROOT, "dir"), identity(1), true).expect("a number");
+        let file = table.meet(&location(dir, "file"), identity(2), false).expect("a number");
         assert_eq!(names(&table, file).expect("a way"), ["dir", "file"]);
-        table.moved(&place(Id::ROOT, "dir"), &place(Id::ROOT, "else"), [Some(dir), None]);
+        table.moved(&location(Id::ROOT, "dir"), &location(Id::ROOT, "else"), [Some(dir), None]);
         assert_eq!(names(&table, file).expect("a way"), ["else", "file"]);
         // Moved by others, and met again.
-        assert_eq!(table.meet(&place(Id::ROOT, "here"), who(2), false).expect("a number"), file);
+        assert_eq!(table.meet(&location(Id::ROOT, "here"), identity(2), false).expect("a number"), file);
         assert_eq!(names(&table, file).expect("a way"), ["here"]);
     }
 
     #[test]
     fn what_lost_its_name_is_nowhere_and_its_successor_is_another() {
         let mut table = table();
-        let old = table.meet(&place(Id::ROOT, "file"), who(1), false).expect("a number");
-        table.unnamed(&place(Id::ROOT, "file"), old);
+        let old = table.meet(&location(Id::ROOT, "file"), identity(1), false).expect("a number");
+        table.unnamed(&location(Id::ROOT, "file"), old);
         assert_eq!(names(&table, old), None);
-        let new = table.meet(&place(Id::ROOT, "file"), who(2), false).expect("a number");
+        let new = table.meet(&location(Id::ROOT, "file"), identity(2), false).expect("a number");
         assert!(new != old && names(&table, old).is_none());
-        let nameless = Who { generation: 0, ..who(3) };
-        let old = table.meet(&place(Id::ROOT, "g"), nameless, false).expect("a number");
-        table.unnamed(&place(Id::ROOT, "g"), old);
-        assert_ne!(table.meet(&place(Id::ROOT, "g"), nameless, false).expect("a number"), old);
+        let nameless = FileIdentity { generation: 0, ..identity(3) };
+        let old = table.meet(&location(Id::ROOT, "g"), nameless, false).expect("a number");
+        table.unnamed(&location(Id::ROOT, "g"), old);
+        assert_ne!(table.meet(&location(Id::ROOT, "g"), nameless, false).expect("a number"), old);
     }
 
     #[test]
     fn of_several_names_one_is_kept_until_it_goes() {
         let mut table = table();
-        let file = table.meet(&place(Id::ROOT, "one"), who(1), true).expect("a number");
-        assert_eq!(table.meet(&place(Id::ROOT, "two"), who(1), true).expect("a number"), file);
+        let file = table.meet(&location(Id::ROOT, "one"), identity(1), true).expect("a number");
+        assert_eq!(table.meet(&location(Id::ROOT, "two"), identity(1), true).expect("a number"), file);
         assert_eq!(names(&table, file).expect("a way"), ["one"]);
-        table.unnamed(&place(Id::ROOT, "one"), file);
-        assert_eq!(table.meet(&place(Id::ROOT, "two"), who(1), false).expect("a number"), file);
+        table.unnamed(&location(Id::ROOT, "one"), file);
+        assert_eq!(table.meet(&location(Id::ROOT, "two"), identity(1), false).expect("a number"), file);
         assert_eq!(names(&table, file).expect("a way"), ["two"]);
     }
 
     #[test]
     fn a_replacing_and_an_exchanging_rename_leave_everybody_in_place() {
         let mut table = table();
-        let one = table.meet(&place(Id::ROOT, "one"), who(1), false).expect("a number");
-        let two = table.meet(&place(Id::ROOT, "two"), who(2), false).expect("a number");
-        table.exchanged(&place(Id::ROOT, "one"), &place(Id::ROOT, "two"), [Some(one), Some(two)]);
+        let one = table.meet(&location(Id::ROOT, "one"), identity(1), false).expect("a number");
+        let two = table.meet(&location(Id::ROOT, "two"), identity(2), false).expect("a number");
+        table.exchanged(&location(Id::ROOT, "one"), &location(Id::ROOT, "two"), [Some(one), Some(two)]);
         assert_eq!(names(&table, one).expect("a way"), ["two"]);
         assert_eq!(names(&table, two).expect("a way"), ["one"]);
-        table.moved(&place(Id::ROOT, "one"), &place(Id::ROOT, "two"), [Some(two), Some(one)]);
+        table.moved(&location(Id::ROOT, "one"), &location(Id::ROOT, "two"), [Some(two), Some(one)]);
         assert_eq!(names(&table, two).expect("a way"), ["two"]);
         assert_eq!(names(&table, one), None);
     }
@@ -398,27 +404,27 @@ mod tests {
     #[test]
     fn a_circle_of_directories_is_no_way() {
         let mut table = table();
-        let one = table.meet(&place(Id::ROOT, "one"), who(1), true).expect("a number");
-        let two = table.meet(&place(one, "two"), who(2), true).expect("a number");
-        table.replay(Record { id: one, who: who(1), place: Some(place(two, "one")) });
-        assert!(matches!(table.way(two), Err(Error::Stale)));
+        let one = table.meet(&location(Id::ROOT, "one"), identity(1), true).expect("a number");
+        let two = table.meet(&location(one, "two"), identity(2), true).expect("a number");
+        table.replay(Record { id: one, identity: identity(1), location: Some(location(two, "one")) });
+        assert!(matches!(table.path_of(two), Err(Error::Stale)));
     }
 
     #[test]
     fn who_takes_a_name_while_it_is_given_up_keeps_it() {
         let mut table = table();
-        let (one, two) = (place(Id::ROOT, "one"), place(Id::ROOT, "two"));
-        let old = table.meet(&one, who(1), false).expect("a number");
-        let new = table.meet(&one, who(2), false).expect("a number");
+        let (one, two) = (location(Id::ROOT, "one"), location(Id::ROOT, "two"));
+        let old = table.meet(&one, identity(1), false).expect("a number");
+        let new = table.meet(&one, identity(2), false).expect("a number");
         table.unnamed(&one, old);
         assert_eq!(names(&table, new).expect("a way"), ["one"]);
         // `new` went from one to two, and before that is noted a third file is made at its old name.
-        let third = table.meet(&one, who(3), false).expect("a number");
+        let third = table.meet(&one, identity(3), false).expect("a number");
         table.moved(&one, &two, [Some(new), None]);
         assert_eq!(names(&table, new).expect("a way"), ["two"]);
         assert_eq!(names(&table, third).expect("a way"), ["one"]);
         // As before, and the new name is another's already.
-        let fourth = table.meet(&two, who(4), false).expect("a number");
+        let fourth = table.meet(&two, identity(4), false).expect("a number");
         table.moved(&one, &two, [Some(third), Some(new)]);
         assert_eq!(names(&table, fourth).expect("a way"), ["two"]);
         assert_eq!((names(&table, third), names(&table, new)), (None, None));
@@ -430,23 +436,23 @@ mod tests {
     fn removed_files_and_those_without_children_make_room() {
         let mut table = table();
         table.files_max = 4;
-        let dir = table.meet(&place(Id::ROOT, "dir"), who(1), false).expect("a number");
-        let kept = table.meet(&place(dir, "kept"), who(2), true).expect("a number");
+        let dir = table.meet(&location(Id::ROOT, "dir"), identity(1), false).expect("a number");
+        let kept = table.meet(&location(dir, "kept"), identity(2), true).expect("a number");
         for n in 10..20 {
-            let file = place(dir, &n.to_string());
-            let id = table.meet(&file, who(n), false).expect("a number");
+            let file = location(dir, &n.to_string());
+            let id = table.meet(&file, identity(n), false).expect("a number");
             table.unnamed(&file, id);
         }
         assert_eq!((table.files.len(), table.ages.len()), (2, 2), "what was removed is forgotten");
         assert_eq!(names(&table, kept).expect("a way"), ["dir", "kept"]);
         // It has another name, and lost the one that we knew.
-        let nameless = table.meet(&place(dir, "n"), who(3), true).expect("a number");
-        table.unnamed(&place(dir, "n"), nameless);
+        let nameless = table.meet(&location(dir, "n"), identity(3), true).expect("a number");
+        table.unnamed(&location(dir, "n"), nameless);
         let ids: Vec<Id> = (30..32)
-            .map(|n| table.meet(&place(dir, &n.to_string()), who(n), false).expect("a number"))
+            .map(|n| table.meet(&location(dir, &n.to_string()), identity(n), false).expect("a number"))
             .collect();
         assert!(!table.files.contains_key(&nameless) && names(&table, kept).is_some());
-        table.meet(&place(dir, "new"), who(40), false).expect("a number");
+        table.meet(&location(dir, "new"), identity(40), false).expect("a number");
         assert!(names(&table, kept).is_none(), "the oldest that is no directory with children");
         assert!(ids.iter().all(|&id| names(&table, id).is_some()));
         assert!(table.nameless.is_empty() && table.children.len() == 2);

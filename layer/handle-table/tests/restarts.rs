@@ -56,7 +56,7 @@ impl World {
 }
 
 /// A tree with `a/b/file`, `a/other` and `plain`.
-fn bed() -> tempfile::TempDir {
+fn scratch() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     fs::create_dir_all(dir.path().join("tree/a/b")).expect("mkdir");
     for file in ["a/b/file", "a/other", "plain"] {
@@ -67,7 +67,7 @@ fn bed() -> tempfile::TempDir {
 
 #[test]
 fn handles_are_good_after_a_restart() {
-    let dir = bed();
+    let dir = scratch();
     let paths = ["a/b/file", "a", "plain"];
     let world = World::new(dir.path());
     let handles = paths.map(|path| world.handle(path));
@@ -96,7 +96,7 @@ fn handles_are_good_after_a_restart() {
 
 #[test]
 fn changes_made_through_us_are_followed_also_over_a_restart() {
-    let dir = bed();
+    let dir = scratch();
     let world = World::new(dir.path());
     let (file, plain, other) = (world.handle("a/b/file"), world.handle("plain"), world.handle("a/other"));
     let a = world.walk("a").expect("a").node;
@@ -119,7 +119,7 @@ fn changes_made_through_us_are_followed_also_over_a_restart() {
 
 #[test]
 fn what_others_move_is_stale_until_it_is_met_again() {
-    let dir = bed();
+    let dir = scratch();
     let world = World::new(dir.path());
     let (file, plain) = (world.handle("a/b/file"), world.handle("plain"));
     let tree = dir.path().join("tree");
@@ -136,7 +136,7 @@ fn what_others_move_is_stale_until_it_is_met_again() {
 
 #[test]
 fn a_listing_gives_handles_too_and_what_is_forgotten_is_forgotten() {
-    let dir = bed();
+    let dir = scratch();
     let world = World::new(dir.path());
     let opened = world.fs.open(&world.cx, ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");
     let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: true };

@@ -8,7 +8,7 @@ use tombolo_core::{Answer, Ctx, Error, Raised, Result};
 
 use super::{Session, View, Wakes};
 use crate::export::Shared;
-use crate::lock_table::{Claim, Owner, Turn, owner_of};
+use crate::lock_table::{Claim, Grant, Owner, owner_of};
 use crate::tree::{Ino, Tree};
 
 /// How many ranges of one file may be locked.
@@ -23,11 +23,11 @@ impl Locks for Session {
         let outcome = self.view().take_lock(file, lock, wait);
         match outcome {
             Ok(Taken::Held) => Answer::ok(()),
-            Ok(Taken::Waiting { ino, claim, turn }) => Answer::later(Wait {
+            Ok(Taken::Waiting { ino, claim, grant }) => Answer::later(Wait {
                 shared: self.shared.clone(),
                 ino,
                 claim,
-                turn,
+                grant,
                 raised: cx.interrupt.raised(),
             }),
             Err(error) => Answer::err(error),
@@ -48,7 +48,7 @@ impl Locks for Session {
 
 enum Taken {
     Held,
-    Waiting { ino: Ino, claim: Claim, turn: Arc<Turn> },
+    Waiting { ino: Ino, claim: Claim, grant: Arc<Grant> },
 }
 
 impl View<'_> {
@@ -83,9 +83,9 @@ impl View<'_> {
         if lock.family == LockFamily::Posix && would_deadlock(&self.tree, &claim, ino) {
             return Err(Error::Deadlock);
         }
-        let turn = self.tree.node_mut(ino)?.locks.enqueue(claim);
+        let grant = self.tree.node_mut(ino)?.locks.enqueue(claim);
         self.tree.waiting.push((claim.owner, ino));
-        Ok(Taken::Waiting { ino, claim, turn })
+        Ok(Taken::Waiting { ino, claim, grant })
     }
 
     fn unlock(&mut self, file: File, family: LockFamily, range: LockRange, owner: LockOwner) -> Result<()> {
@@ -187,7 +187,7 @@ struct Wait {
     shared: Arc<Shared>,
     ino: Ino,
     claim: Claim,
-    turn: Arc<Turn>,
+    grant: Arc<Grant>,
     raised: Raised,
 }
 
@@ -195,21 +195,21 @@ impl Future for Wait {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        if let Some(outcome) = self.turn.poll(context.waker()) {
+        if let Some(outcome) = self.grant.poll(context.waker()) {
             return Poll::Ready(outcome);
         }
         if Pin::new(&mut self.raised).poll(context).is_ready() && self.withdraw() {
             return Poll::Ready(Err(Error::Interrupted));
         }
         // Granted between the two looks: the second one finds it.
-        self.turn.poll(context.waker()).map_or(Poll::Pending, Poll::Ready)
+        self.grant.poll(context.waker()).map_or(Poll::Pending, Poll::Ready)
     }
 }
 
 impl Wait {
     fn withdraw(&self) -> bool {
         let mut tree = self.shared.tree.lock().unwrap_or_else(PoisonError::into_inner);
-        let withdrawn = tree.node_mut(self.ino).is_ok_and(|node| node.locks.withdraw(&self.turn));
+        let withdrawn = tree.node_mut(self.ino).is_ok_and(|node| node.locks.withdraw(&self.grant));
         if withdrawn {
             stop_waiting(&mut tree, self.claim.owner, self.ino);
         }

@@ -184,7 +184,7 @@ fn with_parents_group(
     mode: Mode,
     is_directory: bool,
     inherits_group: bool,
-    who: &tombolo_core::Identity,
+    user: &tombolo_core::Identity,
     gid: u32,
 ) -> Mode {
     const EXECUTABLE: u32 = Mode::SET_GID | 0o010;
@@ -194,6 +194,6 @@ fn with_parents_group(
     if is_directory {
         return Mode::new(mode.bits() | Mode::SET_GID);
     }
-    let strip = mode.bits() & EXECUTABLE == EXECUTABLE && permission::loses_set_gid(who, gid);
+    let strip = mode.bits() & EXECUTABLE == EXECUTABLE && permission::loses_set_gid(user, gid);
     if strip { Mode::new(mode.bits() & !Mode::SET_GID) } else { mode }
 }

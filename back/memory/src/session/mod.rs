@@ -203,7 +203,7 @@ impl View<'_> {
 
     /// Whether a change of the data takes set-user-id and its kind from the file; and by whom it is, where rights are checked here.
     fn kills_privileges<'c>(&self, cx: &'c Ctx, asked: bool) -> Option<Option<&'c Identity>> {
-        let writer = Some(&cx.identity).filter(|who| self.checks() && !permission::is_root(who));
+        let writer = Some(&cx.identity).filter(|user| self.checks() && !permission::is_root(user));
         (asked || writer.is_some()).then_some(writer)
     }
 

@@ -7,7 +7,7 @@ use crate::tree::Ino;
 
 /// One of the two names of a rename.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Location<'a> {
     dir: Ino,
     name: &'a [u8],
 }
@@ -25,8 +25,8 @@ impl View<'_> {
         {
             return Err(Error::InvalidArgument);
         }
-        let from = Place { dir: self.ino(from_parent)?, name: from_name.as_bytes() };
-        let to = Place { dir: self.ino(to_parent)?, name: to_name.as_bytes() };
+        let from = Location { dir: self.ino(from_parent)?, name: from_name.as_bytes() };
+        let to = Location { dir: self.ino(to_parent)?, name: to_name.as_bytes() };
         // Both directories are looked at before any name in them, and all names before any right to change them.
         self.directory(cx, from_parent, AccessMask::EXECUTE)?;
         self.directory(cx, to_parent, AccessMask::EXECUTE)?;
@@ -56,9 +56,9 @@ impl View<'_> {
     /// A directory cannot move into itself, nor replace one that it lies in.
     fn check_kinship(
         &self,
-        from: Place<'_>,
+        from: Location<'_>,
         source: Ino,
-        to: Place<'_>,
+        to: Location<'_>,
         target: Option<Ino>,
         flags: RenameFlags,
     ) -> Result<()> {
@@ -81,8 +81,8 @@ impl View<'_> {
     fn check_rename(
         &self,
         cx: &Ctx,
-        (from, source): (Place<'_>, Ino),
-        (to, target): (Place<'_>, Option<Ino>),
+        (from, source): (Location<'_>, Ino),
+        (to, target): (Location<'_>, Option<Ino>),
         flags: RenameFlags,
     ) -> Result<()> {
         let is_directory = |ino: Ino| self.tree.node(ino).map(Node::is_directory);
@@ -115,9 +115,9 @@ impl View<'_> {
     fn move_name(
         &mut self,
         cx: &Ctx,
-        from: Place<'_>,
+        from: Location<'_>,
         source: Ino,
-        to: Place<'_>,
+        to: Location<'_>,
         target: Option<Ino>,
         flags: RenameFlags,
     ) -> Result<()> {
@@ -141,7 +141,7 @@ impl View<'_> {
         self.touch_renamed(from, to)
     }
 
-    fn exchange(&mut self, from: Place<'_>, source: Ino, to: Place<'_>, target: Ino) -> Result<()> {
+    fn exchange(&mut self, from: Location<'_>, source: Ino, to: Location<'_>, target: Ino) -> Result<()> {
         self.tree.node_mut(from.dir)?.directory_mut()?.set(from.name, target);
         self.tree.node_mut(to.dir)?.directory_mut()?.set(to.name, source);
         self.reparent(source, from.dir, to.dir)?;
@@ -162,7 +162,7 @@ impl View<'_> {
         Ok(())
     }
 
-    fn touch_renamed(&mut self, from: Place<'_>, to: Place<'_>) -> Result<()> {
+    fn touch_renamed(&mut self, from: Location<'_>, to: Location<'_>) -> Result<()> {
         self.tree.node_mut(from.dir)?.touch_mtime();
         self.tree.node_mut(to.dir)?.touch_mtime();
         Ok(())

@@ -9,21 +9,21 @@ use tombolo_core::fs::{
 use tombolo_core::{Ctx, Error, Limits, SessionId};
 use tombolo_mem::Source;
 
-struct Bed {
+struct Fixture {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
 }
 
-fn bed(memory: &Memory) -> Bed {
+fn fixture(memory: &Memory) -> Fixture {
     let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
-    Bed { fs: memory.attach(&client).unwrap(), cx: Ctx::root(client.session) }
+    Fixture { fs: memory.attach(&client).unwrap(), cx: Ctx::root(client.session) }
 }
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
 }
 
-impl Bed {
+impl Fixture {
     fn create(&self, text: &str) -> Result<File, Error> {
         let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
         let created = self.fs.create(&self.cx, NodeId::ROOT, name(text), &how).wait()?;
@@ -48,25 +48,25 @@ impl Bed {
 #[test]
 fn a_full_tree_takes_what_fits_and_is_empty_again_when_the_last_holder_lets_go() {
     let memory = Memory::new(Options { size_limit_bytes: 10 * 4096, ..Options::default() });
-    let bed = bed(&memory);
-    let file = bed.create("file").unwrap();
-    assert_eq!(bed.write(file, 0, 100_000).unwrap(), 10 * 4096);
-    assert!(matches!(bed.write(file, 10 * 4096, 1), Err(Error::NoSpace)));
-    assert_eq!(bed.write(file, 0, 4096).unwrap(), 4096, "what is there already needs no space");
-    assert_eq!(bed.blocks_free(), 0);
+    let fixture = fixture(&memory);
+    let file = fixture.create("file").unwrap();
+    assert_eq!(fixture.write(file, 0, 100_000).unwrap(), 10 * 4096);
+    assert!(matches!(fixture.write(file, 10 * 4096, 1), Err(Error::NoSpace)));
+    assert_eq!(fixture.write(file, 0, 4096).unwrap(), 4096, "what is there already needs no space");
+    assert_eq!(fixture.blocks_free(), 0);
 
-    bed.fs.unlink(&bed.cx, NodeId::ROOT, name("file")).wait().unwrap();
-    assert_eq!(bed.blocks_free(), 0, "the file is open");
-    bed.fs.release(&bed.cx, file);
-    assert_eq!(bed.blocks_free(), 0, "the node is known");
-    bed.fs.forget(&bed.cx, &[(file.node, 1)]);
-    assert_eq!(bed.blocks_free(), 10);
+    fixture.fs.unlink(&fixture.cx, NodeId::ROOT, name("file")).wait().unwrap();
+    assert_eq!(fixture.blocks_free(), 0, "the file is open");
+    fixture.fs.release(&fixture.cx, file);
+    assert_eq!(fixture.blocks_free(), 0, "the node is known");
+    fixture.fs.forget(&fixture.cx, &[(file.node, 1)]);
+    assert_eq!(fixture.blocks_free(), 10);
 }
 
 #[test]
 fn a_session_that_ends_lets_go_of_everything() {
     let memory = Memory::new(Options { size_limit_bytes: 10 * 4096, ..Options::default() });
-    let (stays, ends) = (bed(&memory), bed(&memory));
+    let (stays, ends) = (fixture(&memory), fixture(&memory));
     let file = ends.create("file").unwrap();
     ends.write(file, 0, 4096).unwrap();
     ends.fs.unlink(&ends.cx, NodeId::ROOT, name("file")).wait().unwrap();
@@ -78,24 +78,24 @@ fn a_session_that_ends_lets_go_of_everything() {
 #[test]
 fn nodes_are_limited_and_come_back() {
     let memory = Memory::new(Options { node_limit: 3, ..Options::default() });
-    let bed = bed(&memory);
-    let first = bed.mkdir("first").unwrap();
-    bed.mkdir("second").unwrap();
-    assert!(matches!(bed.mkdir("third"), Err(Error::NoSpace)));
-    let stat = bed.fs.statfs(&bed.cx, NodeId::ROOT).wait().unwrap();
+    let fixture = fixture(&memory);
+    let first = fixture.mkdir("first").unwrap();
+    fixture.mkdir("second").unwrap();
+    assert!(matches!(fixture.mkdir("third"), Err(Error::NoSpace)));
+    let stat = fixture.fs.statfs(&fixture.cx, NodeId::ROOT).wait().unwrap();
     assert_eq!((stat.files, stat.files_free), (3, 0));
-    bed.fs.rmdir(&bed.cx, NodeId::ROOT, name("first")).wait().unwrap();
-    bed.fs.forget(&bed.cx, &[(first, 1)]);
-    bed.mkdir("third").unwrap();
+    fixture.fs.rmdir(&fixture.cx, NodeId::ROOT, name("first")).wait().unwrap();
+    fixture.fs.forget(&fixture.cx, &[(first, 1)]);
+    fixture.mkdir("third").unwrap();
 }
 
 #[test]
 fn names_of_a_file_are_limited() {
     let memory = Memory::new(Options { link_limit: 2, ..Options::default() });
-    let bed = bed(&memory);
-    let file = bed.create("one").unwrap();
-    bed.fs.link(&bed.cx, file.node, NodeId::ROOT, name("two")).wait().unwrap();
-    let third = bed.fs.link(&bed.cx, file.node, NodeId::ROOT, name("three")).wait();
+    let fixture = fixture(&memory);
+    let file = fixture.create("one").unwrap();
+    fixture.fs.link(&fixture.cx, file.node, NodeId::ROOT, name("two")).wait().unwrap();
+    let third = fixture.fs.link(&fixture.cx, file.node, NodeId::ROOT, name("three")).wait();
     assert!(matches!(third, Err(Error::TooManyLinks)));
 }
 
@@ -103,7 +103,7 @@ fn names_of_a_file_are_limited() {
 fn a_session_holds_no_more_than_it_may_and_others_do_not_notice() {
     let session_limits = Limits { nodes: 2, opens: 1, ..Limits::default() };
     let memory = Memory::new(Options { session_limits, ..Options::default() });
-    let (greedy, other) = (bed(&memory), bed(&memory));
+    let (greedy, other) = (fixture(&memory), fixture(&memory));
     let file = greedy.create("file").unwrap();
     let again = greedy.fs.open(&greedy.cx, file.node, OpenFlags::READ).wait();
     assert!(matches!(again, Err(Error::TooManyOpen)));
@@ -122,7 +122,7 @@ fn a_session_holds_no_more_than_it_may_and_others_do_not_notice() {
 #[test]
 fn handles_of_another_tree_are_stale() {
     let (one, another) = (Memory::default(), Memory::default());
-    let (bed_of_one, bed_of_another) = (bed(&one), bed(&another));
+    let (bed_of_one, bed_of_another) = (fixture(&one), fixture(&another));
     bed_of_another.mkdir("dir").unwrap();
     let dir = bed_of_one.mkdir("dir").unwrap();
     let handles = bed_of_one.fs.persistent_handles().unwrap();

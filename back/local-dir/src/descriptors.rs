@@ -1,7 +1,7 @@
 //! From a node to a descriptor, and keeping their number down.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,29 +12,9 @@ use tombolo_sys::open::{OpenFlags, open_place};
 use tombolo_sys::stat::{self, Stat};
 
 use crate::attr::{attr_of, birth_mark};
+use crate::location::Location;
 use crate::session::Session;
 use crate::table::{Anchor, Cooled, Found, Freed, Identity, Key};
-
-/// Where a node is: a descriptor that stays open while this lives.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    descriptor: Arc<OwnedFd>,
-    pub identity: Identity,
-}
-
-impl Place {
-    pub fn new(identity: Identity, descriptor: Arc<OwnedFd>) -> Self {
-        Self { descriptor, identity }
-    }
-
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
-    }
-
-    pub fn kind(&self) -> u32 {
-        self.identity.kind
-    }
-}
 
 /// The nodes that have a descriptor, in the order in which they got it: a clock that evicts what was not used for a
 /// whole round.
@@ -46,24 +26,24 @@ pub(crate) struct Clock {
 }
 
 impl Session {
-    /// A node's place. It may wait for a disk when the node has not been used for long.
-    pub(crate) fn place(&self, node: NodeId) -> Result<Place> {
+    /// A node's location. It may wait for a disk when the node has not been used for long.
+    pub(crate) fn location(&self, node: NodeId) -> Result<Location> {
         if node == NodeId::ROOT {
             return Ok(self.export.root.clone());
         }
         match self.table.find(node)? {
-            Found::Open(identity, descriptor) => Ok(Place { descriptor, identity }),
+            Found::Open(identity, descriptor) => Ok(Location::new(identity, descriptor)),
             Found::Closed(identity, anchor) => self.find_again(node, identity, anchor),
         }
     }
 
-    /// A node's place if it has a descriptor: never waits.
-    pub(crate) fn place_at_hand(&self, node: NodeId) -> Result<Option<Place>> {
+    /// A node's location if it has a descriptor: never waits.
+    pub(crate) fn location_at_hand(&self, node: NodeId) -> Result<Option<Location>> {
         if node == NodeId::ROOT {
             return Ok(Some(self.export.root.clone()));
         }
         Ok(match self.table.find(node)? {
-            Found::Open(identity, descriptor) => Some(Place { descriptor, identity }),
+            Found::Open(identity, descriptor) => Some(Location::new(identity, descriptor)),
             Found::Closed(..) => None,
         })
     }
@@ -77,37 +57,37 @@ impl Session {
         self.table.hit(&identity).map(|node| Entry { node, attr: attr_of(stat) })
     }
 
-    /// Makes a node of what `place` stands for, met in `parent` as `name`. `keep` says whether the descriptor may stay
+    /// Makes a node of what `location` stands for, met in `parent` as `name`. `keep` says whether the descriptor may stay
     /// with the node (it must be a place, not an opening); `permit` is for the node.
     pub(crate) fn adopt(
         &self,
-        place: OwnedFd,
+        location: OwnedFd,
         keep: bool,
         stat: &Stat,
         permit: Permit,
         parent: NodeId,
         name: Option<Name<'_>>,
     ) -> Result<(Entry, Option<OwnedFd>)> {
-        let mount_index = self.export.mounts.meet(&self.export.own, place.as_fd(), stat)?;
+        let mount_index = self.export.mounts.meet(&self.export.own, location.as_fd(), stat)?;
         let identity = self.identity(stat, mount_index);
         if identity.key == self.export.root.identity.key {
-            return Ok((Entry { node: NodeId::ROOT, attr: attr_of(stat) }, (!keep).then_some(place)));
+            return Ok((Entry { node: NodeId::ROOT, attr: attr_of(stat) }, (!keep).then_some(location)));
         }
         let handles = self.export.mounts.mount(mount_index)?.handles;
         let anchor = match name {
             _ if handles && keep && identity.birth != 0 && !self.table.is_doubtful(&identity.key) => {
                 Anchor::None
             }
-            _ if handles => Anchor::Handle(FileHandle::of(place.as_fd())?.0),
+            _ if handles => Anchor::Handle(FileHandle::of(location.as_fd())?.0),
             Some(name) => Anchor::Name(Box::new((parent, name.to_owned()))),
             None => Anchor::None,
         };
         let (descriptor, opening) = match (keep, handles) {
-            (true, _) => (Some(Arc::new(place)), None),
-            (false, true) => (None, Some(place)),
+            (true, _) => (Some(Arc::new(location)), None),
+            (false, true) => (None, Some(location)),
             (false, false) => {
-                let kept = self.export.own.reopen(place.as_fd(), OpenFlags::PATH | OpenFlags::NOFOLLOW)?;
-                (Some(Arc::new(kept)), Some(place))
+                let kept = self.export.own.reopen(location.as_fd(), OpenFlags::PATH | OpenFlags::NOFOLLOW)?;
+                (Some(Arc::new(kept)), Some(location))
             }
         };
         let node = self.enter_node(identity, descriptor.as_ref(), anchor, permit);
@@ -150,8 +130,8 @@ impl Session {
     }
 
     /// Leaves a descriptor with a node, if it has none.
-    pub(crate) fn hold(&self, node: NodeId, place: OwnedFd) {
-        if self.table.install(node, &Arc::new(place)) {
+    pub(crate) fn hold(&self, node: NodeId, location: OwnedFd) {
+        if self.table.install(node, &Arc::new(location)) {
             self.opened(node);
         }
     }
@@ -190,7 +170,7 @@ impl Session {
         Identity { key, birth: birth_mark(stat), kind: stat.kind() }
     }
 
-    fn find_again(&self, node: NodeId, identity: Identity, anchor: Anchor) -> Result<Place> {
+    fn find_again(&self, node: NodeId, identity: Identity, anchor: Anchor) -> Result<Location> {
         match anchor {
             Anchor::Handle(handle) => {
                 let mount = self.export.mounts.mount(identity.key.mount)?;
@@ -203,47 +183,49 @@ impl Session {
                 }
                 Ok(self.keep(node, identity, found))
             }
-            Anchor::Name(place) => self.walk_again(node, identity, place.0, place.1.as_name().as_bytes()),
+            Anchor::Name(location) => {
+                self.walk_again(node, identity, location.0, location.1.as_name().as_bytes())
+            }
             Anchor::None => Err(Error::Stale),
         }
     }
 
     /// Walks by name from the nearest ancestor that has a descriptor, and makes sure at each step that what is found is
     /// what was met there. Not recursive: a client decides how deep directories lie.
-    fn walk_again(&self, node: NodeId, identity: Identity, parent: NodeId, name: &[u8]) -> Result<Place> {
+    fn walk_again(&self, node: NodeId, identity: Identity, parent: NodeId, name: &[u8]) -> Result<Location> {
         let mut steps = vec![(node, identity, name.to_vec())];
         let mut next = parent;
-        let mut place = loop {
+        let mut location = loop {
             if next == NodeId::ROOT {
                 break self.export.root.clone();
             }
             match self.table.find(next)? {
-                Found::Open(identity, descriptor) => break Place { descriptor, identity },
-                Found::Closed(identity, Anchor::Name(place)) => {
-                    steps.push((next, identity, place.1.as_name().as_bytes().to_vec()));
-                    next = place.0;
+                Found::Open(identity, descriptor) => break Location::new(identity, descriptor),
+                Found::Closed(identity, Anchor::Name(location)) => {
+                    steps.push((next, identity, location.1.as_name().as_bytes().to_vec()));
+                    next = location.0;
                 }
                 Found::Closed(identity, anchor) => break self.find_again(next, identity, anchor)?,
             }
         };
         while let Some((node, identity, name)) = steps.pop() {
-            let met = open_place(place.fd(), &name).map_err(gone)?;
+            let met = open_place(location.fd(), &name).map_err(gone)?;
             let now = self.identity(&stat::stat(met.as_fd())?, identity.key.mount);
             if now != identity {
                 return Err(Error::Stale);
             }
-            place = self.keep(node, identity, met);
+            location = self.keep(node, identity, met);
         }
-        Ok(place)
+        Ok(location)
     }
 
     /// Leaves a descriptor with its node.
-    fn keep(&self, node: NodeId, identity: Identity, descriptor: OwnedFd) -> Place {
+    fn keep(&self, node: NodeId, identity: Identity, descriptor: OwnedFd) -> Location {
         let descriptor = Arc::new(descriptor);
         if self.table.install(node, &descriptor) {
             self.opened(node);
         }
-        Place { descriptor, identity }
+        Location::new(identity, descriptor)
     }
 
     /// A node got a descriptor: counts it, and takes others back when there are too many.
