@@ -8,7 +8,6 @@ mod cli;
 mod commands;
 mod failure;
 mod invocation;
-#[allow(dead_code, reason = "the commands that name places come next")]
 mod location;
 mod mount_point;
 mod service;
