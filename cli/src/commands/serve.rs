@@ -12,7 +12,7 @@ use crate::failure::Outcome;
 /// Share directories of this host with guests, other processes and NFS clients.
 ///
 /// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
-/// each way in, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, and what its
+/// each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, and what its
 /// guests have mounted with it; NFS clients wait for its next start.
 #[derive(Args)]
 #[command(after_help = CONFIG_HELP)]

@@ -82,7 +82,11 @@ pub fn server_of(point: &Path) -> Option<(Client, Status)> {
     sockets.iter().find_map(|socket| {
         let mut client = Client::connect(socket).ok()?;
         let status: Status = status::ask(&mut client, socket, "status").ok()?;
-        status.ways.iter().any(|way| way.kind == "fuse" && way.at == at).then_some((client, status))
+        status
+            .endpoints
+            .iter()
+            .any(|endpoint| endpoint.kind == "fuse" && endpoint.at == at)
+            .then_some((client, status))
     })
 }
 

@@ -293,8 +293,13 @@ mod tests {
 
     #[test]
     fn a_server_without_requests_has_metrics_too() {
-        let status =
-            Status { protocol: 1, version: String::new(), pid: 1, exports: Vec::new(), ways: Vec::new() };
+        let status = Status {
+            protocol: 1,
+            version: String::new(),
+            pid: 1,
+            exports: Vec::new(),
+            endpoints: Vec::new(),
+        };
         let service =
             Service::new(status, vec![("/src".into(), ExportCounters::new())], Vec::new(), Vec::new());
         assert!(text(&service).contains("# TYPE tombolo_uptime_seconds gauge\ntombolo_uptime_seconds "));

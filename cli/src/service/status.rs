@@ -20,7 +20,8 @@ pub struct Status {
     /// The trees that it shares.
     pub exports: Vec<ExportStatus>,
     /// How one gets at them.
-    pub ways: Vec<WayStatus>,
+    #[serde(rename = "ways")]
+    pub endpoints: Vec<EndpointStatus>,
 }
 
 /// A tree that is shared.
@@ -34,9 +35,9 @@ pub struct ExportStatus {
     pub read_only: bool,
 }
 
-/// A way in.
+/// What clients connect to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WayStatus {
+pub struct EndpointStatus {
     /// `virtiofs`, `fuse`, `shm`, `shm-file` or `nfs`.
     pub kind: String,
     /// The socket, the mount point, or the address.

@@ -14,7 +14,7 @@ pub struct VirtioFsHint<'a> {
     pub socket: &'a Path,
     /// What the guest calls the share.
     pub tag: &'a str,
-    /// Where the way stands among the server's: devices of one guest need different ids.
+    /// Where the socket stands among the server's: devices of one guest need different ids.
     pub index: usize,
     /// How many request queues the device has.
     pub request_queues: u16,

@@ -28,7 +28,7 @@ use tombolo_layer_basic::stats::Counters as ExportCounters;
 use crate::commands::mount::reason;
 use crate::failure::{Failure, Outcome};
 use crate::service::prometheus;
-use crate::service::status::{ExportStatus, Status, WayStatus};
+use crate::service::status::{EndpointStatus, ExportStatus, Status};
 use crate::service::{Service, counted};
 
 use crate::assembly::hints::VirtioFsHint;
@@ -81,7 +81,7 @@ impl Serving {
             .front_ends
             .guests
             .iter()
-            .map(|way| GuestSocket::open(&way.socket, plan.front_ends.socket_access));
+            .map(|guests| GuestSocket::open(&guests.socket, plan.front_ends.socket_access));
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
         let ports = Taken::take(&plan.front_ends.nfs)?;
         let exports = plan.exports.iter().enumerate().map(|(index, export)| open(index, export, plan));
@@ -104,10 +104,10 @@ impl Serving {
         let control_path = control.path().display().to_string();
         let control = ControlServer::start(control, service)
             .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
-        let guests = plan.front_ends.guests.iter().zip(&sockets).map(|(way, socket)| {
-            let (export, _) = &exports[way.export];
-            admit_guests(way, socket, export, plan, &session_ids)
-                .map_err(|error| Failure::cannot(format_args!("serve {}", way.socket), &error))
+        let guests = plan.front_ends.guests.iter().zip(&sockets).map(|(guests, socket)| {
+            let (export, _) = &exports[guests.export];
+            admit_guests(guests, socket, export, plan, &session_ids)
+                .map_err(|error| Failure::cannot(format_args!("serve {}", guests.socket), &error))
         });
         let guests = guests.collect::<Result<_, _>>()?;
         let (mounts, _state, _control) = (Vec::new(), state, control);
@@ -123,12 +123,16 @@ impl Serving {
     /// A line for each endpoint, with what to type on the other side.
     fn announce(&self, plan: &Plan) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        for (index, (way, socket)) in plan.front_ends.guests.iter().zip(&self.sockets).enumerate() {
-            let export = &plan.exports[way.export];
+        for (index, (guests, socket)) in plan.front_ends.guests.iter().zip(&self.sockets).enumerate() {
+            let export = &plan.exports[guests.export];
             let path = socket.path();
-            writeln!(out, "ready virtiofs {} tag={} export={}", path.display(), way.tag, export.name)?;
-            let hint =
-                VirtioFsHint { socket: &path, tag: &way.tag, index, request_queues: way.request_queues };
+            writeln!(out, "ready virtiofs {} tag={} export={}", path.display(), guests.tag, export.name)?;
+            let hint = VirtioFsHint {
+                socket: &path,
+                tag: &guests.tag,
+                index,
+                request_queues: guests.request_queues,
+            };
             hint.write(&mut out)?;
         }
         for (mount, planned) in self.mounts.iter().zip(&plan.front_ends.mounts) {
@@ -201,16 +205,16 @@ fn open(
 }
 
 fn admit_guests(
-    way: &PlannedGuests,
+    guests: &PlannedGuests,
     socket: &GuestSocket,
     export: &Arc<dyn Export>,
     plan: &Plan,
     session_ids: &Arc<AtomicU64>,
 ) -> io::Result<VhostServer> {
     let (export, session_ids) = (Arc::clone(export), Arc::clone(session_ids));
-    let (tag, request_queues) = (way.tag.clone(), way.request_queues);
+    let (tag, request_queues) = (guests.tag.clone(), guests.request_queues);
     let session = SessionOptions { coherence: plan.front_ends.coherence.into(), ..SessionOptions::default() };
-    let at = way.socket.to_string();
+    let at = guests.socket.to_string();
     let make: Box<MakeDevice> = Box::new(move |guest| {
         let label = format!("guest {guest} at {at}");
         let options = DeviceOptions { tag: tag.clone(), request_queues, label, session: session.clone() };
@@ -258,18 +262,18 @@ fn status(plan: &Plan, sockets: &[GuestSocket], nfs: &NfsServers, shm: &ShmServe
         },
         read_only: plan.layers.read_only,
     });
-    let ways = plan.front_ends.guests.iter().zip(sockets).map(|(way, socket)| WayStatus {
+    let guests = plan.front_ends.guests.iter().zip(sockets).map(|(guests, socket)| EndpointStatus {
         kind: "virtiofs".into(),
         at: socket.path().display().to_string(),
-        export: plan.exports[way.export].name.to_string(),
+        export: plan.exports[guests.export].name.to_string(),
     });
-    let mounts = plan.front_ends.mounts.iter().map(|mount| WayStatus {
+    let mounts = plan.front_ends.mounts.iter().map(|mount| EndpointStatus {
         kind: "fuse".into(),
         at: mount.point.path.display().to_string(),
         export: plan.exports[mount.export].name.to_string(),
     });
     let ports = nfs.ports().iter().flat_map(|place| {
-        place.exports.iter().filter_map(|&index| plan.exports.get(index)).map(|export| WayStatus {
+        place.exports.iter().filter_map(|&index| plan.exports.get(index)).map(|export| EndpointStatus {
             kind: "nfs".into(),
             at: place.address.to_string(),
             export: export.name.to_string(),
@@ -280,6 +284,6 @@ fn status(plan: &Plan, sockets: &[GuestSocket], nfs: &NfsServers, shm: &ShmServe
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         exports: exports.collect(),
-        ways: ways.chain(mounts).chain(shm.ways()).chain(ports).collect(),
+        endpoints: guests.chain(mounts).chain(shm.endpoints()).chain(ports).collect(),
     }
 }

@@ -22,7 +22,7 @@ use crate::assembly::plan::Plan;
 use crate::assembly::plan::shm::{PlannedMemory, PlannedShm};
 use crate::assembly::servers::state::DurableState;
 use crate::failure::Failure;
-use crate::service::status::WayStatus;
+use crate::service::status::EndpointStatus;
 
 /// Everything that makes links.
 pub struct ShmServers {
@@ -79,10 +79,10 @@ impl ShmServers {
         Ok(())
     }
 
-    /// The ways in.
-    pub fn ways(&self) -> impl Iterator<Item = WayStatus> + '_ {
+    /// The endpoints that clients connect to.
+    pub fn endpoints(&self) -> impl Iterator<Item = EndpointStatus> + '_ {
         self.endpoints.iter().flat_map(|place| {
-            place.exports.iter().map(|export| WayStatus {
+            place.exports.iter().map(|export| EndpointStatus {
                 kind: place.kind().into(),
                 at: place.name(),
                 export: export.clone(),

@@ -1,7 +1,7 @@
 //! `tombolo man`: manual pages, made of the help, and of what only a manual says.
 
 mod page;
-mod places;
+mod references;
 
 use std::fs::{self, File};
 use std::io::{self, Write};

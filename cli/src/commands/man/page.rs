@@ -9,7 +9,7 @@ use clap::Command;
 use clap_mangen::Man;
 use roff::{Roff, bold, roman};
 
-use super::places::{files, see_also};
+use super::references::{files, see_also};
 
 /// The page of a command.
 pub struct Page {

@@ -18,7 +18,7 @@ use tombolo_host_service::metrics::Endpoint;
 use crate::failure::{Failure, Outcome, Reason};
 use crate::location::{Location, NfsOptions};
 use crate::service::prometheus;
-use crate::service::status::{ExportStatus, Status, WayStatus};
+use crate::service::status::{EndpointStatus, ExportStatus, Status};
 use crate::service::{Service, counted};
 
 use super::Mount;
@@ -105,7 +105,7 @@ fn status(mount: &Mount) -> Status {
             source: source.clone(),
             read_only: mount.options.is_read_only(),
         }],
-        ways: vec![WayStatus { kind: "fuse".into(), at, export: source }],
+        endpoints: vec![EndpointStatus { kind: "fuse".into(), at, export: source }],
     }
 }
 

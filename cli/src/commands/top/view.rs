@@ -27,11 +27,12 @@ fn as_text(look: &Look) -> String {
     let up = format!("{}:{:02}:{:02}", up_s / 3600, up_s / 60 % 60, up_s % 60);
     let title = format!("{}  pid {}  up {up}", look.socket.display(), look.status.pid);
     let exports = look.total.exports.iter().map(|(name, total)| {
-        let ways = look.status.ways.iter().filter(|way| way.export == *name);
-        let ways: Vec<_> = ways.map(|way| format!("{} {}", way.kind, way.at)).collect();
+        let endpoints = look.status.endpoints.iter().filter(|endpoint| endpoint.export == *name);
+        let endpoints: Vec<_> =
+            endpoints.map(|endpoint| format!("{} {}", endpoint.kind, endpoint.at)).collect();
         let client = look.total.nfs_clients.get(name).map(|client| client_lines(look, name, client) + "\n");
         let client = client.unwrap_or_default();
-        format!("{name} by {}\n{client}{}", ways.join(", "), operations_table(look, name, total))
+        format!("{name} by {}\n{client}{}", endpoints.join(", "), operations_table(look, name, total))
     });
     let ports = look.total.nfs.iter().map(|(address, nfs)| port_line(look, address, nfs));
     [title].into_iter().chain(ports).chain(exports).collect::<Vec<_>>().join("\n\n")
