@@ -99,7 +99,7 @@ pub enum PolicyError {
     },
     /// A rule that allows no process, which is rarely what was meant.
     #[error("{}: rule {number} names no users and no groups, and does not say everybody = true", path.display())]
-    Nobody {
+    NoUsers {
         /// The file.
         path: PathBuf,
         /// Which rule, from 1.
@@ -142,9 +142,9 @@ impl Policy {
         }
         let Text { allow: rules } =
             toml::from_str(&text).map_err(|source| PolicyError::Syntax { path: path.to_owned(), source })?;
-        let nobody = |rule: &Rule| rule.users.is_empty() && rule.groups.is_empty() && !rule.everybody;
-        match rules.iter().position(nobody) {
-            Some(at) => Err(PolicyError::Nobody { path: path.to_owned(), number: at + 1 }),
+        let allows_none = |rule: &Rule| rule.users.is_empty() && rule.groups.is_empty() && !rule.everybody;
+        match rules.iter().position(allows_none) {
+            Some(at) => Err(PolicyError::NoUsers { path: path.to_owned(), number: at + 1 }),
             None => Ok(Policy { rules }),
         }
     }
@@ -261,7 +261,7 @@ mod tests {
         }
         assert!(matches!(
             load("[[allow]]\neverybody = true\n[[allow]]\nexports = ['/x']"),
-            Err(PolicyError::Nobody { number: 2, .. })
+            Err(PolicyError::NoUsers { number: 2, .. })
         ));
         assert!(matches!(
             load(&"#".repeat(usize::try_from(FILE_BYTES_MAX).expect("small") + 1)),

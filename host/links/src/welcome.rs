@@ -1,4 +1,4 @@
-//! Answering a hello: may they, can they, and then memory, threads and a tether.
+//! Answering a hello: checks, then memory, threads and the link control socket.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -303,7 +303,7 @@ fn keep(
         permit.with(|live| *live = Some(Live { guest: Guest::new(peer), handle, control_socket: None }));
         Some(watcher.watch(socket, Box::new(handler))?)
     };
-    // If it was over at once the handler has ended the link before the tether was there, which is dropped then.
+    // If it was over at once the handler has ended the link before the control socket was there, which is dropped then.
     permit.with(|live| live.as_mut().map(|live| live.control_socket = control_socket.take()));
     links.changes.tell();
     Ok(permit)

@@ -33,7 +33,7 @@ struct Table {
 }
 
 struct Forwarded {
-    /// Of the passable memory.
+    /// Of the forwardable region.
     number: u64,
     forwardable: Weak<ForwardableRegion>,
     domain: Domain,

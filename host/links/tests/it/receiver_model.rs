@@ -49,7 +49,7 @@ struct Line {
     waiting: AtomicUsize,
     is_armed: AtomicBool,
     answered: Vec<AtomicBool>,
-    desks: Vec<Mutex<Option<Thread>>>,
+    completions: Vec<Mutex<Option<Thread>>>,
     over: AtomicBool,
 }
 
@@ -67,7 +67,7 @@ impl Line {
             waiting: AtomicUsize::new(0),
             is_armed: AtomicBool::new(false),
             answered: (0..calls).map(|_| AtomicBool::new(false)).collect(),
-            desks: (0..calls).map(|_| Mutex::new(None)).collect(),
+            completions: (0..calls).map(|_| Mutex::new(None)).collect(),
             over: AtomicBool::new(false),
         }
     }
@@ -105,9 +105,9 @@ impl Line {
     fn drain(&self, own: Option<usize>, wakes: &mut Vec<Thread>) -> bool {
         loop {
             let Some(call) = self.ring.lock().unwrap().pop_front() else { return false };
-            let mut desk = self.desks[call].lock().unwrap();
+            let mut completion = self.completions[call].lock().unwrap();
             self.answered[call].store(true, SeqCst);
-            if let Some(thread) = desk.take() {
+            if let Some(thread) = completion.take() {
                 self.waiting.fetch_sub(1, SeqCst);
                 wakes.push(thread);
             }
@@ -186,13 +186,13 @@ impl Line {
     }
 
     fn register(&self, call: usize) {
-        let mut desk = self.desks[call].lock().unwrap();
+        let mut completion = self.completions[call].lock().unwrap();
         if self.answered[call].load(SeqCst) {
             return;
         }
         self.waiting.fetch_add(1, SeqCst);
-        *desk = Some(thread::current());
-        drop(desk);
+        *completion = Some(thread::current());
+        drop(completion);
         if self.is_settled() {
             return;
         }

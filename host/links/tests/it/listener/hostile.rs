@@ -52,7 +52,7 @@ fn answer(socket: &OwnedFd) -> Option<Refused> {
     }
 }
 
-/// Connects, as soon as the server has accepted some of those who came before.
+/// Connects, as soon as the server has accepted some of the earlier connections.
 fn knock(host: &TestHost) -> OwnedFd {
     let mut socket = None;
     until("a place in the queue", || {
