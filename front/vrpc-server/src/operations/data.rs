@@ -13,7 +13,7 @@ pub(super) fn read(mut exchange: Exchange<'_>, file: File, offset: u64, destinat
     }
     let room = match ReplyBuffer::of(destination, &exchange.responder) {
         Ok(room) => room,
-        Err(lie) => return exchange.cut(lie),
+        Err(error) => return exchange.cut(error),
     };
     let sink = room.sink(&mut exchange.parts);
     let room_bytes = room.len_bytes();
@@ -36,7 +36,7 @@ pub(super) fn write(mut exchange: Exchange<'_>, file: File, how: Write, data: &D
     }
     let source = match buffers::source(data, &mut exchange.parts, &exchange.responder) {
         Ok(source) => source,
-        Err(lie) => return exchange.cut(lie),
+        Err(error) => return exchange.cut(error),
     };
     let answer = exchange.fs().write(exchange.cx, file, &how, source);
     exchange.answer(answer, Reply::Written);

@@ -44,7 +44,7 @@ fn xattrs(exchange: Exchange<'_>, request: &Request<'_>) {
                     exchange.answer(answer, |()| Reply::Done);
                 }
                 Ok(Err(error)) => exchange.refuse(error),
-                Err(lie) => exchange.cut(lie),
+                Err(error) => exchange.cut(error),
             }
         }
         Request::XattrRemove { node, name } => {
@@ -64,7 +64,7 @@ fn xattr_bytes(
     let Some(xattrs) = exchange.fs().xattrs() else { return exchange.refuse(Error::NotSupported) };
     let room = match ReplyBuffer::of(destination, &exchange.responder) {
         Ok(room) => room,
-        Err(lie) => return exchange.cut(lie),
+        Err(error) => return exchange.cut(error),
     };
     let limit_bytes = room.len_bytes().min(XATTR_BYTES_MAX);
     let answer = match name {

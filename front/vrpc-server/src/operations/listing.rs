@@ -22,7 +22,7 @@ pub(super) fn readdir(
 ) {
     let room = match ReplyBuffer::of(destination, &exchange.responder) {
         Ok(room) => room.at_most(LISTING_BYTES_MAX),
-        Err(lie) => return exchange.cut(lie),
+        Err(error) => return exchange.cut(error),
     };
     let room_bytes = room.len_bytes();
     let page = exchange.parts.page(budget_within(budget, room_bytes));

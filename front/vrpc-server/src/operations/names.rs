@@ -14,7 +14,7 @@ const TARGET_BYTES_MAX: usize = 4095;
 pub(super) fn readlink(exchange: Exchange<'_>, node: NodeId, destination: &Destination<'_>) {
     let room = match ReplyBuffer::of(destination, &exchange.responder) {
         Ok(room) => room,
-        Err(lie) => return exchange.cut(lie),
+        Err(error) => return exchange.cut(error),
     };
     let answer = exchange.fs().readlink(exchange.cx, node);
     exchange.close(answer, move |closing, target| send_bytes(closing, &room, &target));
@@ -24,7 +24,7 @@ pub(super) fn symlink(exchange: Exchange<'_>, parent: NodeId, name: Name<'_>, ta
     let answer = match copied(target, &exchange, TARGET_BYTES_MAX, Error::NameTooLong) {
         Ok(Ok(target)) => exchange.fs().symlink(exchange.cx, parent, name, &target),
         Ok(Err(error)) => Answer::err(error),
-        Err(lie) => return exchange.cut(lie),
+        Err(error) => return exchange.cut(error),
     };
     nodes::answer(exchange, answer);
 }

@@ -14,25 +14,25 @@ use tombolo_wire_vrpc::{
 };
 
 /// A client that says what it likes.
-struct Liar {
+struct HostilePeer {
     bed: Arc<Bed>,
     line: Line,
 }
 
-impl Liar {
+impl HostilePeer {
     fn new() -> Self {
         let bed = Bed::new(Arc::new(Memory::default()), Plan::default());
         let ends = bed.ends().expect("a link");
-        let line = Line::start(&ends, "liar", Mode::Event).expect("a line");
+        let line = Line::start(&ends, "hostile", Mode::Event).expect("a line");
         Self { bed, line }
     }
 
     /// One that is known as the superuser.
     fn introduced() -> Self {
-        let liar = Self::new();
+        let hostile = Self::new();
         let request = Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) };
-        liar.ask(&request).expect("an answer");
-        liar
+        hostile.ask(&request).expect("an answer");
+        hostile
     }
 
     fn ask(&self, request: &Request<'_>) -> Result<Raw, LineError> {
@@ -73,82 +73,82 @@ fn no_file() -> File {
 }
 
 #[test]
-fn a_caller_that_was_never_introduced_cuts_the_link() {
-    let liar = Liar::new();
-    let outcome = liar.ask(&Request::Getattr { node: NodeId::ROOT, open: None });
-    liar.is_cut(&outcome, "nobody is caller 0");
+fn an_unknown_caller_cuts_the_link() {
+    let hostile = HostilePeer::new();
+    let outcome = hostile.ask(&Request::Getattr { node: NodeId::ROOT, open: None });
+    hostile.is_cut(&outcome, "unknown caller 0");
 }
 
 #[test]
 fn a_caller_beyond_the_limit_cuts_the_link() {
-    let liar = Liar::new();
+    let hostile = HostilePeer::new();
     let request = Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) };
     let header = Header { caller: CallerId(u16::MAX), ..Header::default() };
     let mut body = [0; 48];
     request.encode(&header, &mut body, &mut FrameBuf::new(&mut [])).expect("a request");
-    let outcome = liar.send(Kind::Caller.number(), body, &[]);
-    liar.is_cut(&outcome, "beyond the limit");
+    let outcome = hostile.send(Kind::Caller.number(), body, &[]);
+    hostile.is_cut(&outcome, "beyond the limit");
 }
 
 #[test]
 fn an_unknown_kind_cuts_the_link() {
-    let liar = Liar::introduced();
-    let outcome = liar.send(4711, [0; 48], &[]);
-    liar.is_cut(&outcome, "kind 4711");
+    let hostile = HostilePeer::introduced();
+    let outcome = hostile.send(4711, [0; 48], &[]);
+    hostile.is_cut(&outcome, "kind 4711");
 }
 
 #[test]
 fn bytes_that_mean_nothing_cut_the_link() {
-    let liar = Liar::introduced();
-    let outcome = liar.send(Kind::Null.number(), [0xff; 48], &[]);
-    liar.is_cut(&outcome, "unknown");
+    let hostile = HostilePeer::introduced();
+    let outcome = hostile.send(Kind::Null.number(), [0xff; 48], &[]);
+    hostile.is_cut(&outcome, "unknown");
 }
 
 #[test]
 fn a_name_with_a_slash_cuts_the_link() {
-    let liar = Liar::introduced();
+    let hostile = HostilePeer::introduced();
     let name = Name::new(b"aXb").expect("a name");
     let mut body = [0; 48];
     let request = Request::Lookup { parent: NodeId::ROOT, name };
     request.encode(&Header::default(), &mut body, &mut FrameBuf::new(&mut [])).expect("a request");
     let at = body.iter().position(|&byte| byte == b'X').expect("the name is in the body");
     body[at] = b'/';
-    let outcome = liar.send(Kind::Lookup.number(), body, &[]);
-    liar.is_cut(&outcome, "slash");
+    let outcome = hostile.send(Kind::Lookup.number(), body, &[]);
+    hostile.is_cut(&outcome, "slash");
 }
 
 #[test]
 fn reading_to_memory_that_is_not_bulk_memory_cuts_the_link() {
     for address in [0, 1 << 48, (1 << 48) + 4096, 7 << 48, (1 << 48) + (1 << 40)] {
-        let liar = Liar::introduced();
+        let hostile = HostilePeer::introduced();
         let destination = Destination::One(Reference::new(address, 4096).expect("a reference"));
-        let outcome = liar.ask(&Request::Read { file: no_file(), offset: 0, destination });
-        liar.is_cut(&outcome, "leads nowhere");
+        let outcome = hostile.ask(&Request::Read { file: no_file(), offset: 0, destination });
+        hostile.is_cut(&outcome, "leads nowhere");
     }
 }
 
 #[test]
 fn writing_from_memory_that_is_not_bulk_memory_cuts_the_link() {
     for address in [0, 4096, 7 << 48, 1 << 40] {
-        let liar = Liar::introduced();
+        let hostile = HostilePeer::introduced();
         let data = Data::One(Reference::new(address, 4096).expect("a reference"));
         let request = Request::Write { file: no_file(), how: Default::default(), data };
-        let outcome = liar.ask(&request);
-        liar.is_cut(&outcome, "leads nowhere");
+        let outcome = hostile.ask(&request);
+        hostile.is_cut(&outcome, "leads nowhere");
     }
 }
 
 #[test]
 fn more_data_than_one_request_may_move_cut_the_link() {
-    let liar = Liar::introduced();
+    let hostile = HostilePeer::introduced();
     let destination = Destination::One(Reference::new(1 << 48, 5 << 20).expect("a reference"));
-    let outcome = liar.ask(&Request::Read { file: no_file(), offset: 0, destination });
-    liar.is_cut(&outcome, "more data");
+    let outcome = hostile.ask(&Request::Read { file: no_file(), offset: 0, destination });
+    hostile.is_cut(&outcome, "more data");
 }
 
 #[test]
 fn what_is_merely_unreasonable_gets_an_error_and_the_link_goes_on() {
-    let liar = Liar::introduced();
+    let hostile = HostilePeer::introduced();
     let destination = Destination::Inline { len_bytes: 100 };
     let requests = [
         (Request::Read { file: no_file(), offset: u64::MAX, destination }, Error::BadOpen),
@@ -156,7 +156,7 @@ fn what_is_merely_unreasonable_gets_an_error_and_the_link_goes_on() {
         (Request::Release { file: no_file() }, Error::Stale),
     ];
     for (request, error) in requests {
-        let raw = liar.ask(&request).expect("an answer");
+        let raw = hostile.ask(&request).expect("an answer");
         let outcome = Reply::decode(request.kind(), raw.kind, &raw.body, &raw.frame).expect("an answer");
         match (request, outcome) {
             (Request::Release { .. }, outcome) => assert!(matches!(outcome, Ok(Reply::Done)), "{outcome:?}"),
@@ -164,8 +164,8 @@ fn what_is_merely_unreasonable_gets_an_error_and_the_link_goes_on() {
         }
     }
     // Ids that are not out, and nodes that were never given out.
-    liar.ask(&Request::Interrupt { id: u32::MAX }).expect("an answer");
+    hostile.ask(&Request::Interrupt { id: u32::MAX }).expect("an answer");
     let forgets = tombolo_wire_vrpc::Forgets::one(NodeId(77), u64::MAX);
-    liar.ask(&Request::Forget { forgets }).expect("an answer");
-    liar.ask(&Request::Null).expect("the link goes on");
+    hostile.ask(&Request::Forget { forgets }).expect("an answer");
+    hostile.ask(&Request::Null).expect("the link goes on");
 }

@@ -16,23 +16,23 @@ use tombolo_vrpc_tests::bed::{client, root};
 use tombolo_vrpc_tests::made_up::{Dial, said, terms};
 use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Reply, Returned, Session as Terms};
 
-/// What a liar answers: kind, body, frame.
-type Lie = fn(Kind) -> (u32, Body, Vec<u8>);
+/// What a hostile peer answers: kind, body, frame.
+type HostileReply = fn(Kind) -> (u32, Body, Vec<u8>);
 
 /// Says of the session what a good server could say, or not, and then lies.
 #[derive(Clone, Copy)]
-struct Liar {
+struct HostilePeer {
     terms: Terms,
-    lie: Lie,
+    lie: HostileReply,
 }
 
-impl Service for Liar {
+impl Service for HostilePeer {
     fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         Ok(Arc::new(*self))
     }
 }
 
-impl Session for Liar {
+impl Session for HostilePeer {
     fn serve(&self, request: Request<'_>, responder: Responder) {
         let kind = Kind::from_number(request.kind).expect("the client is honest");
         let (number, body, frame) = match kind {
@@ -66,8 +66,8 @@ fn attr() -> Attr {
     }
 }
 
-fn lied_to(lie: Lie) -> Arc<VrpcFileSystem> {
-    let export = VrpcExport::new(Dial(Arc::new(Liar { terms: terms(), lie })));
+fn lied_to(lie: HostileReply) -> Arc<VrpcFileSystem> {
+    let export = VrpcExport::new(Dial(Arc::new(HostilePeer { terms: terms(), lie })));
     export.with_patience(Patience::None).attach_session(&client()).expect("a session")
 }
 
@@ -101,7 +101,7 @@ fn limits_that_let_nothing_through_are_no_limits() {
     let bad = [Terms { transfer_bytes_max: 0, ..terms() }, Terms { callers_max: 0, ..terms() }];
     for terms in bad {
         let lie = |kind| said(kind, &Reply::Done);
-        let refused = VrpcExport::new(Dial(Arc::new(Liar { terms, lie }))).attach_session(&client());
+        let refused = VrpcExport::new(Dial(Arc::new(HostilePeer { terms, lie }))).attach_session(&client());
         assert!(refused.is_err(), "a session in which nothing could be read");
     }
 }

@@ -311,12 +311,12 @@ impl Connect for Stuck {
 
 #[test]
 fn a_soft_session_gives_up_in_time_though_an_attempt_lasts() {
-    let liar: Liar = |kind| match kind {
+    let hostile: HostileReply = |kind| match kind {
         Kind::Profile => said(kind, &Reply::Session(terms())),
         _ => (u32::MAX, [0xff; 48], vec![0xff; 100]),
     };
     let (end, over) = mpsc::channel();
-    let first = Dial(Arc::new(MadeUp(liar)));
+    let first = Dial(Arc::new(MadeUp(hostile)));
     let stuck = Stuck { first, was_dialled: AtomicBool::new(false), over: Mutex::new(over) };
     let export = VrpcExport::new(stuck).with_patience(Patience::Soft(Duration::from_millis(300)));
     let fs = export.attach_session(&client()).expect("a session");
@@ -438,12 +438,12 @@ fn the_suite_over_links_that_break() {
 
 /// Servers that are not what the first one was: no session falls for them, and none is lost to them.
 #[test]
-fn a_liar_in_the_servers_place_gets_no_more_than_a_try_now_and_then() {
+fn a_hostile_server_is_tried_again_at_long_intervals_only() {
     let tree = Tree::new();
     let file = tree.create("file");
     assert_eq!(tree.write(file, 0, b"data").expect("written"), 4);
     // Nonsense in the place of every answer; then one that says nothing of what is asked; then one that checks no permissions.
-    let liars: [Liar; 3] = [
+    let violations: [HostileReply; 3] = [
         |kind| match kind {
             Kind::Profile => said(kind, &Reply::Session(terms())),
             _ => (u32::MAX, [0xff; 48], vec![0xff; 100]),
@@ -465,10 +465,10 @@ fn a_liar_in_the_servers_place_gets_no_more_than_a_try_now_and_then() {
                 let _ = tree.fs.getattr(&root(), NodeId::ROOT, None).wait();
             }
         });
-        for liar in liars {
+        for hostile in violations {
             let asked = tree.site.asked();
             let begun = Instant::now();
-            tree.site.start_any(Arc::new(MadeUp(liar)));
+            tree.site.start_any(Arc::new(MadeUp(hostile)));
             until("it was tried again", || tree.site.asked() > asked + 2);
             let tries = u128::from(tree.site.asked() - asked);
             let most = 3 + begun.elapsed().as_millis() / 25;
@@ -476,7 +476,7 @@ fn a_liar_in_the_servers_place_gets_no_more_than_a_try_now_and_then() {
         }
         stop.store(true, Ordering::SeqCst);
         tree.restart();
-        // Behind a liar's link, which says that it has another volume, the file is stale for as long as that lasts.
+        // Behind a hostile peer's link, which says that it has another volume, the file is stale for as long as that lasts.
         until("the file is back", || tree.read(file, 0, 4).is_ok_and(|data| data == b"data"));
     });
 }
@@ -534,10 +534,10 @@ fn what_is_closed_while_the_next_link_is_made_is_closed_there() {
     until("the lock is given back", || take().is_ok());
 }
 
-type Liar = fn(Kind) -> (u32, Body, Vec<u8>);
+type HostileReply = fn(Kind) -> (u32, Body, Vec<u8>);
 
 #[derive(Clone, Copy)]
-struct MadeUp(Liar);
+struct MadeUp(HostileReply);
 
 impl Service for MadeUp {
     fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
