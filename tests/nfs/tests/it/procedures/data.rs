@@ -49,6 +49,23 @@ fn read_and_write_move_as_much_as_fsinfo_says() {
 }
 
 #[test]
+fn a_write_is_seen_by_another_client_at_once() {
+    on_each(|fixture| {
+        let file = fixture.file("file", b"");
+        let other = fixture.server.nfs_over(Transport::Tcp);
+        for round in 0..50_u64 {
+            let text = format!("round {round}");
+            fixture.nfs.write(&file, round * 3, text.as_bytes(), StableHow::Unstable).done();
+            let read = other.read(&file, round * 3, 100).done();
+            assert_eq!((read.bytes.as_slice(), read.eof), (text.as_bytes(), true));
+            assert_eq!(other.getattr(&file).done().size, round * 3 + text.len() as u64);
+            other.write(&file, 0, b"*", StableHow::Unstable).done();
+            assert_eq!(fixture.nfs.read(&file, 0, 1).done().bytes, b"*");
+        }
+    });
+}
+
+#[test]
 fn read_and_write_of_what_is_no_file_are_refused() {
     on_each(|fixture| {
         let dir = fixture.dir("dir");
