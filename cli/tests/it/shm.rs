@@ -461,7 +461,7 @@ fn a_stopped_guest_is_late_and_one_that_cannot_be_listed_is_served() {
     fs::set_permissions(&list, fs::Permissions::from_mode(0o777)).expect("chmod");
     let server = serve(&scratch.0, &[]);
     assert_eq!(scratch.0.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
-    scratch.0.run(&["links"]).failed(1, &["run/tombolo/links", "nobody else can write to"]);
+    scratch.0.run(&["links"]).failed(1, &["run/tombolo/links", "no other user can write to"]);
     stop(server);
 }
 
