@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -149,18 +149,28 @@ pub struct NfsArgs {
 }
 
 /// Which tables and figures of the NFS client, and where.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Debug)]
 pub struct AtomicArgs {
-    /// Only these: table-1, figure-5, libnfs, tree, build.
+    /// Only these: table-1, table-2, figure-1 to figure-5, libnfs, tree, build.
     #[arg(long, value_name = "ROW", num_args = 1.., value_delimiter = ',')]
     pub only: Vec<String>,
     /// Measure in the network that this process is in; `atomic` runs itself so in one of its own.
     #[arg(long, hide = true)]
     pub here: bool,
+    /// A directory on a disk, for what is measured on one.
+    #[arg(long, value_name = "DIR", default_value = DISK)]
+    pub disk: PathBuf,
 }
 
-/// Where files in memory are.
+impl Default for AtomicArgs {
+    fn default() -> Self {
+        Self { only: Vec::new(), here: false, disk: DISK.into() }
+    }
+}
+
+/// Where files in memory are, and files on a disk.
 const WITHIN: &str = "/dev/shm";
+const DISK: &str = "/var/tmp";
 
 /// Rounds and turns of a run that is to be believed.
 const ROUNDS: usize = 15;
@@ -184,7 +194,7 @@ impl BenchArgs {
     }
 
     /// The command line of this program once more, for a table that is made in the networks that it finds itself in.
-    pub fn here(&self, table: &str, only: &[String]) -> Vec<OsString> {
+    pub fn here(&self, table: &str, only: &[String], disk: Option<&Path>) -> Vec<OsString> {
         let mut words: Vec<OsString> = [table, "--here"].map(OsString::from).into();
         let mut add = |option: &str, value: &OsStr| words.extend([option.into(), value.to_owned()]);
         only.iter().for_each(|only| add("--only", only.as_ref()));
@@ -197,6 +207,9 @@ impl BenchArgs {
         // Left out where it would only lengthen the command line that a report names.
         if self.within.as_os_str() != WITHIN {
             add("--within", self.within.as_os_str());
+        }
+        if let Some(disk) = disk.filter(|disk| disk.as_os_str() != DISK) {
+            add("--disk", disk.as_os_str());
         }
         if let Some(out) = &self.out {
             add("--out", out.as_os_str());

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     if let TableArgs::Limit { limit, address } = &args.table {
         // A server: signals end it at once.
-        return nfs::serve(*limit, *address);
+        return nfs::serve(*limit, *address, &args.within);
     }
     if let TableArgs::Drive(drive) = &args.table {
         return drive::drive(drive);
@@ -122,7 +122,7 @@ fn run_nfs(args: &BenchArgs, which: &NfsArgs, plan: &Plan, out: &mut dyn Write) 
     if which.here {
         return publish(args, &table::nfs::run(plan, &which.only, None)?, out);
     }
-    match nfs::run_inside(&args.here("nfs", &which.only), out) {
+    match nfs::run_inside(&args.here("nfs", &which.only, None), out) {
         Err(Error::Absent(reason)) => publish(args, &table::nfs::run(plan, &which.only, Some(&reason))?, out),
         done => done,
     }
@@ -133,7 +133,7 @@ fn run_atomic(args: &BenchArgs, atomic: &AtomicArgs, plan: &Plan, out: &mut dyn 
     if atomic.here {
         return table::atomic::run(plan, atomic, out, |report, out| publish(args, report, out));
     }
-    nfs::run_inside(&args.here("atomic", &atomic.only), out)
+    nfs::run_inside(&args.here("atomic", &atomic.only, Some(&atomic.disk)), out)
 }
 
 /// Publishes a report, or says that it is not there if this machine cannot make it. `what` goes before the reason.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tombolo_wire_rpc::Mark;
 use tombolo_wire_xdr::padding;
 
-use super::codec::{self, Moved};
+use super::codec::{Codec, Moved};
 use super::queue::{Queue, Request};
 use super::{Client, Direction, DriveArgs, Job, content};
 use crate::error::{Doing, Error, Result};
@@ -21,23 +21,24 @@ pub struct Biods {
     mounted: Mounted,
     nfs: SocketAddr,
     file: String,
+    codec: Codec,
     team: Option<Team>,
     /// The program's own memory, which is written from and read into.
     memory: Vec<u8>,
 }
 
 impl Biods {
-    pub fn new(args: &DriveArgs) -> Result<Self> {
+    pub fn new(args: &DriveArgs, codec: Codec) -> Result<Self> {
         let mounted = Mounted::at((args.nfs, args.mount), &args.export, Wait::Sleep)?;
         let (nfs, file) = (args.nfs, args.file.clone());
-        Ok(Self { mounted, nfs, file, team: None, memory: Vec::new() })
+        Ok(Self { mounted, nfs, file, codec, team: None, memory: Vec::new() })
     }
 
     /// As many threads as requests in flight, for one file.
     fn team(&mut self, file: Handle, limit: u32) -> Result<Team> {
         match self.team.take() {
             Some(team) if team.file == file && team.biods.len() == limit as usize => Ok(team),
-            _ => Team::start(self.nfs, file, limit),
+            _ => Team::start(self.nfs, file, self.codec, limit),
         }
     }
 }
@@ -59,6 +60,9 @@ impl Client for Biods {
                 committed(&reply)?;
             }
             Direction::Read => team.read(job, &mut self.memory)?,
+            Direction::WriteStable => {
+                return Err(Error::Absent("a thread per request writes unstable only".to_owned()));
+            }
         }
         let took = begun.elapsed();
         self.team = Some(team);
@@ -74,11 +78,11 @@ struct Team {
 }
 
 impl Team {
-    fn start(nfs: SocketAddr, file: Handle, limit: u32) -> Result<Self> {
+    fn start(nfs: SocketAddr, file: Handle, codec: Codec, limit: u32) -> Result<Self> {
         let queue = Arc::new(Queue::new(limit as usize));
         let mut team = Self { file, queue: Arc::clone(&queue), biods: Vec::new() };
         for number in 0..limit {
-            let (mut biod, queue) = (Biod::connect(nfs, file, number)?, Arc::clone(&queue));
+            let (mut biod, queue) = (Biod::connect(nfs, file, codec, number)?, Arc::clone(&queue));
             team.biods.push(std::thread::spawn(move || {
                 while let Some(mut request) = queue.take() {
                     let done = biod.perform(&mut request);
@@ -138,19 +142,20 @@ impl Drop for Team {
 struct Biod {
     stream: TcpStream,
     file: Handle,
+    codec: Codec,
     xid: u32,
     call: Vec<u8>,
     reply: Vec<u8>,
 }
 
 impl Biod {
-    fn connect(nfs: SocketAddr, file: Handle, number: u32) -> Result<Self> {
+    fn connect(nfs: SocketAddr, file: Handle, codec: Codec, number: u32) -> Result<Self> {
         let stream = TcpStream::connect(nfs).doing(|| format!("connect to {nfs}"))?;
         stream.set_nodelay(true).doing(|| "set TCP_NODELAY".to_owned())?;
         // It begins anywhere: a server may take equal calls with equal xids of one client for one.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let xid = now.subsec_nanos() ^ number.wrapping_mul(0x0100_0000);
-        Ok(Self { stream, file, xid, call: Vec::new(), reply: Vec::new() })
+        Ok(Self { stream, file, codec, xid, call: Vec::new(), reply: Vec::new() })
     }
 
     /// Makes one call and waits for its reply.
@@ -169,9 +174,9 @@ impl Biod {
 
     fn write(&mut self, request: &Request) -> std::io::Result<Option<Moved>> {
         let data = &request.data;
-        codec::write_call(&mut self.call, self.xid, &self.file, request.offset, data.len() as u32);
-        let pad = &[0; 3][..padding(data.len())];
-        let mut parts = [IoSlice::new(&self.call), IoSlice::new(data), IoSlice::new(pad)];
+        let copied = self.codec.write_call(&mut self.call, self.xid, &self.file, request.offset, data);
+        let (data, pad) = if copied { (&[][..], 0) } else { (&data[..], padding(data.len())) };
+        let mut parts = [IoSlice::new(&self.call), IoSlice::new(data), IoSlice::new(&[0; 3][..pad])];
         let mut parts = &mut parts[..];
         while !parts.is_empty() {
             match self.stream.write_vectored(parts)? {
@@ -180,15 +185,15 @@ impl Biod {
             }
         }
         self.receive(0)?;
-        Ok(codec::write_reply(&self.reply, self.xid))
+        Ok(self.codec.write_reply(&self.reply, self.xid))
     }
 
     fn read(&mut self, request: &mut Request) -> std::io::Result<Option<Moved>> {
         let count = request.data.len();
-        codec::read_call(&mut self.call, self.xid, &self.file, request.offset, count as u32);
+        self.codec.read_call(&mut self.call, self.xid, &self.file, request.offset, count as u32);
         self.stream.write_all(&self.call)?;
         self.receive(count)?;
-        let moved = codec::read_reply(&self.reply, self.xid);
+        let moved = self.codec.read_reply(&self.reply, self.xid);
         // The head has to be parsed before it is known where the data belongs.
         if let Some(data) = moved.as_ref().and_then(|moved| self.reply.get(moved.data.clone())) {
             request.data.clear();

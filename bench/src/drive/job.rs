@@ -10,6 +10,8 @@ use crate::nfs::READ_PREFIX;
 pub enum Direction {
     /// To the server, until it is stable there.
     Write,
+    /// The same with every request stable before it is answered.
+    WriteStable,
     /// From the server's page cache.
     Read,
 }
@@ -50,6 +52,7 @@ impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direction = match self.direction {
             Direction::Write => "write",
+            Direction::WriteStable => "write-stable",
             Direction::Read => "read",
         };
         let Self { limit, piece_bytes, file_bytes, .. } = self;
@@ -65,6 +68,7 @@ impl FromStr for Job {
         let mut words = line.split_whitespace();
         let direction = match words.next() {
             Some("write") => Direction::Write,
+            Some("write-stable") => Direction::WriteStable,
             Some("read") => Direction::Read,
             _ => return Err(wrong()),
         };

@@ -7,10 +7,11 @@
 //! Reading order: [`Job`], [`Client`], [`biods`], [`codec`].
 
 mod biods;
-mod codec;
+pub mod codec;
 mod job;
 mod ours;
 mod queue;
+mod steps;
 mod tcp;
 
 use std::io::{BufRead, Write, stdin, stdout};
@@ -22,8 +23,11 @@ use clap::{Args, ValueEnum};
 pub use job::{Direction, Job, read_name};
 
 use crate::error::{Doing, Result};
+use crate::nfs::Bulk;
 use biods::Biods;
+use codec::Codec;
 use ours::Ours;
+use steps::{Step, Steps};
 use tcp::BareTcp;
 
 /// What moves the files.
@@ -33,8 +37,20 @@ pub enum Kind {
     Tombolo,
     /// A thread for each request, as SunOS's biods: data is copied into the request; our codec.
     Biods,
+    /// The same with plain byte order instead of a codec.
+    BiodsRaw,
+    /// The same with a generic XDR library, which copies the data once more.
+    BiodsGeneric,
+    /// One thread that sends, with what the paper's first step leaves in.
+    StepCopies,
+    /// With what its second step leaves in.
+    StepGenericCodec,
+    /// With nothing of that.
+    StepLean,
     /// Bare TCP; what arrives is dropped.
     Tcp,
+    /// Bare TCP; what arrives is written to a file.
+    TcpToFile,
 }
 
 /// What a client is told.
@@ -62,8 +78,14 @@ trait Client {
 pub fn drive(args: &DriveArgs) -> Result<()> {
     let mut client: Box<dyn Client> = match args.kind {
         Kind::Tombolo => Box::new(Ours::new(args)),
-        Kind::Biods => Box::new(Biods::new(args)?),
-        Kind::Tcp => Box::new(BareTcp::new(args)?),
+        Kind::Biods => Box::new(Biods::new(args, Codec::Ours)?),
+        Kind::BiodsRaw => Box::new(Biods::new(args, Codec::Raw)?),
+        Kind::BiodsGeneric => Box::new(Biods::new(args, Codec::Generic)?),
+        Kind::StepCopies => Box::new(Steps::new(args, Step::Copies)?),
+        Kind::StepGenericCodec => Box::new(Steps::new(args, Step::GenericCodec)?),
+        Kind::StepLean => Box::new(Steps::new(args, Step::Lean)?),
+        Kind::Tcp => Box::new(BareTcp::new(args, Bulk::Away)?),
+        Kind::TcpToFile => Box::new(BareTcp::new(args, Bulk::ToFile)?),
     };
     for line in stdin().lock().lines() {
         let line = line.doing(|| "read what to do".to_owned())?;

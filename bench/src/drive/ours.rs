@@ -81,7 +81,7 @@ impl Client for Ours {
         let begun = Instant::now();
         match job.direction {
             Direction::Read => open.read(job, &self.memory)?,
-            Direction::Write => open.write(job, &self.memory)?,
+            Direction::Write | Direction::WriteStable => open.write(job, &self.memory)?,
         }
         Ok(begun.elapsed())
     }
@@ -104,6 +104,7 @@ impl<'a> Open<'a> {
         let flags = match direction {
             Direction::Read => OpenFlags::READ,
             Direction::Write => OpenFlags::WRITE,
+            Direction::WriteStable => OpenFlags::WRITE | OpenFlags::SYNC,
         };
         let opened = files.open(&cx, entry.node, flags).wait().map_err(|error| wrong("open", &error))?;
         let file = File { node: entry.node, open: opened.open };
@@ -111,10 +112,12 @@ impl<'a> Open<'a> {
     }
 
     fn write(&self, job: &Job, memory: &Buffer) -> Result<()> {
+        let stability =
+            if job.direction == Direction::WriteStable { Stability::FileSync } else { Stability::Unstable };
         for (at, bytes) in job.each() {
             let how = Write {
                 offset: at as u64,
-                stability: Stability::Unstable,
+                stability,
                 kill_privileges: false,
                 in_place: false,
                 // It does not change before the file is stable.

@@ -9,13 +9,15 @@ use crate::nfs::{Bulk, BulkClient};
 /// The client of `tombolo-bench limit bulk`.
 pub struct BareTcp {
     client: BulkClient,
+    /// What the server does with a file that is written.
+    written: Bulk,
     content: Vec<u8>,
 }
 
 impl BareTcp {
-    pub fn new(args: &DriveArgs) -> Result<Self> {
+    pub fn new(args: &DriveArgs, written: Bulk) -> Result<Self> {
         let client = BulkClient::connect(args.nfs).doing(|| format!("connect to {}", args.nfs))?;
-        Ok(Self { client, content: Vec::new() })
+        Ok(Self { client, written, content: Vec::new() })
     }
 }
 
@@ -26,7 +28,7 @@ impl Client for BareTcp {
         }
         let bulk = match job.direction {
             Direction::Read => Bulk::FromMemory,
-            Direction::Write => Bulk::Away,
+            Direction::Write | Direction::WriteStable => self.written,
         };
         let begun = Instant::now();
         let done = self.client.transfer(bulk, &self.content, job.file_bytes as u64);

@@ -1,7 +1,10 @@
 //! Files by bare TCP: so many bytes one way, and one byte back that says that all are there. What no protocol can outdo.
 
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use super::super::{Stream, Wait};
 
@@ -18,11 +21,17 @@ pub enum Bulk {
     Away = 0,
     /// Its bytes are asked for, and come from nowhere.
     FromMemory = 1,
+    /// Its bytes are sent and written to a file.
+    ToFile = 2,
 }
 
+/// The file that is written, in the server's folder.
+const FILE: &str = "bulk";
+
 /// Does what is asked until the client leaves.
-pub fn converse(mut stream: Stream) -> io::Result<()> {
+pub fn converse(mut stream: Stream, folder: &Path) -> io::Result<()> {
     let mut buffer = vec![0; PIECE_BYTES];
+    let mut file = None;
     loop {
         let mut request = [0; REQUEST_BYTES];
         if !read_all(&mut stream, &mut request)? {
@@ -38,10 +47,15 @@ pub fn converse(mut stream: Stream) -> io::Result<()> {
             }
             continue;
         }
+        let mut at = 0;
         while left > 0 {
             let got = stream.read(&mut buffer[..piece(left)])?;
             if got == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
+            }
+            if what == Bulk::ToFile as u8 {
+                opened(&mut file, folder)?.write_all_at(&buffer[..got], at)?;
+                at += got as u64;
             }
             left -= got as u64;
         }
@@ -51,6 +65,14 @@ pub fn converse(mut stream: Stream) -> io::Result<()> {
 
 fn piece(left: u64) -> usize {
     usize::try_from(left).unwrap_or(PIECE_BYTES).min(PIECE_BYTES)
+}
+
+fn opened<'f>(file: &'f mut Option<File>, folder: &Path) -> io::Result<&'f mut File> {
+    let open = || OpenOptions::new().write(true).create(true).truncate(false).open(folder.join(FILE));
+    match file {
+        Some(file) => Ok(file),
+        none => Ok(none.insert(open()?)),
+    }
 }
 
 /// False at the end of the stream, if that is before the first byte.
@@ -112,16 +134,19 @@ mod tests {
 
     #[test]
     fn files_of_several_pieces_go_both_ways() {
+        let folder = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
+        let within = folder.path().to_owned();
         std::thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
-            converse(Stream::new(stream, Wait::SpinBriefly).unwrap())
+            converse(Stream::new(stream, Wait::SpinBriefly).unwrap(), &within)
         });
         let file: Vec<u8> = (0..3 * PIECE_BYTES + 5).map(|at| (at / 3) as u8).collect();
         let mut client = BulkClient::connect(address).unwrap();
-        for bulk in [Bulk::Away, Bulk::FromMemory] {
+        for bulk in [Bulk::ToFile, Bulk::Away, Bulk::FromMemory] {
             client.transfer(bulk, &file, file.len() as u64).unwrap();
         }
+        assert!(std::fs::read(folder.path().join(FILE)).unwrap() == file);
     }
 }

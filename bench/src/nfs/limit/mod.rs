@@ -7,6 +7,7 @@ mod swap;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 
 use clap::ValueEnum;
 
@@ -24,7 +25,7 @@ pub enum Limit {
     Swap,
     /// Answers NFS calls with the same replies always, drops what is written, and has nothing but zeros to be read.
     Null,
-    /// Takes files by bare TCP and drops them, or sends as many bytes.
+    /// Takes files by bare TCP and drops them or writes them to one file of a folder, or sends as many bytes.
     Bulk,
 }
 
@@ -40,22 +41,23 @@ impl Limit {
 }
 
 /// Serves connections, each on a thread of its own, for as long as the process lives. Readers spin briefly and then
-/// sleep, as Tombolo's NFS server does.
-pub fn serve(limit: Limit, address: SocketAddr) -> Result<()> {
+/// sleep, as Tombolo's NFS server does. A file that is kept goes to `folder`.
+pub fn serve(limit: Limit, address: SocketAddr, folder: &Path) -> Result<()> {
     let listener = TcpListener::bind(address).doing(|| format!("listen at {address}"))?;
     for stream in listener.incoming() {
         let stream = stream.doing(|| "accept a connection".to_owned())?;
+        let folder = folder.to_owned();
         // A client that leaves in the middle is how each run ends.
-        std::thread::spawn(move || drop(converse(limit, stream)));
+        std::thread::spawn(move || drop(converse(limit, stream, &folder)));
     }
     Ok(())
 }
 
-fn converse(limit: Limit, stream: TcpStream) -> io::Result<()> {
+fn converse(limit: Limit, stream: TcpStream, folder: &Path) -> io::Result<()> {
     let stream = Stream::new(stream, Wait::SpinBriefly)?;
     match limit {
         Limit::Swap => swap::converse(stream),
         Limit::Null => null::converse(stream),
-        Limit::Bulk => bulk::converse(stream),
+        Limit::Bulk => bulk::converse(stream, folder),
     }
 }

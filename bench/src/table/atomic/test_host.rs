@@ -23,6 +23,8 @@ pub(super) const WRITTEN: &str = "written";
 pub(super) enum Serves {
     /// Tombolo's server, on a file system in memory.
     Memory,
+    /// Tombolo's server, on a disk.
+    Disk,
     /// A server that drops it.
     Nothing,
     Bare,
@@ -33,6 +35,7 @@ pub(super) struct TestHost<'a> {
     pub plan: &'a Plan,
     network: Network,
     memory: Folder,
+    disk: Folder,
 }
 
 /// A folder that is served, and one beside it for the server's own.
@@ -61,8 +64,9 @@ impl Folder {
 
 impl<'a> TestHost<'a> {
     /// In networks of the run's own, which it is in already.
-    pub fn make(plan: &'a Plan) -> Result<Self> {
-        Ok(Self { plan, network: Network::make(), memory: Folder::within(&plan.within)? })
+    pub fn make(plan: &'a Plan, disk: &Path) -> Result<Self> {
+        let (memory, disk) = (Folder::within(&plan.within)?, Folder::within(disk)?);
+        Ok(Self { plan, network: Network::make(), memory, disk })
     }
 
     /// A report, with the conditions that hold for all.
@@ -85,13 +89,14 @@ impl<'a> TestHost<'a> {
         self.network.check(link)?;
         match serves {
             Serves::Memory => Nfs::tombolo_at(link, &self.memory.shared(), &self.memory.beside()),
+            Serves::Disk => Nfs::tombolo_at(link, &self.disk.shared(), &self.disk.beside()),
             Serves::Bare => Nfs::limit_at(link, Limit::Bulk, &self.memory.shared()),
             Serves::Nothing => Nfs::limit_at(link, Limit::Null, &self.memory.shared()),
         }
     }
 
-    pub fn folder(&self) -> PathBuf {
-        self.memory.shared()
+    pub fn folder(&self, serves: Serves) -> PathBuf {
+        if serves == Serves::Disk { self.disk.shared() } else { self.memory.shared() }
     }
 
     /// A folder in memory that is not served.
@@ -106,7 +111,7 @@ impl<'a> TestHost<'a> {
         if matches!(serves, Serves::Nothing | Serves::Bare) {
             return Ok(());
         }
-        let folder = self.folder();
+        let folder = self.folder(serves);
         let name =
             if job.direction == Direction::Read { read_name(job.file_bytes) } else { WRITTEN.to_owned() };
         let path = folder.join(name);

@@ -32,7 +32,7 @@ pub(super) fn run(host: &TestHost<'_>) -> Result<Report> {
     let tree = host.own("tree")?;
     fill(&tree, files)?;
     let server = host.server(Link::Loopback, Serves::Memory)?;
-    let shared = host.folder();
+    let shared = host.folder(Serves::Memory);
     let daemon = Daemon::start(host, &shared);
     let sample = host.plan.scaled(SAMPLE, QUICK_SAMPLE);
     let copy = |how, files| Copy { how, tree: tree.clone(), shared: shared.clone(), files, number: 0 };

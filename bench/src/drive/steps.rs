@@ -1,0 +1,172 @@
+//! One thread that sends and one that receives, with what the paper takes away left in: the steps of its Table 2. The engine is the
+//! product's; what is above it is no more than a loop.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use nfs3_types::nfs3::{WRITE3args, nfs_fh3, stable_how};
+use nfs3_types::xdr_codec::{Opaque, Pack};
+use tombolo_core::{Answer, Interrupt};
+use tombolo_host_rpc::client::{Call, InFlight, Options, Pending, Reply, RpcClient, Target, Transport};
+use tombolo_mem::Buffer;
+use tombolo_wire_nfs3::args::{StableHow, WriteArgs};
+use tombolo_wire_nfs3::results::WriteReply;
+use tombolo_wire_nfs3::{self as nfs3, Data, PROGRAM, Procedure, VERSION};
+use tombolo_wire_rpc::{AuthSys, Credential, Gids};
+use tombolo_wire_xdr::{Decoder, Encoder};
+
+use super::ours::filled;
+use super::{Client, Direction, DriveArgs, Job};
+use crate::error::{Doing, Error, Result};
+use crate::nfs::Wait;
+use crate::nfs::client::{Handle, Mounted, Reply as Answered, commit, committed};
+
+/// What is left in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Data is copied into the request, and by the generic XDR library behind its arguments.
+    Copies,
+    /// Data is sent from where it lies; the arguments are encoded by the library.
+    GenericCodec,
+    /// Nothing.
+    Lean,
+}
+
+pub struct Steps {
+    step: Step,
+    mounted: Mounted,
+    rpc: RpcClient,
+    file: String,
+    memory: Buffer,
+    /// The same bytes for the step that copies them.
+    content: Vec<u8>,
+    request: Vec<u8>,
+}
+
+impl Steps {
+    pub fn new(args: &DriveArgs, step: Step) -> Result<Self> {
+        let mounted = Mounted::at((args.nfs, args.mount), &args.export, Wait::Sleep)?;
+        let target =
+            Target { address: args.nfs, transport: Transport::Tcp, program: PROGRAM, version: VERSION };
+        let rpc = RpcClient::start(target, Options::default()).doing(|| "start a client".to_owned())?;
+        let (memory, content, request) = (Buffer::new(0), Vec::new(), Vec::new());
+        Ok(Self { step, mounted, rpc, file: args.file.clone(), memory, content, request })
+    }
+
+    fn send(&mut self, file: &Handle, (at, bytes): (usize, usize)) -> Pending {
+        let gids = Gids::default();
+        let root = Credential::Sys(AuthSys { stamp: 0, machine: b"bench", uid: 0, gid: 0, gids });
+        let mut call = Call {
+            procedure: Procedure::Write.number(),
+            credential: root,
+            data: None,
+            receive_buffer: None,
+            results_bytes: 0,
+            bulk: true,
+            interrupt: Interrupt::default(),
+        };
+        if self.step == Step::Copies {
+            // The program goes on and may change its memory: the request needs a copy.
+            self.request.clear();
+            self.request.extend_from_slice(self.content.get(at..at + bytes).unwrap_or_default());
+            let args = generic_args(file, at, &self.request);
+            return self.rpc.call(call, |xdr| pack(&args, xdr));
+        }
+        call.data = Some(self.memory.source(at..at + bytes));
+        let (offset, count) = (at as u64, u32::try_from(bytes).unwrap_or(u32::MAX));
+        if self.step == Step::GenericCodec {
+            let WRITE3args { file, offset, stable, .. } = generic_args(file, at, &[]);
+            return self.rpc.call(call, |xdr| {
+                pack(&file, xdr);
+                pack(&offset, xdr);
+                pack(&count, xdr);
+                pack(&stable, xdr);
+                pack(&count, xdr);
+            });
+        }
+        let (stable, data) = (StableHow::Unstable, Data::to_send(count));
+        let args = WriteArgs { file: file.as_handle(), offset, count, stable, data };
+        self.rpc.call(call, |xdr| {
+            xdr.value(&args);
+        })
+    }
+}
+
+impl Client for Steps {
+    fn transfer(&mut self, job: &Job) -> Result<Duration> {
+        if job.direction != Direction::Write {
+            return Err(Error::Absent("a step writes unstable only".to_owned()));
+        }
+        self.rpc.set_in_flight(InFlight::Fixed(job.limit));
+        let file = self.mounted.walk(&self.file.clone())?;
+        if self.memory.len() < job.file_bytes {
+            (self.memory, self.content) = (filled(job.file_bytes), super::content(job.file_bytes));
+        }
+        let begun = Instant::now();
+        let mut pending = VecDeque::new();
+        for piece in job.each() {
+            if !self.rpc.has_permit() {
+                let permit = self.rpc.permit();
+                let waited = Answer::later(async move {
+                    permit.await;
+                    Ok(())
+                });
+                waited.wait().map_err(|error| wrong(&error))?;
+            }
+            pending.push_back((piece.1, self.send(&file, piece)));
+            while let Some((bytes, done)) = pending.pop_front_if(|(_, first)| first.is_ready()) {
+                check(done, bytes)?;
+            }
+        }
+        for (bytes, done) in pending {
+            check(done, bytes)?;
+        }
+        let mut reply = Answered::default();
+        self.mounted.connection().call(&mut commit(&file), &mut reply)?;
+        committed(&reply)?;
+        Ok(begun.elapsed())
+    }
+}
+
+fn check(pending: Pending, bytes: usize) -> Result<()> {
+    let Reply { results, .. } = pending.wait().map_err(|error| wrong(&error))?;
+    match Decoder::new(&results).value::<WriteReply>() {
+        Ok(nfs3::Reply::Ok(ok)) if ok.count as usize == bytes => Ok(()),
+        other => Err(Error::Wrong { what: "WRITE".to_owned(), answer: format!("{other:?}") }),
+    }
+}
+
+fn wrong(error: &dyn std::error::Error) -> Error {
+    Error::Wrong { what: "WRITE".to_owned(), answer: error.to_string() }
+}
+
+fn generic_args<'a>(file: &Handle, at: usize, data: &'a [u8]) -> WRITE3args<'a> {
+    WRITE3args {
+        file: nfs_fh3 { data: Opaque(Cow::Owned(file.as_handle().as_bytes().to_vec())) },
+        offset: at as u64,
+        count: data.len() as u32,
+        stable: stable_how::UNSTABLE,
+        data: Opaque::borrowed(data),
+    }
+}
+
+fn pack(value: &impl Pack, xdr: &mut Encoder<'_>) {
+    // Writing to memory does not fail.
+    let _packed = value.pack(&mut Packed(xdr));
+}
+
+/// Our encoder as the library wants it.
+struct Packed<'e, 'b>(&'e mut Encoder<'b>);
+
+impl io::Write for Packed<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.raw(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

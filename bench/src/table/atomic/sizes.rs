@@ -1,0 +1,195 @@
+//! Figures 2, 4 and 5: throughput over the size of a file, written and read, with nothing kept, kept in memory, and by bare TCP.
+
+use super::test_host::{Serves, TestHost, enter};
+use super::{BIODS, OURS};
+use crate::drive::{Direction, Job, Kind};
+use crate::error::Result;
+use crate::nfs::Link;
+use crate::peer::Nfs;
+use crate::report::{Figure, Report};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const SIZES: [usize; 8] = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
+const QUICK_SIZES: [usize; 2] = [4 * KIB, MIB];
+/// Over the slowest link nothing longer is sent: it would take long and tell no more.
+const SLOW_MAX: usize = 16 * MIB;
+const ROUNDS: usize = 10;
+/// Bytes of a request, but for shorter files.
+const PIECE_BYTES: usize = 256 * KIB;
+/// Of the clients with a thread per request; ours finds its own.
+const BIODS_LIMIT: u32 = 8;
+
+const OURS_NULL: &str = "tombolo, nothing kept";
+const BIODS_NULL: &str = "thread per request, nothing kept";
+const TCP: &str = "bare TCP";
+const TCP_FILE: &str = "TCP to a file";
+
+/// Of bare TCP, from 1 MiB on and below.
+const LARGE_TARGET: f64 = 0.9;
+const SMALL_TARGET: f64 = 0.7;
+
+/// What a figure of the paper shows: its columns of ours, and what the paper says of its own.
+struct Shown {
+    name: &'static str,
+    title: &'static str,
+    columns: &'static [&'static str],
+    paper: &'static str,
+}
+
+const SHOWN: [Shown; 3] = [
+    Shown {
+        name: "atomic-figure-2",
+        title: "Figure 2 of Faber's paper: what the client's improvements do where nothing is kept",
+        columns: &[OURS_NULL, BIODS_NULL],
+        paper: "the paper's Figure 2: 56.9 Mb/s (7.1 MB/s) against 45.3 Mb/s (5.7 MB/s) for 32 MB, and more at all sizes",
+    },
+    Shown {
+        name: "atomic-figure-4",
+        title: "Figure 4 of Faber's paper: the same with the files kept",
+        columns: &[OURS, BIODS, OURS_NULL],
+        paper: "the paper's Figure 4: 1.18 × the throughput of SunOS's client with a RAM disk at the server, and more at all sizes",
+    },
+    Shown {
+        name: "atomic-figure-5",
+        title: "Figure 5 of Faber's paper: beside bare TCP",
+        columns: &[TCP, TCP_FILE, OURS, BIODS, OURS_NULL],
+        paper: "the paper's Figure 5: TCP between processes nearly 90 Mb/s (11 MB/s), TCP to a file and the improved client both about \
+                45 Mb/s (5.6 MB/s) for large files; for small ones the client lags, because it begins to send late",
+    },
+];
+
+pub(super) fn run(host: &TestHost<'_>) -> Vec<Report> {
+    let mut all = host.report("atomic-sizes", "All sizes");
+    all.condition_of(&host.contest(ROUNDS));
+    all.condition(format!(
+        "requests of {} KiB, or the file where that is shorter; the file is open already, and what is timed ends when the server has said that \
+         it is stable (`write`: COMMIT) or the last byte is in the program's memory (`read`). `{OURS}`: adaptive limit, as it comes. `{BIODS}`: \
+         {BIODS_LIMIT} threads",
+        PIECE_BYTES / KIB
+    ));
+    all.condition(format!(
+        "`{TCP}`: an established connection; the size, the bytes, and one byte back that says that all have come, which are then dropped (`write`); \
+         or the size, and so many bytes back that come from nowhere (`read`). `{TCP_FILE}`: written to a file in memory as they come. `nothing kept`: \
+         an NFS server that drops what is written and has only zeros to be read"
+    ));
+    for link in Link::ALL {
+        for direction in [Direction::Write, Direction::Read] {
+            let servers = match Servers::start(host, link) {
+                Ok(servers) => servers,
+                Err(error) => {
+                    all.absent(format!("{}: {error}", link.label()));
+                    continue;
+                }
+            };
+            for file_bytes in sizes(host, link) {
+                measure(host, &servers, direction, file_bytes, &mut all);
+            }
+        }
+    }
+    SHOWN.iter().map(|shown| part(&all, shown)).collect()
+}
+
+fn sizes(host: &TestHost<'_>, link: Link) -> Vec<usize> {
+    let all: &[usize] = if host.plan.quick { &QUICK_SIZES } else { &SIZES };
+    all.iter().copied().filter(|&size| link != Link::Gigabit || size <= SLOW_MAX).collect()
+}
+
+/// The servers at the end of a link.
+struct Servers {
+    link: Link,
+    memory: Nfs,
+    nothing: Nfs,
+    bare: Nfs,
+}
+
+impl Servers {
+    fn start(host: &TestHost<'_>, link: Link) -> Result<Self> {
+        let server = |serves| host.server(link, serves);
+        let (memory, nothing, bare) =
+            (server(Serves::Memory)?, server(Serves::Nothing)?, server(Serves::Bare)?);
+        Ok(Self { link, memory, nothing, bare })
+    }
+}
+
+fn measure(
+    host: &TestHost<'_>,
+    servers: &Servers,
+    direction: Direction,
+    file_bytes: usize,
+    report: &mut Report,
+) {
+    let row = row(direction, servers.link);
+    let variant = label(file_bytes);
+    let job = |limit| Job { direction, limit, piece_bytes: PIECE_BYTES.min(file_bytes), file_bytes };
+    let (kept, dropped, bare) = (
+        (&servers.memory, Serves::Memory),
+        (&servers.nothing, Serves::Nothing),
+        (&servers.bare, Serves::Bare),
+    );
+    let contestants = [
+        (OURS, Kind::Tombolo, kept, 0),
+        (OURS_NULL, Kind::Tombolo, dropped, 0),
+        (BIODS, Kind::Biods, kept, BIODS_LIMIT),
+        (BIODS_NULL, Kind::Biods, dropped, BIODS_LIMIT),
+        (TCP, Kind::Tcp, bare, 0),
+        (TCP_FILE, Kind::TcpToFile, bare, 0),
+    ];
+    let mut entrants = Vec::new();
+    // What is read by bare TCP comes from nowhere.
+    for (column, kind, server, limit) in
+        contestants.into_iter().filter(|(column, ..)| direction != Direction::Read || *column != TCP_FILE)
+    {
+        let entrant = host.mover((column, &variant), kind, server, job(limit), count_max(file_bytes));
+        enter(&mut entrants, report, &row, (column, &variant), entrant);
+    }
+    let (series, dropped) = host.contest(ROUNDS).run(entrants);
+    report.take(&row, &series, &dropped);
+}
+
+/// Long files tell enough one at a time.
+fn count_max(file_bytes: usize) -> u64 {
+    (64 * MIB / file_bytes).clamp(1, 10_000) as u64
+}
+
+fn row(direction: Direction, link: Link) -> String {
+    let direction = if direction == Direction::Read { "read" } else { "write" };
+    format!("{direction}, {}", link.label())
+}
+
+fn label(file_bytes: usize) -> String {
+    if file_bytes >= MIB { format!("{} MiB", file_bytes / MIB) } else { format!("{} KiB", file_bytes / KIB) }
+}
+
+/// What one of the paper's figures shows of all that was measured.
+fn part(all: &Report, shown: &Shown) -> Report {
+    let mut report = Report { name: shown.name.to_owned(), title: shown.title.to_owned(), ..all.clone() };
+    report.condition(shown.paper);
+    report.figures.retain(|figure| shown.columns.contains(&figure.column.as_str()));
+    for figure in &mut report.figures {
+        // Costs are in the tables of fixed files.
+        figure.cost = None;
+    }
+    let cells: Vec<(String, String)> = (report.figures.iter())
+        .filter(|figure| figure.column == shown.columns[0])
+        .map(|figure| (figure.row.clone(), figure.variant.clone()))
+        .collect();
+    for (row, variant) in cells {
+        let of = |column: &str| report.figure(&row, column, &variant).cloned();
+        let target = if variant.ends_with("MiB") { LARGE_TARGET } else { SMALL_TARGET };
+        let pairs: Vec<(Option<Figure>, Option<Figure>, Option<f64>)> = match shown.name {
+            "atomic-figure-2" => vec![(of(OURS_NULL), of(BIODS_NULL), None)],
+            "atomic-figure-4" => vec![(of(OURS), of(BIODS), None)],
+            _ => vec![
+                (of(OURS_NULL), of(TCP), Some(target)),
+                (of(OURS), of(TCP_FILE), Some(target)),
+                // On the loopback the processor is the limit, and bare TCP keeps nothing.
+                (of(OURS), of(TCP), (!row.ends_with(Link::Loopback.label())).then_some(target)),
+            ],
+        };
+        for (ours, other, target) in pairs {
+            report.compare(ours.as_ref(), other.as_ref(), target);
+        }
+    }
+    report
+}
