@@ -82,7 +82,7 @@ pub enum TableArgs {
         /// What they are.
         kind: EndpointKind,
     },
-    /// Keep a link without using it until standard input ends; `ring` runs it.
+    /// Keep a link until standard input ends, and use it only as told there; `ring` runs it.
     #[command(hide = true)]
     RingIdle {
         /// How to meet the server.
@@ -151,7 +151,7 @@ pub struct NfsArgs {
 /// Which tables and figures of the NFS client, and where.
 #[derive(Args, Debug)]
 pub struct AtomicArgs {
-    /// Only these: table-1, table-2, figure-1 to figure-5, libnfs, tree, build.
+    /// Only these: table-1, table-2, figure-1 to figure-5, libnfs, copies, tree, build.
     #[arg(long, value_name = "ROW", num_args = 1.., value_delimiter = ',')]
     pub only: Vec<String>,
     /// Measure in the network that this process is in; `atomic` runs itself so in one of its own.

@@ -48,9 +48,7 @@ impl Client for Biods {
         let name = if job.direction == Direction::Read { job.read_name() } else { self.file.clone() };
         let file = self.mounted.walk(&name)?;
         let team = self.team(file, job.limit)?;
-        if self.memory.len() < job.file_bytes {
-            self.memory = content(job.file_bytes);
-        }
+        self.memory(job.file_bytes);
         let begun = Instant::now();
         match job.direction {
             Direction::Write => {
@@ -67,6 +65,13 @@ impl Client for Biods {
         let took = begun.elapsed();
         self.team = Some(team);
         Ok(took)
+    }
+
+    fn memory(&mut self, file_bytes: usize) -> &[u8] {
+        if self.memory.len() < file_bytes {
+            self.memory = content(file_bytes);
+        }
+        &self.memory
     }
 }
 

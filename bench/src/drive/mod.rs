@@ -2,7 +2,7 @@
 //! processor time of one are told from those of another, and each is placed like a server is.
 //!
 //! A line `write LIMIT PIECES PIECEBYTES FILEBYTES` or `read …` on standard input is one file, with so many requests in flight at most (0: as
-//! many as the client finds good). The answer is that of `bench/peers/libnfs-driver.c`, which is one of these clients.
+//! many as the client finds good); `memory FILEBYTES` asks where the program has a file. The answer is that of `bench/peers/libnfs-driver.c`, which is one of these clients.
 //!
 //! Reading order: [`Job`], [`Client`], [`biods`], [`codec`].
 
@@ -72,6 +72,11 @@ pub struct DriveArgs {
 trait Client {
     /// One file from end to end; when it is written, until it is stable. Says how long that took, opening it left out.
     fn transfer(&mut self, job: &Job) -> Result<Duration>;
+
+    /// The program's own memory for a file of so many bytes, where the copies of a byte are counted.
+    fn memory(&mut self, _file_bytes: usize) -> &[u8] {
+        &[]
+    }
 }
 
 /// Does what standard input says until it ends.
@@ -89,9 +94,12 @@ pub fn drive(args: &DriveArgs) -> Result<()> {
     };
     for line in stdin().lock().lines() {
         let line = line.doing(|| "read what to do".to_owned())?;
-        let took_ns = u64::try_from(client.transfer(&line.parse()?)?.as_nanos()).unwrap_or(u64::MAX);
+        let number = match line.strip_prefix("memory ").and_then(|bytes| bytes.parse().ok()) {
+            Some(file_bytes) => client.memory(file_bytes).as_ptr().addr() as u64,
+            None => u64::try_from(client.transfer(&line.parse()?)?.as_nanos()).unwrap_or(u64::MAX),
+        };
         // No single laps follow.
-        let answer = [&took_ns.to_ne_bytes()[..], &0_u32.to_ne_bytes()].concat();
+        let answer = [&number.to_ne_bytes()[..], &0_u32.to_ne_bytes()].concat();
         let mut out = stdout().lock();
         out.write_all(&answer).and_then(|()| out.flush()).doing(|| "answer".to_owned())?;
     }

@@ -67,9 +67,7 @@ impl Client for Ours {
             let mount = self.mount(job.piece_bytes)?;
             self.mounts.insert(job.piece_bytes, mount);
         }
-        if self.memory.len() < job.file_bytes {
-            self.memory = filled(job.file_bytes);
-        }
+        self.memory(job.file_bytes);
         let absent = || Error::Absent("no mount".to_owned());
         let mount = self.mounts.get(&job.piece_bytes).ok_or_else(absent)?;
         mount.export.set_in_flight(match job.limit {
@@ -84,6 +82,13 @@ impl Client for Ours {
             Direction::Write | Direction::WriteStable => open.write(job, &self.memory)?,
         }
         Ok(begun.elapsed())
+    }
+
+    fn memory(&mut self, file_bytes: usize) -> &[u8] {
+        if self.memory.len() < file_bytes {
+            self.memory = filled(file_bytes);
+        }
+        self.memory.as_slice().unwrap_or_default()
     }
 }
 

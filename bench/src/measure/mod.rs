@@ -8,6 +8,7 @@
 mod clock;
 mod contest;
 mod cost;
+mod moved;
 mod placement;
 mod spread;
 mod stop;
@@ -17,6 +18,7 @@ mod syscalls;
 pub use clock::{Clock, Repeat, Work};
 pub use contest::{Contest, Dropped, Entrant, Series};
 pub use cost::{Cost, CostMeter};
+pub use moved::{Moved, MovedMeter};
 pub use placement::{Placement, spare_cores};
 pub use spread::Spread;
 pub use stop::{end_on_signals, go_on};

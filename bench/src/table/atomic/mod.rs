@@ -2,6 +2,7 @@
 //! for each request, bare TCP and libnfs, over links of several speeds.
 
 mod build;
+mod copies;
 mod figure_1;
 mod figure_3;
 mod interval;
@@ -29,13 +30,14 @@ const PAPER: &str = "paper";
 /// A part of it: the names of what it makes, and how its reports come about.
 type Part = (&'static [&'static str], fn(&TestHost<'_>) -> Result<Vec<Report>>);
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     (&["table-1"], |host| Ok(vec![table_1::run(host)])),
     (&["table-2"], |host| Ok(vec![table_2::run(host)])),
     (&["figure-1"], |host| Ok(vec![figure_1::run(host)])),
     (&["figure-3"], |host| Ok(vec![figure_3::run(host)])),
     (&["figure-2", "figure-4", "figure-5"], |host| Ok(sizes::run(host))),
     (&["libnfs"], |host| Ok(vec![libnfs::run(host)])),
+    (&["copies"], |host| Ok(vec![copies::run(host)])),
     (&["tree"], |host| Ok(vec![tree::run(host)?])),
     (&["build"], |host| Ok(vec![build::run(host)?])),
 ];

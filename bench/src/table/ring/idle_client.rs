@@ -1,8 +1,8 @@
-//! A client in a process of its own that asks for nothing once and then keeps its link, to be looked at from outside.
+//! A client in a process of its own that keeps its link and uses it only when it is told to, to be looked at from outside.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use clap::ValueEnum;
 use tombolo_host_links::shared_memory::MemoryLocation;
@@ -11,11 +11,14 @@ use tombolo_shm::doorbell::Mode;
 use super::endpoint::{At, Endpoint};
 use super::server::EndpointKind;
 use super::session::{Operation, Session};
-use super::wrong;
+use super::{FILE_BYTES, wrong};
 use crate::error::{Doing, Error, Result};
 
 /// The process. It ends with its standard input.
-pub struct IdleClient(Child);
+pub struct IdleClient {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
 
 impl IdleClient {
     /// This program once more, with a link through that endpoint.
@@ -31,46 +34,81 @@ impl IdleClient {
         let mut command = Command::new(program);
         command.arg("ring-idle").args(kind.to_possible_value().map(|value| value.get_name().to_owned()));
         command.arg(path).arg(endpoint.mode.name()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut client = Self(command.spawn().doing(|| "start a client".to_owned())?);
-        let mut line = String::new();
-        if let Some(out) = client.0.stdout.take() {
-            BufReader::new(out).read_line(&mut line).doing(|| "hear a client".to_owned())?;
+        let mut child = command.spawn().doing(|| "start a client".to_owned())?;
+        let answers = child.stdout.take().ok_or_else(|| wrong("a client", &std::fmt::Error))?;
+        let mut client = Self { child, answers: BufReader::new(answers) };
+        client.hear()?;
+        Ok(client)
+    }
+
+    /// Has it ask once for one of [`OPERATIONS`].
+    pub fn ask(&mut self, operation: Operation) -> Result<()> {
+        let word = OPERATIONS.iter().find(|(_, known)| *known == operation).map(|(word, _)| word);
+        if let (Some(word), Some(orders)) = (word, &mut self.child.stdin) {
+            writeln!(orders, "{word}").doing(|| "tell a client".to_owned())?;
         }
+        self.hear()
+    }
+
+    fn hear(&mut self) -> Result<()> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).doing(|| "hear a client".to_owned())?;
         match line.trim() {
-            DONE => Ok(client),
+            DONE => Ok(()),
             other => Err(Error::Wrong { what: "a client".to_owned(), answer: other.to_owned() }),
         }
     }
 
     pub fn id(&self) -> u32 {
-        self.0.id()
+        self.child.id()
     }
 }
 
 impl Drop for IdleClient {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ended = self.0.wait();
+        drop(self.child.stdin.take());
+        let _ended = self.child.wait();
     }
 }
 
 const DONE: &str = "done";
 
+/// What it can be told to ask for.
+const OPERATIONS: [(&str, Operation); 5] = [
+    ("null", Operation::Null),
+    ("read", Operation::Read(FILE_BYTES)),
+    ("read-in-place", Operation::ReadInPlace(FILE_BYTES)),
+    ("write", Operation::Write(FILE_BYTES)),
+    ("write-in-place", Operation::WriteInPlace(FILE_BYTES)),
+];
+
 pub fn idle(
     kind: EndpointKind,
     path: PathBuf,
     mode: Mode,
-    mut input: impl Read,
+    input: impl BufRead,
     out: &mut dyn Write,
 ) -> Result<()> {
     let at = match kind {
         EndpointKind::Sockets => At::Socket(path),
         EndpointKind::Memory => At::Memory(MemoryLocation::File(path)),
     };
-    let session = Session::begin(&Endpoint { at, mode }, 0)?;
+    let session = Session::begin(&Endpoint { at, mode }, FILE_BYTES)?;
     session.ask(Operation::Null)?;
-    writeln!(out, "{DONE}").and_then(|()| out.flush()).doing(|| "say that it is done".to_owned())?;
-    input.read_to_end(&mut Vec::new()).map_err(|error| wrong("standard input", &error)).map(drop)
+    let mut say = |answer: &str| {
+        writeln!(out, "{answer}").and_then(|()| out.flush()).doing(|| "answer an order".to_owned())
+    };
+    say(DONE)?;
+    for order in input.lines() {
+        let order = order.doing(|| "read an order".to_owned())?;
+        match OPERATIONS.iter().find(|(word, _)| *word == order).map(|(_, operation)| session.ask(*operation))
+        {
+            Some(Ok(())) => say(DONE)?,
+            Some(Err(error)) => say(&error.to_string())?,
+            None => say("no such operation")?,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -79,14 +117,21 @@ mod tests {
     use crate::table::ring::{server, speed};
 
     #[test]
-    fn a_client_asks_once_over_sockets_and_over_memory() {
+    fn a_client_asks_as_it_is_told_over_sockets_and_over_memory() {
         for kind in [EndpointKind::Sockets, EndpointKind::Memory] {
             let folder = tempfile::tempdir().unwrap();
             let (shared, _) = speed::lay_out(folder.path()).unwrap();
             let _listeners = server::listen(&shared, folder.path(), kind).unwrap();
             let mut said = Vec::new();
-            idle(kind, folder.path().join("adaptive"), Mode::Adaptive, &b""[..], &mut said).unwrap();
-            assert_eq!(said, b"done\n", "{kind:?}");
+            idle(
+                kind,
+                folder.path().join("adaptive"),
+                Mode::Adaptive,
+                &b"read\nwrite-in-place\nsing\n"[..],
+                &mut said,
+            )
+            .unwrap();
+            assert_eq!(said, b"done\ndone\ndone\nno such operation\n", "{kind:?}");
         }
     }
 }

@@ -11,6 +11,7 @@
 
 mod bare;
 mod chain;
+mod copies;
 mod endpoint;
 mod guest;
 mod guest_client;
@@ -43,6 +44,7 @@ pub const PARTS: &[(&str, Part)] = &[
     ("speed", speed::run),
     ("rest", rest::run),
     ("mounts", mounts::run),
+    ("copies", copies::run),
     ("chain", chain::run),
     ("guest", guest::run),
     ("nfs", nfs::run),
