@@ -24,6 +24,7 @@ mod rest;
 mod server;
 mod session;
 mod speed;
+mod table_6_1;
 mod targets;
 
 use std::error::Error as StdError;
@@ -43,6 +44,7 @@ pub type Part = fn(&Plan) -> Result<Report>;
 pub const PARTS: &[(&str, Part)] = &[
     ("speed", speed::run),
     ("rest", rest::run),
+    ("table-6.1", table_6_1::run),
     ("mounts", mounts::run),
     ("copies", copies::run),
     ("chain", chain::run),
