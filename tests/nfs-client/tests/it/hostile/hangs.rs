@@ -1,5 +1,6 @@
 //! Servers that say nothing, for a while or for ever.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tombolo_core::Error;
@@ -10,6 +11,9 @@ use tombolo_wire_nfs3::Procedure;
 
 use crate::hostile::operations::for_each;
 use crate::hostile::stage::{Stage, in_time, told};
+
+/// Set in a process that runs one test.
+const ALONE: &str = "TOMBOLO_TEST_ALONE";
 
 #[test]
 fn a_soft_mount_gives_up_in_time() {
@@ -86,6 +90,18 @@ fn a_hard_mount_waits_for_an_unreachable_server() {
 /// Each goes away with something unanswered. The other clients, and the test, go on.
 #[test]
 fn a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind() {
+    // Threads are counted, so it has a process to itself.
+    if std::env::var_os(ALONE).is_none() {
+        let name = "hostile::hangs::a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind";
+        let alone = Command::new(std::env::current_exe().expect("this program"))
+            .args([name, "--exact", "--nocapture"])
+            .env(ALONE, "1")
+            .output()
+            .expect("this program again");
+        let output = String::from_utf8_lossy(&alone.stdout);
+        assert!(alone.status.success() && output.contains("1 passed"), "{alone:?}");
+        return;
+    }
     let threads = || std::fs::read_dir("/proc/self/task").expect("threads").count();
     in_time(move || {
         let stage = Stage::soft();
