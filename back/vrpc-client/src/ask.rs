@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tombolo_core::{Ctx, Error, Interrupt, Result};
-use tombolo_host_links::client::{Call, FrameWriter, LineError, Reply as Raw, Spans};
+use tombolo_host_links::client::{Call, LineError, Reply as Raw, Spans};
 use tombolo_host_runtime::task;
-use tombolo_wire_vrpc::{
-    BODY_BYTES, Body, CallerId, EncodeError, FRAME_BYTES, FrameSink, Groups, Header, Kind, Reply, Request,
-};
+use tombolo_wire_vrpc::{BODY_BYTES, Body, CallerId, Groups, Header, Kind, Reply, Request};
 
 use crate::callers::{Callers, Entered};
+use crate::frame::{Frame, Measure, Private, cannot_be_encoded, put_frame};
 use crate::link::Link;
 use crate::reply::Answered;
 
@@ -85,7 +84,7 @@ impl Link {
                 Introduced::Done => {}
                 Introduced::Failed(error) => return Sent::Ended(Err(error)),
                 Introduced::Later(call) => {
-                    let mut frame = Vec::with_capacity(measure.0 + tail.len());
+                    let mut frame = Vec::with_capacity(measure.len_bytes() + tail.len());
                     put_frame(&request, &header, tail, &mut Private(&mut frame));
                     return Sent::Pending(caller.pending(Stage::Introduced {
                         call,
@@ -98,7 +97,7 @@ impl Link {
             }
         }
         let asked = self.line.ask(kind.number(), body, spans, |writer| {
-            if measure.0 + tail.len() > 0 {
+            if measure.len_bytes() + tail.len() > 0 {
                 put_frame(&request, &header, tail, &mut Frame(writer));
             }
         });
@@ -309,80 +308,5 @@ impl Drop for InFlight {
                 link.room.changed();
             }
         });
-    }
-}
-
-pub(crate) fn put_frame(request: &Request<'_>, header: &Header, tail: &[u8], frame: &mut impl FrameSink) {
-    // It was measured, so it fits; what did not would be a frame that the server refuses.
-    let mut body = [0; BODY_BYTES];
-    let _ = request.encode(header, &mut body, frame);
-    let _ = frame.append(tail);
-}
-
-pub(crate) fn cannot_be_encoded(error: EncodeError) -> Error {
-    tracing::debug!(%error, "a request that cannot be encoded");
-    match error {
-        EncodeError::FrameFull => Error::TooBig,
-        _ => Error::InvalidArgument,
-    }
-}
-
-/// In the place of a frame: counts what it would hold.
-#[derive(Default)]
-pub(crate) struct Measure(usize);
-
-impl Measure {
-    pub(crate) fn len_bytes(&self) -> usize {
-        self.0
-    }
-}
-
-impl FrameSink for Measure {
-    fn room_bytes(&self) -> usize {
-        FRAME_BYTES - self.0
-    }
-
-    #[inline]
-    fn append(&mut self, bytes: &[u8]) -> bool {
-        let fits = bytes.len() <= self.room_bytes();
-        if fits {
-            self.0 += bytes.len();
-        }
-        fits
-    }
-}
-
-/// The frame of a call.
-struct Frame<'a, 'w>(&'a mut FrameWriter<'w>);
-
-impl FrameSink for Frame<'_, '_> {
-    fn room_bytes(&self) -> usize {
-        FRAME_BYTES.saturating_sub(self.0.len())
-    }
-
-    #[inline]
-    fn append(&mut self, bytes: &[u8]) -> bool {
-        let fits = bytes.len() <= self.room_bytes();
-        if fits {
-            self.0.put(bytes);
-        }
-        fits
-    }
-}
-
-/// A frame in private memory, for a request that has to wait.
-pub(crate) struct Private<'a>(pub(crate) &'a mut Vec<u8>);
-
-impl FrameSink for Private<'_> {
-    fn room_bytes(&self) -> usize {
-        FRAME_BYTES.saturating_sub(self.0.len())
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> bool {
-        let fits = bytes.len() <= self.room_bytes();
-        if fits {
-            self.0.extend_from_slice(bytes);
-        }
-        fits
     }
 }

@@ -1,6 +1,5 @@
 //! The export, and how sessions of it get their links.
 
-use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,48 +7,14 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tombolo_core::fs::{Client, Export, FileSystem};
 use tombolo_core::{Error, Result};
-use tombolo_host_links::client::Line;
 use tombolo_shm::link::Incarnation;
 use tombolo_sys::random;
 
+use crate::connect::{Connect, ConnectError, Connected, Patience};
 use crate::link::{Link, Things};
 use crate::links::Links;
 use crate::session::VrpcFileSystem;
 use crate::supervisor::{Supervisor, answer_until};
-
-/// Makes links to one export of one server.
-pub trait Connect: Send + Sync {
-    /// A link of its own for this session, which is `incarnation` to the server: the same for all links of the session, and no other's. It may
-    /// block for a moment. A [`Refused`](tombolo_shm::link::Refused) among the sources of an error tells what the server said.
-    fn connect(
-        &self,
-        client: &Client,
-        incarnation: Incarnation,
-    ) -> std::result::Result<Connected, ConnectError>;
-}
-
-/// Why there is no link.
-pub type ConnectError = Box<dyn std::error::Error + Send + Sync>;
-
-/// A link, over which nothing was sent yet.
-pub struct Connected {
-    /// The link.
-    pub line: Line,
-    /// What must live as long as the link: the socket whose end is the end of the link, say.
-    pub keep: Box<dyn Any + Send + Sync>,
-}
-
-/// What a session does when its link is lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Patience {
-    /// It waits until there is another; so do all who ask.
-    #[default]
-    Hard,
-    /// The same, but whoever has waited so long gets [`Error::TimedOut`], and a server that refuses for good ends the session.
-    Soft(Duration),
-    /// It ends: from then on there is nothing but [`Error::Disconnected`].
-    None,
-}
 
 /// Why no session begins.
 #[derive(Debug, Error)]

@@ -15,14 +15,16 @@
 //!
 //! Main types: [`VrpcExport`], [`Connect`] and [`Socket`], [`VrpcFileSystem`], [`Patience`].
 //!
-//! Reading order: `export`, `link`, `ask`, `session`; then `links`, `owned`, `again` and `supervisor` for what happens when a link is lost, and
-//! `slab`, `nodes`, `openings`, `locks` for what a session keeps.
+//! Reading order, each using only what stands before it: `callers`, `left`, `slab`, `nodes`, `openings`, `room`, `frame` and `connect`; `link`;
+//! `reply`, `ask`; `again`, `owned` (what is sent again over the next link); `links`; `supervisor`, `session`; `lent`, `export`.
 #![forbid(unsafe_code)]
 
 mod again;
 mod ask;
 mod callers;
+mod connect;
 mod export;
+mod frame;
 mod left;
 mod lent;
 mod link;
@@ -34,10 +36,9 @@ mod reply;
 mod room;
 mod session;
 mod slab;
-mod socket;
 mod supervisor;
 
-pub use export::{Connect, ConnectError, Connected, Patience, VrpcExport};
+pub use connect::{Connect, ConnectError, Connected, Patience, Socket};
+pub use export::VrpcExport;
 pub use lent::{InPlace, Lent};
 pub use session::VrpcFileSystem;
-pub use socket::Socket;

@@ -14,11 +14,11 @@ use tombolo_wire_vrpc::{
 };
 
 use crate::callers::Callers;
-use crate::export::Connected;
+use crate::connect::Connected;
+use crate::frame::Measure;
 use crate::left::{Gone, Left, What};
 use crate::nodes::Nodes;
 use crate::openings::{Opening, Openings};
-use crate::reply::Answered;
 use crate::room::Room;
 use crate::slab::Theirs;
 
@@ -128,7 +128,7 @@ impl Link {
         let header = Header { sequence: self.things.next_sequence(), ..Header::default() };
         let mut body = [0; BODY_BYTES];
         let request = Request::Interrupt { id };
-        if request.encode(&header, &mut body, &mut crate::ask::Measure::default()).is_ok() {
+        if request.encode(&header, &mut body, &mut Measure::default()).is_ok() {
             unattended(self.line.call(request.kind().number(), body, |_| {}));
         }
     }
@@ -206,15 +206,15 @@ fn profile(
     wait: impl FnOnce(Call) -> Result<tombolo_host_links::client::Reply, LineError>,
 ) -> Result<Session, Error> {
     let mut body = [0; BODY_BYTES];
-    let mut nowhere = crate::ask::Measure::default();
+    let mut nowhere = Measure::default();
     let header = Header { sequence, ..Header::default() };
     Request::Profile.encode(&header, &mut body, &mut nowhere).map_err(Error::io)?;
     let reply = wait(line.call(Kind::Profile.number(), body, |_| {})).map_err(|error| match error {
         LineError::Lost { .. } => Error::Disconnected,
         other => Error::io(other),
     })?;
-    let answered = Answered { kind: Kind::Profile, reply };
-    match answered.decode().map_err(|error| malformed(line, error))? {
+    let answered = Reply::decode(Kind::Profile, reply.kind, &reply.body, &reply.frame);
+    match answered.map_err(|error| malformed(line, error))? {
         Ok(Reply::Session(terms)) => Ok(terms),
         Ok(_) => Err(Error::io("the server did not say what the session is")),
         Err(status) => Err(status.into()),

@@ -17,7 +17,7 @@ use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId};
 use tombolo_wire_vrpc::{Forgets, Reply, Request, Session};
 
 use crate::ask::{InFlight, NoAnswer, Outcome, Question, Sent};
-use crate::export::Patience;
+use crate::connect::Patience;
 use crate::left::{Gone, What};
 use crate::link::{Link, Things, Unknown};
 use crate::owned::Owned;

@@ -7,7 +7,8 @@ use tombolo_wire_vrpc::{BODY_BYTES, Body, Header, Kind, Request};
 use std::sync::Arc;
 
 use crate::again::found_again;
-use crate::ask::{Measure, NoAnswer, Outcome, Private, Question, Sent, cannot_be_encoded, put_frame};
+use crate::ask::{NoAnswer, Outcome, Question, Sent};
+use crate::frame::{Measure, Private, cannot_be_encoded, put_frame};
 use crate::link::Link;
 
 /// A request in the session's own numbers, as bytes.

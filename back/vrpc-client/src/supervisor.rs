@@ -18,7 +18,7 @@ use tombolo_shm::link::{Incarnation, RefusalCode, Refused};
 
 use crate::again;
 use crate::ask::NoAnswer;
-use crate::export::{Connect, Patience};
+use crate::connect::{Connect, Patience};
 use crate::link::Link;
 use crate::links::Links;
 
@@ -59,7 +59,7 @@ impl Latest {
 
 /// Why an attempt came to nothing.
 enum Failed {
-    Connect(crate::export::ConnectError),
+    Connect(crate::connect::ConnectError),
     Session(Error),
     /// Less is promised than those who use the session rely on.
     Unchecked,
