@@ -90,19 +90,20 @@ async fn write_some(target: &Target, args: &WriteArgs<'_>, record: &Source, limi
     data.truncate(range.len().min(limit as usize));
     let export = &target.export;
     let end = args.offset.checked_add(data.len() as u64);
-    if !data.is_empty() && end.is_none_or(|end| end > export.profile.file_size_max) {
-        return Err(Failure(Status::FBig));
-    }
+    let is_too_far = !data.is_empty() && end.is_none_or(|end| end > export.profile.file_size_max);
     let how = Write {
         offset: args.offset,
         stability: stability(args.stable),
         kill_privileges: target.cx.identity.uid != 0,
         ..Write::default()
     };
-    if let Some(written) = write_at_once(target, &how, &data).await? {
+    if !is_too_far && let Some(written) = write_at_once(target, &how, &data).await? {
         return Ok(written);
     }
     let attr = target.file_attr().await?;
+    if is_too_far {
+        return Err(Failure(Status::FBig));
+    }
     if data.is_empty() {
         return Ok(Written { count: 0, stability: how.stability, file: unchanged(&attr) });
     }
@@ -126,6 +127,8 @@ async fn write_at_once(target: &Target, how: &Write, data: &Source) -> Result<Op
     }
     let written = match write_through(target, &opening, &Write { by_owner, ..*how }, data.clone()).await {
         Err(Error::WouldBlock) if by_owner => return Ok(None),
+        // The long way finds out what has become of the file, and lets go of it.
+        Err(Error::Stale) => return Ok(None),
         written => written?,
     };
     let after = written.file.after;

@@ -73,8 +73,11 @@ fn read_and_write_of_what_is_no_file_are_refused() {
         let fifo = fixture.nfs.mknod(&fixture.root, b"fifo", MknodWhat::Fifo(mode(0o644))).done().handle();
         for (node, status) in [(dir, Status::IsDir), (link, Status::Inval), (fifo, Status::Inval)] {
             assert_eq!(fixture.nfs.read(&node, 0, 10).failed(status), Some(fixture.attr(&node)));
-            let wcc = fixture.nfs.write(&node, 0, b"x", StableHow::FileSync).failed(status);
-            assert_unchanged(fixture, &node, &wcc);
+            // The type counts before the offset.
+            for offset in [0, u64::MAX - 1] {
+                let wcc = fixture.nfs.write(&node, offset, b"x", StableHow::FileSync).failed(status);
+                assert_unchanged(fixture, &node, &wcc);
+            }
             let wcc = fixture.nfs.commit(&node, 0, 0).failed(status);
             assert_unchanged(fixture, &node, &wcc);
         }
