@@ -41,7 +41,7 @@ pub enum Patience {
     /// It waits until there is another; so do all who ask.
     #[default]
     Hard,
-    /// The same, but whoever has waited so long gets [`TimedOut`](tombolo_core::Error::TimedOut), and a server that refuses for good ends
+    /// The same, but a request that has waited so long fails with [`TimedOut`](tombolo_core::Error::TimedOut), and a server that refuses for good ends
     /// the session.
     Soft(Duration),
     /// It ends: from then on there is nothing but [`Disconnected`](tombolo_core::Error::Disconnected).

@@ -68,7 +68,7 @@ impl Session for LinkSession {
         let shared = &self.0;
         match Request::decode(raw.kind, &raw.body, raw.frame) {
             Ok((header, request)) => shared.begin(&header, &request, responder),
-            Err(error) => responder.cut(senseless(&error)),
+            Err(error) => responder.cut(malformed(&error)),
         }
     }
 
@@ -127,6 +127,6 @@ fn needs_no_identity(kind: Kind) -> bool {
 }
 
 /// A message that breaks the protocol.
-pub(crate) fn senseless(error: &DecodeError) -> ProtocolError {
+pub(crate) fn malformed(error: &DecodeError) -> ProtocolError {
     ProtocolError::Malformed(error.to_string().into())
 }

@@ -393,7 +393,7 @@ impl From<PageEnd> for End {
         match end {
             PageEnd::Said(goodbye) => control_socket::end_of(&goodbye),
             PageEnd::Died => End::Died,
-            PageEnd::Senseless => {
+            PageEnd::Malformed => {
                 End::ProtocolError(ProtocolError::Malformed("what it left in the page makes no sense".into()))
             }
         }

@@ -1,55 +1,15 @@
 //! A VMM that does not share its guest's memory: its guest hangs, and the log says what to add to its command line.
 
-use std::borrow::Cow;
+mod common;
+
 use std::os::fd::AsFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-use tombolo_host_vhost::{Chain, Device, QueueIndex, Server, Settings};
+
+use common::{Log, serve};
 use tombolo_vhost_driver::{Driver, DriverSettings, GUEST_BASE, MemoryEntry, request};
 
-struct Silent;
-
-impl Device for Silent {
-    fn name(&self) -> &str {
-        "silent"
-    }
-
-    fn config(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&[])
-    }
-
-    fn queue_count(&self) -> u16 {
-        2
-    }
-
-    fn handle(&self, _queue: QueueIndex, chain: Chain) {
-        chain.complete(0);
-    }
-}
-
-/// The log, in memory.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    /// The lines about hanging guests so far.
-    fn hangs(&self) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines().filter(|line| line.contains("the guest will hang")).map(str::to_owned).collect()
-    }
-}
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
+const HANGS: &str = "the guest will hang";
 
 /// Starts both queues of a guest whose memory the front end has at `user_address`, if it names any.
 fn start(socket: &Path, user_address: Option<u64>) -> Driver {
@@ -75,27 +35,20 @@ fn start(socket: &Path, user_address: Option<u64>) -> Driver {
 
 #[test]
 fn memory_that_is_not_shared_is_one_line_in_the_log_with_what_to_do() {
-    let log = Log::default();
-    let writer = log.clone();
-    tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
+    let log = Log::begin();
     let folder = tempfile::TempDir::new().unwrap();
     let socket = folder.path().join("silent.sock");
-    let make = |_| {
-        let device: Arc<dyn Device> = Arc::new(Silent);
-        Ok(device)
-    };
-    let listener = UnixListener::bind(&socket).unwrap();
-    let server = Server::start(listener, Settings::default(), Box::new(make)).unwrap();
+    let server = serve(&socket);
 
     let _shared = start(&socket, Some(tombolo_vhost_driver::USER_BASE));
-    assert_eq!(log.hangs(), [""; 0]);
+    assert_eq!(log.lines(HANGS), [""; 0]);
     // This process is the front end, and its heap is private to it.
     let private = vec![0_u8; 1 << 20];
     let _private = start(&socket, Some(private.as_ptr().addr() as u64 & !4095));
     let _none = start(&socket, None);
     server.stop();
 
-    let hangs = log.hangs();
+    let hangs = log.lines(HANGS);
     assert_eq!(hangs.len(), 2, "{hangs:?}");
     assert!(hangs[0].contains("privately") && hangs[0].contains("guest=1"), "{}", hangs[0]);
     assert!(hangs[1].contains("shares none of its memory") && hangs[1].contains("guest=2"), "{}", hangs[1]);

@@ -49,7 +49,7 @@ impl Epoch {
 pub enum DoorbellKind {
     /// Both run on one kernel: a shared futex on the word in the producer's header.
     Futex,
-    /// There is no doorbell (a guest and its host): who sleeps looks again at intervals.
+    /// There is no doorbell (a guest and its host): a sleeper looks again at intervals.
     Silent,
 }
 

@@ -23,10 +23,10 @@ pub const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 pub enum PageEnd {
     /// The other side said goodbye.
     Said(Goodbye),
-    /// Its heart stopped, or another has taken its place.
+    /// Its heartbeat stopped, or another process has taken its role.
     Died,
-    /// What it left in the page makes no sense.
-    Senseless,
+    /// What it left in the page is malformed.
+    Malformed,
 }
 
 /// The server's place at a file.
@@ -358,7 +358,7 @@ impl ClientHandshake {
                         self.give_up(Phase::Over);
                         return Ok(match self.page.message(Role::Server) {
                             Ok(Message::Refused(refused)) => ClientStep::Refused(refused),
-                            _ => ClientStep::Over(PageEnd::Senseless),
+                            _ => ClientStep::Over(PageEnd::Malformed),
                         });
                     }
                     _ => {
@@ -418,7 +418,7 @@ impl ClientHandshake {
     fn welcomed(&mut self, now: Instant) -> Result<ClientStep, PageError> {
         let Ok(Message::Welcome(welcome)) = self.page.message(Role::Server) else {
             self.give_up(Phase::Over);
-            return Ok(ClientStep::Over(PageEnd::Senseless));
+            return Ok(ClientStep::Over(PageEnd::Malformed));
         };
         let agreement = match self.hello.check(&welcome) {
             Ok(agreement) => agreement,
@@ -470,10 +470,10 @@ fn ended(page: &Page, who: Role, attempt: u32, goes_on: Phase, lost: bool) -> Op
         Some(stage) if stage == (Stage { attempt, phase: goes_on }) => lost.then_some(PageEnd::Died),
         Some(stage) if stage == (Stage { attempt, phase: Phase::Over }) => Some(match page.message(who) {
             Ok(Message::Goodbye(goodbye)) => PageEnd::Said(goodbye),
-            _ => PageEnd::Senseless,
+            _ => PageEnd::Malformed,
         }),
         Some(stage) if stage.attempt != attempt || stage.phase == Phase::Closed => Some(PageEnd::Died),
-        _ => Some(PageEnd::Senseless),
+        _ => Some(PageEnd::Malformed),
     }
 }
 

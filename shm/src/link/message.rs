@@ -203,8 +203,8 @@ impl Message {
             }
             4 => {
                 let (cause, reason) = decode_reason(rest, length)?;
-                let senseless = MessageError::Value { what: "cause", value: cause };
-                Ok(Message::Goodbye(Goodbye { cause: Cause::from_number(cause).ok_or(senseless)?, reason }))
+                let invalid = MessageError::Value { what: "cause", value: cause };
+                Ok(Message::Goodbye(Goodbye { cause: Cause::from_number(cause).ok_or(invalid)?, reason }))
             }
             5 => ForwardRegion::decode(rest).ok_or_else(length)?.map(Message::ForwardRegion),
             6 => RegionForwarded::decode(rest).ok_or_else(length)?.map(Message::RegionForwarded),

@@ -79,17 +79,17 @@ fn number(path: &Path) -> Option<u32> {
 fn bar_bytes(device: &Path) -> Result<u64, RegionError> {
     let path = device.join("resource");
     let text = fs::read_to_string(&path).map_err(|source| RegionError::io(path.display(), source))?;
-    let senseless = || RegionError::io(path.display(), std::io::ErrorKind::InvalidData);
-    let line = text.lines().nth(MEMORY_BAR).ok_or_else(senseless)?;
+    let invalid = || RegionError::io(path.display(), std::io::ErrorKind::InvalidData);
+    let line = text.lines().nth(MEMORY_BAR).ok_or_else(invalid)?;
     let mut fields = line.split_whitespace().map(|field| {
-        field.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok()).ok_or_else(senseless)
+        field.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok()).ok_or_else(invalid)
     });
-    let first = fields.next().ok_or_else(senseless)??;
-    let last = fields.next().ok_or_else(senseless)??;
+    let first = fields.next().ok_or_else(invalid)??;
+    let last = fields.next().ok_or_else(invalid)??;
     if last == 0 {
         return Ok(0);
     }
-    last.checked_sub(first).and_then(|less_one| less_one.checked_add(1)).ok_or_else(senseless)
+    last.checked_sub(first).and_then(|less_one| less_one.checked_add(1)).ok_or_else(invalid)
 }
 
 #[cfg(test)]

@@ -329,7 +329,7 @@ impl State {
             }
             Err(ReplyError::BufferTooSmall(_)) => Err(Failure::Garbage(Garbage::BufferTooSmall)),
             Err(ReplyError::Silence) => Err(Failure::Garbage(Garbage::Silence)),
-            // What is senseless once would be so again, so this call fails; others are sent again over the next link.
+            // A malformed reply would be malformed again, so this call fails; others are sent again over the next link.
             Err(ReplyError::ProtocolError(_)) => Err(Failure::Garbage(Garbage::Link)),
         };
         live.gave_back();

@@ -42,9 +42,9 @@ impl Live {
     }
 
     fn check(&self, reply: Reply, reply_buffer: Option<usize>) -> Result<Body, ReplyError> {
-        let senseless = |why: String| ReplyError::ProtocolError(ProtocolError::Malformed(Arc::from(why)));
+        let malformed = |why: String| ReplyError::ProtocolError(ProtocolError::Malformed(Arc::from(why)));
         let said =
-            ReplyMessage::decode(reply.kind, &reply.body).map_err(|error| senseless(error.to_string()))?;
+            ReplyMessage::decode(reply.kind, &reply.body).map_err(|error| malformed(error.to_string()))?;
         let placed_bytes = match said {
             ReplyMessage::Reply { placed_bytes } => placed_bytes as usize,
             ReplyMessage::BufferTooSmall { needed_bytes } => {
@@ -61,7 +61,7 @@ impl Live {
         };
         if placed_bytes > placed.len() {
             let room = placed.len();
-            return Err(senseless(format!("{placed_bytes} bytes of a reply in a reply_buffer of {room}")));
+            return Err(malformed(format!("{placed_bytes} bytes of a reply in a reply_buffer of {room}")));
         }
         placed.truncate(placed_bytes);
         Ok(Body { reply, placed })

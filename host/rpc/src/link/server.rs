@@ -156,15 +156,15 @@ fn take_in(
     request: &Request<'_>,
     responder: &Responder,
 ) -> Result<Option<Part>, ProtocolError> {
-    let senseless = |why: &dyn std::fmt::Display| ProtocolError::Malformed(why.to_string().into());
-    let asked = CallMessage::decode(request.kind, &request.body).map_err(|error| senseless(&error))?;
+    let malformed = |why: &dyn std::fmt::Display| ProtocolError::Malformed(why.to_string().into());
+    let asked = CallMessage::decode(request.kind, &request.body).map_err(|error| malformed(&error))?;
     let data = match asked.data {
         Some(part) => responder.source(part.address, u64::from(part.len_bytes))?,
         None => Source::new(),
     };
     let len_bytes = request.frame.len().saturating_add(data.len());
     if len_bytes > CALL_BYTES_MAX {
-        return Err(senseless(&format_args!("call of {len_bytes} bytes is too long")));
+        return Err(malformed(&format_args!("call of {len_bytes} bytes is too long")));
     }
     // Where the place is not ours to write, the client lies whether or not it is used.
     if let Some(reply_buffer) = asked.reply_buffer {
