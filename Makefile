@@ -41,7 +41,7 @@ static: ## the binary without libraries, for guests: target/x86_64-unknown-linux
 	$(STATIC) --release -p tombolo-cli
 
 programs: ## the same, and the programs that the tests run beside it
-	$(STATIC) --release -p tombolo-cli -p tombolo-bench -p tombolo-conformance -p tombolo-strict -p tombolo-crash -p tombolo-chaos
+	$(STATIC) --release -p tombolo-cli -p tombolo-bench -p tombolo-conformance -p tombolo-strict -p tombolo-kill
 
 dist: ## the program that packages ship, static and stripped: target/x86_64-unknown-linux-gnu/dist/tombolo
 	$(STATIC) --profile dist -p tombolo-cli
@@ -108,13 +108,16 @@ test-guests-all: programs ## real guests: all cases in both
 	tests/guests/cases
 
 test-crash: programs ## the NFS server killed under load, and what it syncs before it says stable
-	tests/crash/run
+	tests/kill/nfs
 
-test-crash-all test-chaos-all: test-%-all: programs
-	tests/$*/run --all
+test-crash-all: programs
+	tests/kill/nfs --all
 
 test-chaos: programs ## either side of a link killed, stopped and started under load
-	tests/chaos/run
+	tests/kill/links
+
+test-chaos-all: programs
+	tests/kill/links --all
 
 test-package: programs ## the Debian package installed, used and removed
 	packaging/test $(PROGRAMS)/tombolo

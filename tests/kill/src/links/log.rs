@@ -1,0 +1,84 @@
+//! What was asked and answered: lines of a file, each written at once, so that they outlive their writer.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use crate::links::failure::{Failure, Result};
+use crate::links::model::{Action, Model};
+
+/// The log of one client after the other.
+#[derive(Debug)]
+pub struct Log(File);
+
+/// What a log tells.
+#[derive(Debug, Default)]
+pub struct History {
+    /// What must be there.
+    pub model: Model,
+    /// The number of the last request.
+    pub number: u64,
+    /// How many were answered.
+    pub answered: u64,
+}
+
+impl Log {
+    /// Goes on with a log.
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self(File::options().create(true).append(true).open(path)?))
+    }
+
+    /// Before it is asked.
+    pub fn asked(&mut self, number: u64, action: Action) -> Result<()> {
+        self.line(&format!("asked {number} {action}\n"))
+    }
+
+    /// When it was answered; of an append how many bytes.
+    pub fn answered(&mut self, number: u64, count: u64) -> Result<()> {
+        self.line(&format!("answered {number} {count}\n"))
+    }
+
+    fn line(&mut self, text: &str) -> Result<()> {
+        Ok(self.0.write_all(text.as_bytes())?)
+    }
+}
+
+impl History {
+    /// What was asked and not answered before another client took over is in doubt, and so is the last one.
+    pub fn read(path: &Path) -> Result<Self> {
+        let mut history = Self::default();
+        let text = match fs::read_to_string(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            text => text?,
+        };
+        let mut open: Option<(u64, Action)> = None;
+        for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+            let bad = || Failure::Process(format!("a line in the log that is none: {line}"));
+            let mut words = line.splitn(3, ' ');
+            let (what, number, rest) = (words.next(), words.next(), words.next());
+            let (number, rest) =
+                (number.and_then(|number| number.parse().ok()).ok_or_else(bad)?, rest.ok_or_else(bad)?);
+            match what {
+                Some("asked") => {
+                    if let Some((_, doubted)) = open.replace((number, Action::read(rest).ok_or_else(bad)?)) {
+                        history.model.doubt(doubted);
+                    }
+                    history.number = number;
+                }
+                Some("answered") => {
+                    let (asked, action) = open.take().ok_or_else(bad)?;
+                    if asked != number {
+                        return Err(bad());
+                    }
+                    history.model.apply(action, rest.parse().map_err(|_| bad())?);
+                    history.answered += 1;
+                }
+                _ => return Err(bad()),
+            }
+        }
+        if let Some((_, doubted)) = open {
+            history.model.doubt(doubted);
+        }
+        Ok(history)
+    }
+}

@@ -1,0 +1,144 @@
+//! What a client may ask, and what must be there when it was answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::links::random::Random;
+
+/// One operation. Names are numbers that are never used twice, so that nothing but a second run explains a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A directory of this number.
+    Mkdir(u64),
+    /// Takes it away.
+    Rmdir(u64),
+    /// A file of this number, which must not be there.
+    Create(u64),
+    /// Takes it away.
+    Unlink(u64),
+    /// Gives what has the first number the second.
+    Rename(u64, u64),
+    /// Adds the record of this number to the log in the tree, from this byte of it on.
+    Append(u64, u64),
+    /// Writes this block anew, with this number in it, and has it made durable.
+    Write(u64, u64),
+}
+
+/// Blocks that are written again and again.
+pub const BLOCKS: u64 = 16;
+
+/// More names than these are not there at a time.
+const NAMES_MAX: usize = 40;
+
+impl Action {
+    /// As [`Display`](fmt::Display) writes it.
+    pub fn read(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let what = words.next()?;
+        let mut number = || words.next()?.parse().ok();
+        Some(match what {
+            "mkdir" => Self::Mkdir(number()?),
+            "rmdir" => Self::Rmdir(number()?),
+            "create" => Self::Create(number()?),
+            "unlink" => Self::Unlink(number()?),
+            "rename" => Self::Rename(number()?, number()?),
+            "append" => Self::Append(number()?, number()?),
+            "write" => Self::Write(number()?, number()?),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mkdir(name) => write!(f, "mkdir {name}"),
+            Self::Rmdir(name) => write!(f, "rmdir {name}"),
+            Self::Create(name) => write!(f, "create {name}"),
+            Self::Unlink(name) => write!(f, "unlink {name}"),
+            Self::Rename(from, to) => write!(f, "rename {from} {to}"),
+            Self::Append(record, from) => write!(f, "append {record} {from}"),
+            Self::Write(block, number) => write!(f, "write {block} {number}"),
+        }
+    }
+}
+
+/// What must be there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Model {
+    /// Names, and whether each is a directory.
+    pub names: BTreeMap<u64, bool>,
+    /// The number last written to each block.
+    pub blocks: BTreeMap<u64, u64>,
+    /// What was appended and answered, record and bytes of it from where, in order.
+    pub records: Vec<(u64, u64, u64)>,
+    /// What nobody can tell: the client was killed in it.
+    pub doubts: Vec<Action>,
+}
+
+impl Model {
+    /// It was done; of an append `count` bytes.
+    pub fn apply(&mut self, action: Action, count: u64) {
+        match action {
+            Action::Mkdir(name) => drop(self.names.insert(name, true)),
+            Action::Create(name) => drop(self.names.insert(name, false)),
+            Action::Rmdir(name) | Action::Unlink(name) => drop(self.names.remove(&name)),
+            Action::Rename(from, to) => {
+                if let Some(kind) = self.names.remove(&from) {
+                    self.names.insert(to, kind);
+                }
+            }
+            Action::Append(record, from) => self.records.push((record, from, count)),
+            Action::Write(block, number) => drop(self.blocks.insert(block, number)),
+        }
+    }
+
+    /// Nobody knows whether it was done, or will be. What it is about is left alone from now on.
+    pub fn doubt(&mut self, action: Action) {
+        match action {
+            Action::Rmdir(name) | Action::Unlink(name) | Action::Rename(name, _) => {
+                self.names.remove(&name);
+            }
+            _ => {}
+        }
+        self.doubts.push(action);
+    }
+
+    /// Blocks that may still change, as long as the server has not been started again.
+    fn doubtful_blocks(&self) -> BTreeSet<u64> {
+        let block = |action: &Action| if let Action::Write(block, _) = action { Some(*block) } else { None };
+        self.doubts.iter().filter_map(block).collect()
+    }
+
+    /// What to ask as number `number`.
+    pub fn choose(&self, number: u64, random: &mut Random) -> Action {
+        let some = |random: &mut Random| {
+            let at = random.below(self.names.len() as u64) as usize;
+            self.names.iter().nth(at).map(|(name, is_dir)| (*name, *is_dir))
+        };
+        match random.below(10) {
+            0..=2 => Action::Append(number, 0),
+            3 => {
+                let doubtful = self.doubtful_blocks();
+                let free: Vec<u64> = (0..BLOCKS).filter(|block| !doubtful.contains(block)).collect();
+                match free.get(random.below(free.len().max(1) as u64) as usize) {
+                    Some(block) => Action::Write(*block, number),
+                    None => Action::Append(number, 0),
+                }
+            }
+            kind if self.names.is_empty() || kind < 6 && self.names.len() < NAMES_MAX => {
+                if kind == 4 {
+                    Action::Mkdir(number)
+                } else {
+                    Action::Create(number)
+                }
+            }
+            kind => match some(random) {
+                Some((name, _)) if kind < 8 => Action::Rename(name, number),
+                Some((name, true)) => Action::Rmdir(name),
+                Some((name, false)) => Action::Unlink(name),
+                None => Action::Mkdir(number),
+            },
+        }
+    }
+}

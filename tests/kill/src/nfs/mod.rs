@@ -1,0 +1,147 @@
+//! `kill`: clients work, the server is killed at random moments and started again, and in the end all must be as was acknowledged.
+
+pub mod args;
+pub mod client;
+mod failure;
+mod probe;
+mod random;
+mod server;
+pub mod trace;
+pub mod tree;
+pub mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
+use tombolo_wire_nfs3::{FileHandleBuf, Reply};
+
+use crate::nfs::args::KillArgs;
+use crate::nfs::client::{Client, Manners};
+use crate::nfs::failure::{Failure, Result, wrong};
+use crate::nfs::probe::Probe;
+use crate::nfs::random::Random;
+use crate::nfs::server::Server;
+use crate::nfs::worker::Worker;
+
+/// The longest that a server lives, and the longest that there is none.
+const LIFE_MAX_MS: usize = 250;
+const DEATH_MAX_MS: usize = 30;
+
+/// Runs it, and says what happened.
+pub fn run(args: &KillArgs) -> Result<String> {
+    let mut server = Server::new(&args.server, &args.place)?;
+    let outcome = rounds(args, &mut server);
+    if outcome.is_err() {
+        eprintln!(
+            "the server's last words:\n{}\nthe tree and the log are kept in {}",
+            server.log_end(),
+            server.keep().display()
+        );
+    }
+    outcome
+}
+
+fn rounds(args: &KillArgs, server: &mut Server) -> Result<String> {
+    let began = Instant::now();
+    let mut random = Random::new(args.seed, 0);
+    server.start(&[])?;
+    let mut client = Client::new(server.address(), Random::new(args.seed, 1), Manners::Plain);
+    let root = root(&mut client)?;
+    let mut workers = Vec::new();
+    for number in 0..args.clients {
+        let random = |stream| Random::new(args.seed, (2 * number + stream) as u64);
+        let client = Client::new(server.address(), random(2), Manners::Rude);
+        workers.push(Worker::new(number, root.as_handle(), client, random(3))?);
+    }
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let at_work: Vec<_> = workers
+        .into_iter()
+        .map(|mut worker| {
+            let stop = stop.clone();
+            thread::spawn(move || {
+                let outcome = worker.run(&stop);
+                (worker, outcome)
+            })
+        })
+        .collect();
+    let mut probe = Probe::new(client, root.as_handle())?;
+    let killed = kill_again_and_again(args, server, &mut random, &mut probe, &stop);
+    stop.store(true, Ordering::Relaxed);
+    let mut workers = Vec::new();
+    let (mut stories, mut first) = (Vec::new(), None);
+    for thread in at_work {
+        let (worker, outcome) = thread.join().map_err(|_| Failure::Wrong("a worker panicked".into()))?;
+        if let Err(failure) = outcome {
+            stories.push(format!("{}: {failure}\n{}", worker.name, worker.story()));
+            first.get_or_insert(failure);
+        }
+        workers.push(worker);
+    }
+    // Without a server nobody is answered: what became of it says more.
+    killed?;
+    stories.iter().for_each(|story| eprintln!("{story}"));
+    first.map_or(Ok(()), Err)?;
+
+    // A server that has seen none of it must know every handle, and the host sees what the clients were told.
+    server.kill()?;
+    server.start(&[])?;
+    for worker in &mut workers {
+        tree::compare(worker, &server.tree())?;
+        tree::compare_numbers(&worker.numbers()?, &server.tree())?;
+    }
+    server.stop()?;
+    summary(args, &workers, began.elapsed())
+}
+
+fn kill_again_and_again(
+    args: &KillArgs,
+    server: &mut Server,
+    random: &mut Random,
+    probe: &mut Probe,
+    stop: &AtomicBool,
+) -> Result<()> {
+    for _ in 0..args.rounds {
+        probe.is_another()?;
+        thread::sleep(Duration::from_millis(random.below(LIFE_MAX_MS) as u64));
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        server.kill()?;
+        thread::sleep(Duration::from_millis(random.below(DEATH_MAX_MS) as u64));
+        server.start(&[])?;
+    }
+    Ok(())
+}
+
+/// The export's root.
+pub fn root(client: &mut Client) -> Result<FileHandleBuf> {
+    let path = DirPath::new(Server::EXPORT.as_bytes()).ok_or_else(|| Failure::Wrong("a long path".into()))?;
+    let call = client.mount(&mount::Call::Mnt(path));
+    let answer = client.exchange(&call)?;
+    match answer.results::<MntReply<'_>>()? {
+        Reply::Ok(ok) => Ok(ok.handle.to_owned()),
+        Reply::Failed(status, ()) => wrong(format!("MNT {}: {status:?}", Server::EXPORT)),
+    }
+}
+
+fn summary(args: &KillArgs, workers: &[Worker], took: Duration) -> Result<String> {
+    let sum = |count: fn(&Worker) -> u64| workers.iter().map(count).sum::<u64>();
+    let answered = sum(|worker| worker.client().answered);
+    let resent = sum(|worker| worker.client().resent);
+    let doubled = sum(|worker| worker.client().doubled);
+    let repeated = sum(|worker| worker.repeated);
+    if args.rounds >= 5 && (resent == 0 || doubled == 0 || repeated == 0) {
+        return wrong("no call was sent a second time, so nothing was shown");
+    }
+    Ok(format!(
+        "{} kills in {:.1} s: {answered} calls answered, {resent} of them sent again over a new connection, {doubled} sent twice at once, \
+         {repeated} sent again after their answer; in the end {}, all as acknowledged",
+        args.rounds,
+        took.as_secs_f64(),
+        tree::census(workers)
+    ))
+}

@@ -1,0 +1,55 @@
+//! The write verifier (RFC 1813 §3.3.7): each server process has one of its own, by which clients know that what they had not
+//! committed may be lost.
+
+use tombolo_wire_nfs3::args::{CreateArgs, CreateHow, DirOpArgs, StableHow, WriteArgs};
+use tombolo_wire_nfs3::results::{CreateReply, WriteReply};
+use tombolo_wire_nfs3::{Call, Data, FileHandle, FileHandleBuf, Reply, Sattr3, WriteVerifier};
+
+use crate::nfs::client::Client;
+use crate::nfs::failure::{Failure, Result, wrong};
+
+/// Asks each process for its verifier, and remembers all.
+#[derive(Debug)]
+pub struct Probe {
+    client: Client,
+    file: FileHandleBuf,
+    seen: Vec<WriteVerifier>,
+}
+
+impl Probe {
+    /// Makes a file below `root` to write to.
+    pub fn new(mut client: Client, root: FileHandle<'_>) -> Result<Self> {
+        let location = DirOpArgs { dir: root, name: b"probe" };
+        let call = client
+            .nfs(&Call::Create(CreateArgs { location, how: CreateHow::Unchecked(Sattr3::default()) }), &[]);
+        let answer = client.exchange(&call)?;
+        let Reply::Ok(made) = answer.results::<CreateReply<'_>>()? else { return wrong("no file to probe") };
+        let handle = made.object.map(FileHandle::to_owned);
+        let file = handle.ok_or_else(|| Failure::Wrong("no handle of what was made".into()))?;
+        Ok(Self { client, file, seen: Vec::new() })
+    }
+
+    /// To be called once in the life of each server.
+    pub fn is_another(&mut self) -> Result<()> {
+        let verifier = self.write()?;
+        if self.seen.contains(&verifier) {
+            return wrong(format!("a new server has an old write verifier, {verifier:?}"));
+        }
+        if self.write()? != verifier {
+            return wrong("the write verifier changed while nothing was lost");
+        }
+        self.seen.push(verifier);
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<WriteVerifier> {
+        let bytes = [0; 8];
+        let (file, data) = (self.file.as_handle(), Data::to_send(bytes.len() as u32));
+        let args = WriteArgs { file, offset: 0, count: data.len_bytes(), stable: StableHow::Unstable, data };
+        let call = self.client.nfs(&Call::Write(args), &bytes);
+        match self.client.exchange(&call)?.results::<WriteReply>()? {
+            Reply::Ok(ok) => Ok(ok.verifier),
+            Reply::Failed(status, _) => Err(Failure::Refused { doing: "WRITE".into(), status }),
+        }
+    }
+}

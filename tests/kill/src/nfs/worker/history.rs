@@ -1,0 +1,72 @@
+//! What a worker has asked, for reports and to be asked again.
+
+use std::collections::VecDeque;
+
+use tombolo_wire_nfs3::{Call, Procedure};
+use tombolo_wire_xdr::{Decode, Decoder};
+
+use crate::nfs::client::{Answer, Message};
+use crate::nfs::failure::Result;
+
+const LINES: usize = 40;
+const KEPT: usize = 8;
+
+/// The last calls.
+#[derive(Debug, Default)]
+pub struct History {
+    lines: VecDeque<String>,
+    kept: VecDeque<(Message, Procedure)>,
+}
+
+/// The first word of every result.
+struct StatusWord(u32);
+
+impl<'a> Decode<'a> for StatusWord {
+    fn decode(xdr: &mut Decoder<'a>) -> tombolo_wire_xdr::Result<Self> {
+        xdr.u32().map(Self)
+    }
+}
+
+impl History {
+    /// A call goes out.
+    pub fn begin(&mut self, message: &Message, call: &Call<'_>) {
+        if self.lines.len() == LINES {
+            self.lines.pop_front();
+        }
+        let mut text = format!("{:08x} {call:?}", message.xid.0);
+        text.truncate(400);
+        self.lines.push_back(text);
+    }
+
+    /// Its answer came.
+    pub fn end(&mut self, answer: &Answer) -> Result<()> {
+        let StatusWord(status) = answer.results()?;
+        if let Some(line) = self.lines.back_mut() {
+            *line += &format!(" -> status {status}, sent {} times", answer.sends);
+        }
+        Ok(())
+    }
+
+    /// A call that succeeded, and may be sent again later.
+    pub fn keep(&mut self, message: Message, procedure: Procedure) {
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back((message, procedure));
+    }
+
+    /// One of the calls that were kept.
+    pub fn kept(&self, pick: impl FnOnce(usize) -> usize) -> Option<(Message, Procedure)> {
+        if self.kept.is_empty() { None } else { self.kept.get(pick(self.kept.len())).cloned() }
+    }
+
+    /// A line of its own.
+    pub fn note(&mut self, text: String) {
+        self.lines.push_back(text);
+    }
+
+    /// The report.
+    pub fn lines(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(String::as_str)
+    }
+}
