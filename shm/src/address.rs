@@ -1,6 +1,6 @@
-//! Addresses that mean the same to everybody on a link: a number that names the domain whose memory it is, and the place in it.
+//! Addresses that mean the same to both sides of a link: a number that names the domain whose memory it is, and the place in it.
 //!
-//! Whoever sends a reference translates once, and whoever receives one checks it against the table of the domains that were
+//! The sender of a reference translates once, and the receiver checks it against the table of the domains that were
 //! forwarded to it. There is no other way from a number to memory.
 
 use std::fmt;
@@ -146,7 +146,7 @@ pub struct Resolved<'a> {
 }
 
 impl BaseTable {
-    /// Nobody's memory is known.
+    /// No domain's memory is known.
     pub fn empty() -> BaseTable {
         BaseTable { bases: Vec::new() }
     }
@@ -325,7 +325,7 @@ mod tests {
 
         /// Whatever is asked for: what is granted lies inside of what may be named, and all of that is granted.
         #[test]
-        fn what_resolves_is_inside(start in 0u64..9000, end in 0u64..9000, bits: u64, near in 0u64..9000, len in prop_oneof![0u64..9000, any::<u64>()]) {
+        fn resolved_addresses_are_inside(start in 0u64..9000, end in 0u64..9000, bits: u64, near in 0u64..9000, len in prop_oneof![0u64..9000, any::<u64>()]) {
             let memory = Extent::new(Region::heap(16384), 4096, 8192).expect("inside");
             let mut table = BaseTable::empty();
             let added = table.add(Domain(5), memory, start..end);

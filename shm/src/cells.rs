@@ -27,7 +27,7 @@ pub trait Cells {
     }
 }
 
-/// Lines that we write, and nobody else.
+/// Lines that only we write.
 pub trait CellsMut {
     /// How many lines there are.
     fn count(&self) -> usize;
@@ -61,7 +61,7 @@ pub trait DoorbellWord {
     }
 }
 
-/// A word that we write, and nobody else.
+/// A word that only we write.
 pub trait DoorbellWordMut: DoorbellWord {
     /// Sets its value.
     fn store(&self, value: u32, order: Ordering);
@@ -73,11 +73,11 @@ pub trait DoorbellWordMut: DoorbellWord {
 /// How a sleep on a word ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nap {
-    /// Somebody may have woken us.
+    /// The peer or another thread may have woken us.
     Over,
     /// The time was up.
     TimedOut,
-    /// Nobody can sleep there: the memory lost its file, or the system forbids it.
+    /// No thread can sleep there: the memory lost its file, or the system forbids it.
     Impossible,
 }
 
@@ -134,7 +134,7 @@ impl DoorbellWord for Word {
     }
 
     fn wake(&self) {
-        // Fails only if the word's file was truncated: then nobody can sleep there.
+        // Fails only if the word's file was truncated: then no thread can sleep there.
         let _ = futex::wake(self);
     }
 

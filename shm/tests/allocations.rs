@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tombolo_allocations::{Counting, of_this_thread};
 use tombolo_shm::area::Area;
-use tombolo_shm::doorbell::{Mode, Outcome, Ringer, Sleeper};
+use tombolo_shm::doorbell::{Mode, Ringer, Sleeper, WakeReason};
 use tombolo_shm::link::{Ends, Layout};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
@@ -26,10 +26,10 @@ fn messages_sleeps_and_spans_allocate_nothing() {
         let spans = [1, 100, 4096, 70_000].map(|len| area.take(len).expect("room"));
         producer.push(&Message { id, ..Message::default() });
         ringer.ring();
-        assert_eq!(sleeper.wait(None, &consumer), Outcome::Ready);
+        assert_eq!(sleeper.wait(None, &consumer), WakeReason::Ready);
         assert_eq!(consumer.pop().map(|message| message.id), Some(id));
         drop(spans);
-        assert_eq!(sleeper.wait(Some(Duration::from_micros(100)), &consumer), Outcome::TimedOut);
+        assert_eq!(sleeper.wait(Some(Duration::from_micros(100)), &consumer), WakeReason::TimedOut);
     }
     assert_eq!(of_this_thread() - before, 0);
     drop(Vec::<u8>::with_capacity(1));

@@ -83,13 +83,13 @@ pub enum ProtocolError {
 
 /// The end of a link, decided once.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct EndState {
     why: OnceLock<End>,
     /// Whether it is decided: cheaper to look at.
     is_over: AtomicBool,
 }
 
-impl Outcome {
+impl EndState {
     /// Decides it. False if it was decided before.
     pub(super) fn decide(&self, why: End) -> bool {
         let first = self.why.set(why).is_ok();

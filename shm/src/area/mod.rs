@@ -39,7 +39,7 @@ impl Area {
         Area(Arc::new(Shared { pages: Mutex::new(pages), start }))
     }
 
-    /// A span of `len` bytes that nobody else has, or none if there is no room for it in one piece now.
+    /// A span of `len` bytes that is free now, or none if there is no room for it in one piece now.
     pub fn take(&self, len: u64) -> Option<Span> {
         let at = self.0.lock().take(len)?;
         Some(Span::new(self.clone(), self.0.start + at, len))

@@ -1,8 +1,8 @@
 //! Looking for a message, for as long as it is likely to pay.
 //!
 //! What docs/decisions/runtime-polling.md found for other transports holds here, at a smaller scale: a wake-up costs more than most
-//! requests, so who waits looks for a while first; who shares a processor with the peer must yield, or looks in vain until it is
-//! preempted; where somebody else needs the processor, looking harms both.
+//! requests, so a waiter looks for a while first; one that shares a processor with the peer must yield, or looks in vain until it is
+//! preempted; where another thread needs the processor, looking harms both.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! How who waits for a message learns that it is there.
+//! How a consumer that waits for a message learns that it is there.
 //!
 //! Looking costs a processor, sleeping a wake-up; so a consumer looks for as long as it is likely to pay, then says that it
 //! sleeps, looks once more, and sleeps. A producer rings only for a consumer that says so. Each says it in its own memory, and
@@ -18,5 +18,5 @@ mod window;
 pub use mode::{Mode, UnknownMode};
 pub use poll_backoff::PollBackoff;
 pub use ringer::Ringer;
-pub use sleeper::{Awaited, INTERVAL_MAX, INTERVAL_MIN, Nudger, Outcome, Sleeper, SleeperCounts};
+pub use sleeper::{Awaited, INTERVAL_MAX, INTERVAL_MIN, Nudger, Sleeper, SleeperCounts, WakeReason};
 pub use window::{WINDOW_MAX, Window};

@@ -1,7 +1,7 @@
 //! How long to leave the next slot alone before the first look at it.
 //!
 //! To look at a line that the peer is about to write is to take it away: the peer has to fetch it once more before it can write, which takes as
-//! long as to hand the message over. Who has just sent something cannot have the answer before the peer has read and worked; so it
+//! long as to hand the message over. After a send the answer cannot come before the peer has read and worked; so the sender
 //! leaves the line alone for about as long as that has taken lately (docs/decisions/shm-rings.md). To do without, delete this file and what the
 //! compiler misses then.
 
@@ -28,7 +28,7 @@ pub struct PollBackoff {
     max: u32,
     /// Messages until it begins anew.
     closed_for: u32,
-    /// Nobody has looked at the slot that comes next.
+    /// The slot that comes next was not looked at yet.
     is_fresh: bool,
 }
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_already_is_not_waited_for() {
+    fn a_message_that_is_there_already_is_not_waited_for() {
         let mut backoff = PollBackoff { max: 100 * PAUSE, ..PollBackoff::default() };
         messages(&mut backoff, 100, 20);
         assert!(!backoff.is_behind());

@@ -6,7 +6,7 @@ use tombolo_mem::{OutOfBounds, Region, Word, WordMut};
 use crate::cells::{Cells, DoorbellWord, DoorbellWordMut, Nap};
 use crate::doorbell::look::{look, looks_per_us};
 use crate::doorbell::{Mode, WINDOW_MAX, Window};
-use crate::link::{ASLEEP_OFFSET, DOORBELL_OFFSET, DoorbellKind, Ends};
+use crate::link::{DOORBELL_OFFSET, DoorbellKind, Ends, NOTIFY_FLAG_OFFSET};
 use crate::ring::Consumer;
 
 /// Without a doorbell: the first sleep between two looks.
@@ -46,10 +46,10 @@ impl<C: Cells> Awaited for &Consumer<C> {
 
 /// Why a wait is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WakeReason {
     /// What was awaited is there.
     Ready,
-    /// Somebody in this process wants something: see [`Nudger`].
+    /// Another thread of this process nudged: see [`Nudger`].
     Nudged,
     /// The time is up.
     TimedOut,
@@ -70,12 +70,12 @@ pub struct Sleeper<W = Word, M = WordMut> {
     mode: Mode,
     window: Window,
     /// In our memory: odd while we sleep, and another number each time.
-    asleep: M,
+    notify_flag: M,
     /// In the peer's memory: another number after each ring. None if there is no doorbell.
     doorbell: Option<W>,
-    /// Not zero if somebody of this process wants us to wake up. Private memory.
+    /// Not zero if another thread of this process nudged. Private memory.
     nudged: M,
-    /// Not zero while we may sleep on the doorbell. Private memory; `asleep` might be in a stranger's reach.
+    /// Not zero while we may sleep on the doorbell. Private memory; other processes might write `notify_flag`.
     napping: M,
     interval_max: Duration,
     counts: SleeperCounts,
@@ -92,23 +92,22 @@ pub struct Nudger<W = Word, M = WordMut> {
 impl Sleeper {
     /// The sleeper of one side of a link.
     pub fn of(ends: &Ends, mode: Mode) -> Result<Sleeper, OutOfBounds> {
-        let asleep = WordMut::new(ends.own.region(), ends.own.place(ASLEEP_OFFSET, 4)?)?;
+        let notify_flag = WordMut::new(ends.own.region(), ends.own.place(NOTIFY_FLAG_OFFSET, 4)?)?;
         let doorbell = Word::new(ends.peer.region(), ends.peer.place(DOORBELL_OFFSET, 4)?)?;
         let private = Region::heap(8);
         let (nudged, napping) = (WordMut::new(&private, 0)?, WordMut::new(&private, 4)?);
         let doorbell = Some(doorbell).filter(|_| ends.doorbell == DoorbellKind::Futex);
-        Ok(Sleeper::new(mode, asleep, doorbell, nudged, napping))
+        Ok(Sleeper::new(mode, notify_flag, doorbell, nudged, napping))
     }
 }
 
 impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
-    /// A sleeper that says in `asleep` that it sleeps on the peer's `doorbell`; `nudged` and `napping` are words of zero that nobody
-    /// else knows.
-    pub fn new(mode: Mode, asleep: M, doorbell: Option<W>, nudged: M, napping: M) -> Sleeper<W, M> {
+    /// A sleeper that sets `notify_flag` while it sleeps on the peer's `doorbell`; `nudged` and `napping` are private words of zero.
+    pub fn new(mode: Mode, notify_flag: M, doorbell: Option<W>, nudged: M, napping: M) -> Sleeper<W, M> {
         looks_per_us();
         let window = Window::default();
         let counts = SleeperCounts::default();
-        Sleeper { mode, window, asleep, doorbell, nudged, napping, interval_max: INTERVAL_MAX, counts }
+        Sleeper { mode, window, notify_flag, doorbell, nudged, napping, interval_max: INTERVAL_MAX, counts }
     }
 
     /// Sleeps no longer than that between two looks where there is no doorbell, instead of [`INTERVAL_MAX`].
@@ -132,11 +131,11 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         Nudger { doorbell: self.doorbell.clone(), nudged: self.nudged.clone(), napping: self.napping.clone() }
     }
 
-    /// Waits until the peer's message is there, somebody nudges, or `timeout` is over. `awaited` must look at what the peer writes
+    /// Waits until the peer's message is there, another thread nudges, or `timeout` is over. `awaited` must look at what the peer writes
     /// before it rings.
-    pub fn wait(&mut self, timeout: Option<Duration>, mut awaited: impl Awaited) -> Outcome {
+    pub fn wait(&mut self, timeout: Option<Duration>, mut awaited: impl Awaited) -> WakeReason {
         if awaited.is_ready() {
-            return Outcome::Ready;
+            return WakeReason::Ready;
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
@@ -144,27 +143,27 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         let is_over = || nudged.load(Relaxed) != 0 || is_late();
         if look(self.mode, &mut self.window, &mut awaited, is_over) {
             self.counts.found += 1;
-            return Outcome::Ready;
+            return WakeReason::Ready;
         }
         let start = Instant::now();
         let mut interval = INTERVAL_MIN;
         loop {
             if self.take_nudge() {
-                return Outcome::Nudged;
+                return WakeReason::Nudged;
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 if start.elapsed() >= WINDOW_MAX {
                     self.window.slept(false);
                 }
-                return Outcome::TimedOut;
+                return WakeReason::TimedOut;
             }
             let first = interval == INTERVAL_MIN;
             if self.sleep(left, &mut interval, &mut awaited) {
                 let by_interval = self.doorbell.is_none();
                 let short = if by_interval { first } else { start.elapsed() < WINDOW_MAX };
                 self.window.slept(short);
-                return Outcome::Ready;
+                return WakeReason::Ready;
             }
         }
     }
@@ -176,9 +175,9 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
             return awaited.is_ready();
         };
         let seen = doorbell.load(Acquire);
-        let sleep = self.asleep.load(Relaxed).wrapping_add(1) | 1;
-        // After `seen` was read: who finds us asleep changes the doorbell to something else.
-        self.asleep.store(sleep, Release);
+        let sleep = self.notify_flag.load(Relaxed).wrapping_add(1) | 1;
+        // After `seen` was read: a ringer that sees the flag changes the doorbell.
+        self.notify_flag.store(sleep, Release);
         self.napping.store(1, Relaxed);
         // We say that we sleep before we look once more. The producer writes its message before it looks whether we sleep. So one
         // of us sees the other. The same goes for a nudge.
@@ -190,7 +189,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
             nap = doorbell.wait(seen, left);
         }
         self.napping.store(0, Relaxed);
-        self.asleep.store(sleep.wrapping_add(1), Release);
+        self.notify_flag.store(sleep.wrapping_add(1), Release);
         if nap == Nap::Impossible {
             self.sleep_for(left, interval);
         }
@@ -221,7 +220,7 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Nudger<W, M> {
         self.nudged.wake();
         M::fence();
         let Some(doorbell) = &self.doorbell else { return };
-        // It may be about to sleep, after its last look and before the kernel has it: then nobody is there to be woken yet.
+        // It may be about to sleep, after its last look and before the kernel has it: then no thread is there to be woken yet.
         while self.napping.load(Relaxed) != 0 && self.nudged.load(Relaxed) != 0 {
             doorbell.wake();
             M::yield_now();

@@ -34,7 +34,7 @@ mod x86_64 {
             Some(line) => {
                 // SAFETY: the processor has the instruction.
                 unsafe { umonitor(line) };
-                // What was written before the line was watched wakes nobody.
+                // What was written before the line was watched is not noticed.
                 if !ready() {
                     // SAFETY: as above.
                     unsafe { umwait(now.wrapping_add(REST_TICKS)) };

@@ -4,7 +4,7 @@ use std::time::Duration;
 pub const WINDOW_MAX: Duration = Duration::from_micros(50);
 /// Below this a window is not worth its system calls.
 const WINDOW_MIN: Duration = Duration::from_micros(4);
-/// A yield longer than this met somebody who needs the processor.
+/// A yield longer than this met a thread that needs the processor.
 const YIELD_MAX: Duration = Duration::from_micros(200);
 /// Short sleeps before the window opens again after such a yield: at first, and at most.
 const PENALTY: (u32, u32) = (256, 1 << 16);
@@ -12,7 +12,7 @@ const PENALTY: (u32, u32) = (256, 1 << 16);
 /// How long one consumer looks before it sleeps, as it has learnt: for less and less where that finds nothing in time, down to not at
 /// all; for longer again where the sleep was so short that looking would have spared it.
 ///
-/// A yield that takes long went to somebody with much to do. A thread that sleeps is put before such a one when it is woken; one that
+/// A yield that takes long went to a busy thread. A thread that sleeps is put before such a one when it is woken; one that
 /// yielded waits its turn. So one long yield ends the looking for the next few hundred short sleeps, and each further one for twice as
 /// many.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,7 @@ use tombolo_mem::{OutOfBounds, Region};
 
 use crate::link::layout::Layout;
 
-/// Which side of a link somebody is.
+/// A side of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Sends requests, and gives out the bulk memory of both regions.
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_side_writes_the_other_reads() {
+    fn writes_of_one_side_are_read_by_the_other() {
         let (client, server) = Ends::in_memory(Layout::with_bulk(8, 8, 0).expect("a layout"));
         client.own.write_at(4096, b"request").expect("inside");
         server.own.write_at(4096, b"answer!").expect("inside");

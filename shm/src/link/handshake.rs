@@ -1,6 +1,6 @@
 //! A side's place at the page of a file: the handshake where there is no socket, and the watch over the other side afterwards.
 //!
-//! No threads, no clock and no randomness: whoever owns a handshake calls `step` about as often as a heart beats, and more often while
+//! No threads, no clock and no randomness: the owner of a handshake calls `step` about as often as a heart beats, and more often while
 //! something is expected. All of the page can be written by the other side, so whatever makes no sense ends the attempt, never more.
 
 use std::sync::atomic::Ordering;
@@ -68,7 +68,7 @@ enum ServerState {
 /// What became of a step of the server's.
 #[derive(Debug)]
 pub enum ServerStep {
-    /// Nothing that needs anybody.
+    /// Nothing to act on.
     Nothing,
     /// Another server lives at this page.
     Busy,
@@ -81,7 +81,7 @@ pub enum ServerStep {
 }
 
 impl ServerHandshake {
-    /// A handshake at the file, all of which is mapped. `token` is any number but zero that other servers are not likely to have. Who knows
+    /// A handshake at the file, all of which is mapped. `token` is any number but zero that other servers are not likely to have. A caller that knows
     /// that no other server lives, as it holds a lock on the file, is `alone` and need not wait for a dead one's heart.
     pub fn new(
         region: Region,
@@ -130,7 +130,7 @@ impl ServerHandshake {
         }
         self.pulse.beat_in(&self.own, now);
         if self.page.stage(Role::Server) != Some(self.said) {
-            // Somebody who must not write there has done so, and a client may be waiting for this word.
+            // The client overwrote it against the rules, and another client may be waiting for this word.
             self.page.set_stage(Role::Server, self.said);
         }
         let client = self.page.stage(Role::Client);
@@ -239,7 +239,7 @@ impl ServerHandshake {
         &self.watch
     }
 
-    /// Takes the page if nobody has it, or who has it is dead.
+    /// Takes the page if it has no owner, or a dead one.
     fn take(&mut self, owner: u32, now: Instant) -> Result<ServerStep, PageError> {
         let current = self.page.owner.load(Ordering::SeqCst);
         if current != owner {
@@ -305,7 +305,7 @@ enum ClientState {
 /// What became of a step of the client's.
 #[derive(Debug)]
 pub enum ClientStep {
-    /// Nothing that needs anybody.
+    /// Nothing to act on.
     Nothing,
     /// There is no server at the moment, or it has another client.
     Busy,
@@ -436,7 +436,7 @@ impl ClientHandshake {
         Ok(ClientStep::Made(Box::new((agreement, ends))))
     }
 
-    /// Has the attempt of a claim that nobody is to wait for any more, if there is one.
+    /// Releases the claim of an unfinished attempt, if there is one.
     fn forsake(&mut self) {
         match self.state {
             ClientState::Asking => self.give_up(Phase::Over),
@@ -458,17 +458,17 @@ impl ClientHandshake {
 }
 
 impl Drop for ClientHandshake {
-    /// Whoever asked and does not wait for the answer keeps nobody else waiting.
+    /// Dropping an unfinished handshake releases its claim.
     fn drop(&mut self) {
         self.forsake();
     }
 }
 
 /// How the other side ended the link that it was `goes_on` in; none if it did not.
-fn ended(page: &Page, who: Role, attempt: u32, goes_on: Phase, lost: bool) -> Option<PageEnd> {
-    match page.stage(who) {
+fn ended(page: &Page, side: Role, attempt: u32, goes_on: Phase, lost: bool) -> Option<PageEnd> {
+    match page.stage(side) {
         Some(stage) if stage == (Stage { attempt, phase: goes_on }) => lost.then_some(PageEnd::Died),
-        Some(stage) if stage == (Stage { attempt, phase: Phase::Over }) => Some(match page.message(who) {
+        Some(stage) if stage == (Stage { attempt, phase: Phase::Over }) => Some(match page.message(side) {
             Ok(Message::Goodbye(goodbye)) => PageEnd::Said(goodbye),
             _ => PageEnd::Malformed,
         }),

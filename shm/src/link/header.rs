@@ -1,6 +1,6 @@
 //! The header page of a region (docs/formats/link.md, "Header").
 //!
-//! The first 64 bytes say what the region is, for whoever looks at it; what two sides of a socket agreed on counts, not
+//! The first 64 bytes say what the region is, for debugging tools; what two sides of a socket agreed on counts, not
 //! what a header repeats. The words behind them change all the time. Each lies alone in a pair of cache lines (processors fetch
 //! pairs), so that one side's stores do not take away what the other is looking at.
 
@@ -19,7 +19,7 @@ use crate::link::terms::{Features, Incarnation, VERSION};
 /// Where the owner's heartbeat lies: u64, one more each time.
 pub const HEARTBEAT_OFFSET: u64 = 128;
 /// Where the owner's consumer says that it sleeps: u32, odd while it does, and another number for each sleep.
-pub const ASLEEP_OFFSET: u64 = 256;
+pub const NOTIFY_FLAG_OFFSET: u64 = 256;
 /// The owner's doorbell: u32, one more with each ring. The peer's consumer sleeps on it.
 pub const DOORBELL_OFFSET: u64 = 384;
 
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_told_apart() {
+    fn malformed_headers_are_told_apart() {
         let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
         let end = Extent::whole(Region::heap(usize::try_from(layout.bytes()).expect("small")));
         assert_eq!(Header::read(&end), Err(HeaderError::Magic));

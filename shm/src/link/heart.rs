@@ -1,6 +1,6 @@
 //! Whether the other side lives, told by a counter that it moves. No clock: the time is passed in.
 //!
-//! Where there is a socket, its end tells death at once, and a heart only shows who is stuck. Where there is only memory, the heart is all
+//! Where there is a socket, its end tells death at once, and a heart only shows that a side is stuck. Where there is only memory, the heart is all
 //! there is.
 
 use std::time::{Duration, Instant};
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_looked_does_not_count() {
+    fn time_without_a_look_does_not_count() {
         let start = Instant::now();
         let mut watch = Watch::new(7, Patience::default(), start);
         assert_eq!(watch.look(7, at(start, 3_600_000)), Health::Well);

@@ -15,7 +15,7 @@ mod terms;
 
 pub use ends::{DoorbellKind, Ends, Epoch, Extent, Role};
 pub use handshake::{ClientHandshake, ClientStep, HELLO_PATIENCE, PageEnd, ServerHandshake, ServerStep};
-pub use header::{ASLEEP_OFFSET, DOORBELL_OFFSET, HEARTBEAT_OFFSET, Header, HeaderError};
+pub use header::{DOORBELL_OFFSET, HEARTBEAT_OFFSET, Header, HeaderError, NOTIFY_FLAG_OFFSET};
 pub use heart::{BEAT, Health, Patience, Pulse, Watch};
 pub use layout::{
     BACK_SLOTS_MAX, BACK_SLOTS_MIN, FRAME_BYTES, HEADER_BYTES, Layout, LayoutError, REGION_BYTES_MAX,

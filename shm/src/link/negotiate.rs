@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_come_to_the_same_terms_within_what_either_can_do() {
+    fn both_sides_agree_on_the_same_terms_within_their_limits() {
         let limits = Limits { slots: 64, features: Features::CALL_BACKS, ..Limits::default() };
         let agreement = agree(&limits, &hello()).expect("an agreement");
         assert_eq!((agreement.layout.slots(), agreement.layout.back_slots()), (64, 16));
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(hello().check(&agreement.welcome()), Ok(agreement));
     }
 
-    /// Nothing calls back, so who cannot do without it is better told.
+    /// Nothing calls back, so a client that needs it is refused.
     #[test]
     fn nothing_is_agreed_on_that_nothing_does() {
         let agreement = agree(&Limits::default(), &hello()).expect("an agreement");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_refused_with_its_own_code() {
+    fn unsatisfiable_offers_are_refused_with_their_own_code() {
         let refusal = |change: fn(&mut Hello)| {
             let mut hello = hello();
             change(&mut hello);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_decides_what_was_not_offered_is_not_believed() {
+    fn a_server_that_decides_beyond_the_offer_is_refused() {
         let sound = agree(&Limits::default(), &hello()).expect("an agreement").welcome();
         let spoilt = |change: fn(&mut Welcome)| {
             let mut welcome = sound.clone();

@@ -1,4 +1,4 @@
-//! The first page of a file that both sides of a link can write, where there is no socket: who serves, who claims, what they agree on,
+//! The first page of a file that both sides of a link can write, where there is no socket: the server, the claiming client, what they agree on,
 //! and how it ends (docs/formats/link.md, "In a file").
 //!
 //! Behind the page lie the client's half and the server's half. Every word of the page has one side that writes it, but for the
@@ -82,7 +82,7 @@ pub enum PageError {
         /// The version that it names.
         version: u32,
     },
-    /// It was truncated, or its file system had no room for it: what is there now is nobody else's.
+    /// It was truncated, or its file system had no room for it: what is mapped there now is private.
     #[error("the memory has lost its file: it was truncated, or there was no room for it")]
     Gone,
     /// An access beyond the end, which cannot happen with a checked size.
@@ -101,7 +101,7 @@ pub(super) struct Page {
     client_phase: WordMut,
 }
 
-/// The length that a server gave the file, as its page says: for who cannot know it otherwise. `page` is at least the first page.
+/// The length that a server gave the file, as its page says: for a client that cannot know it otherwise. `page` is at least the first page.
 pub fn length_of(page: &Region) -> Result<u64, PageError> {
     let raw = read(page)?;
     let bytes = raw.total.get();

@@ -9,7 +9,7 @@ use crate::link::layout::Layout;
 /// The version of the layout and of the handshake that this crate speaks.
 pub const VERSION: u32 = 1;
 
-/// Extensions, one bit each. Those that a peer names and nobody here knows are kept until both sides' are intersected.
+/// Extensions, one bit each. Those that a peer names and this version does not know are kept until both sides' are intersected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features(u64);
 

@@ -23,13 +23,13 @@ pub fn open(path: &Path) -> Result<Region, RegionError> {
 pub struct Served {
     /// The whole file.
     pub region: Region,
-    /// The very file that is mapped, locked for as long as this is open or the region is there: nobody else serves there.
+    /// The very file that is mapped, locked for as long as this is open or the region is there: no other server takes it.
     pub lock: File,
 }
 
 /// Maps the whole file for a server, and locks it. If it is not there and `bytes` says how long it is to be, it is made first, for its
 /// owner only, with all its memory: a file system that fills up later takes none of it away. One that is there keeps its size; it
-/// must be root's or our own, and not everybody's to write, since whoever can write it can ask for anything in anybody's name.
+/// must be root's or our own, and not world-writable, since a process that can write it can make any request as any user.
 pub fn serve(path: &Path, bytes: Option<u64>) -> Result<Served, RegionError> {
     if let Some(bytes) = bytes {
         match readable_and_writable().create_new(true).mode(0o600).open(path) {
@@ -88,7 +88,7 @@ fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Refuses a file that somebody else has made, or that anybody may write.
+/// Refuses a file that another user made, or that is world-writable.
 fn trusted(path: &Path, owner: u32, mode: u32, us: u32) -> Result<(), RegionError> {
     if (owner == 0 || owner == us) && mode & 0o002 == 0 {
         return Ok(());
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_number_of_pages_is_refused() {
+    fn a_length_of_no_whole_pages_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("memory");
         assert!(matches!(open(&path), Err(RegionError::Io { .. })));
@@ -153,7 +153,7 @@ mod tests {
         drop(serve(&path, Some(8192)).expect("made"));
         std::fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("permissions");
         for bytes in [Some(8192), None] {
-            let refused = serve(&path, bytes).expect_err("anybody may write it");
+            let refused = serve(&path, bytes).expect_err("it is world-writable");
             assert!(refused.to_string().contains("mode 0666"), "{bytes:?}: {refused}");
         }
     }
@@ -172,7 +172,7 @@ mod tests {
         let mut got = [0; 4];
         File::open(&moved).and_then(|mut file| file.read_exact(&mut got)).expect("there");
         assert_eq!(&got, b"mine");
-        // Who still has the memory could still write it.
+        // A holder of the memory could still write it.
         let Served { region, lock } = served;
         drop((lock, other));
         assert!(matches!(serve(&moved, None), Err(RegionError::Busy { .. })));

@@ -1,6 +1,6 @@
-//! Memory that two domains have in common, by kind.
+//! Shared memory of two domains, by kind.
 //!
-//! - [`sealed`]: between processes of one kernel. The owner writes, everybody else reads, and the kernel sees to that.
+//! - [`sealed`]: between processes of one kernel. The owner writes, the peer reads, and the kernel sees to that.
 //! - [`file`], [`pci`], [`mmapper`]: one file that both sides can write all of: QEMU's ivshmem and UML's iomem on the host, and what
 //!   their guests see of it. Nothing but good manners keeps a side in its half.
 
@@ -38,7 +38,7 @@ pub enum RegionError {
         /// Its size.
         bytes: u64,
     },
-    /// The file is another user's, or everybody may write it.
+    /// The file is another user's, or world-writable.
     #[error("{}: owner {owner}, mode {mode:04o}; it must be root's or the server's own, and not for all to write", path.display())]
     NotOurs {
         /// The file.

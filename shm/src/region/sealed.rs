@@ -10,7 +10,7 @@ use tombolo_sys::memfd::{self, Seals};
 
 use crate::region::RegionError;
 
-/// What both sides insist on. That nobody adds a seal later is one of them.
+/// What both sides insist on. That no seal is added later is one of them.
 const SEALS: Seals = Seals::SHRINK.union(Seals::FUTURE_WRITE).union(Seals::SEAL);
 
 /// Memory of ours, and the descriptor by which others get to read it.
@@ -48,7 +48,7 @@ impl AsFd for Sealed {
 
 /// Maps the first `bytes` of a peer's memory for reading. The descriptor may be closed afterwards.
 pub fn map_peer(memory: impl AsFd, bytes: u64) -> Result<Region, RegionError> {
-    // EINVAL: it is not memory at all. It is nobody's business which of the two it was.
+    // EINVAL: it is not memory at all. The error does not tell which of the two it was.
     let seals = memfd::seals(memory.as_fd()).map_err(|_| RegionError::NotSealed)?;
     if !seals.contains(SEALS) {
         return Err(RegionError::NotSealed);
@@ -82,7 +82,7 @@ mod tests {
         assert!(peer.write_at(0, b"x").is_err());
     }
 
-    /// What the seal is for: whoever has the descriptor could otherwise open the same memory anew.
+    /// What the seal is for: a holder of the descriptor could otherwise open the same memory anew.
     #[test]
     fn a_peer_cannot_write_by_opening_the_memory_again() {
         let own = Sealed::create("test", 8192).expect("memory");

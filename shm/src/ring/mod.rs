@@ -1,4 +1,4 @@
-//! Rings of messages without indices: who writes a slot says in it which lap it belongs to.
+//! Rings of messages without indices: the writer of a slot stores in it which lap it belongs to.
 //!
 //! A slot is one cache line (docs/formats/link.md, "Slot"). Its first word, the *stamp*, is stored last; it carries the lap, so
 //! the reader sees from the slot alone whether it was written anew, and one line moves between the processors per message.

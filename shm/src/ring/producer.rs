@@ -15,7 +15,7 @@ use crate::ring::slot_stamp::Cursor;
 pub struct Producer<C = LinesMut> {
     cells: C,
     cursor: Cursor,
-    /// The slot of `cursor`, for those who prefetch it.
+    /// The slot of `cursor`, for the prefetcher.
     next: Arc<AtomicUsize>,
 }
 

@@ -1,4 +1,4 @@
-//! Spans against a naive account of who has which byte.
+//! Spans against a naive account of the owner of each byte.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -15,7 +15,7 @@ const BYTES: u64 = 150 * PAGE;
 struct Account(BTreeMap<u64, u64>);
 
 impl Account {
-    /// Whether nobody else has any of it.
+    /// Whether all of it is free.
     fn take(&mut self, start: u64, end: u64) -> bool {
         let before = self.0.range(..end).next_back();
         let free = before.is_none_or(|(_, &taken_to)| taken_to <= start);
@@ -27,7 +27,7 @@ impl Account {
         self.0.remove(&start);
     }
 
-    /// The longest run of whole pages that nobody has a byte of.
+    /// The longest run of wholly free pages.
     fn longest_free_pages(&self) -> u64 {
         let (mut longest, mut from) = (0, START);
         for (&start, &end) in &self.0 {

@@ -6,8 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use tombolo_mem::Region;
-use tombolo_shm::doorbell::{INTERVAL_MAX, Mode, Outcome, Ringer, Sleeper};
-use tombolo_shm::link::{ASLEEP_OFFSET, DOORBELL_OFFSET, DoorbellKind, Ends, Epoch, Extent, Layout, Role};
+use tombolo_shm::doorbell::{INTERVAL_MAX, Mode, Ringer, Sleeper, WakeReason};
+use tombolo_shm::link::{
+    DOORBELL_OFFSET, DoorbellKind, Ends, Epoch, Extent, Layout, NOTIFY_FLAG_OFFSET, Role,
+};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(600));
@@ -39,15 +41,15 @@ fn word(end: &Extent, offset: u64) -> u32 {
     end.region().load_u32(end.place(offset, 4).expect("inside"), Acquire).expect("inside")
 }
 
-fn set_asleep(ends: &Ends, value: u32) {
-    let at = ends.own.place(ASLEEP_OFFSET, 4).expect("inside");
+fn set_notify_flag(ends: &Ends, value: u32) {
+    let at = ends.own.place(NOTIFY_FLAG_OFFSET, 4).expect("inside");
     ends.own.region().store_u32(at, value, Release).expect("ours");
 }
 
 /// Waits until the other side says that it sleeps, and not the sleep that is known already; says which one it is.
-fn until_asleep(peer: &Extent, known: u32) -> u32 {
+fn until_notify_flag(peer: &Extent, known: u32) -> u32 {
     loop {
-        let sleep = word(peer, ASLEEP_OFFSET);
+        let sleep = word(peer, NOTIFY_FLAG_OFFSET);
         if sleep % 2 == 1 && sleep != known {
             return sleep;
         }
@@ -56,7 +58,7 @@ fn until_asleep(peer: &Extent, known: u32) -> u32 {
 }
 
 #[test]
-fn who_sleeps_in_another_mapping_is_woken() {
+fn a_sleeper_in_another_mapping_is_woken() {
     for mode in [Mode::Event, Mode::Adaptive] {
         let [client, server] = link(DoorbellKind::Futex);
         let taken = AtomicU32::new(0);
@@ -65,7 +67,7 @@ fn who_sleeps_in_another_mapping_is_woken() {
                 let mut consumer = consumer(&server);
                 let mut sleeper = Sleeper::of(&server, mode).expect("inside");
                 for id in 0..100 {
-                    assert_eq!(sleeper.wait(LONG, &consumer), Outcome::Ready);
+                    assert_eq!(sleeper.wait(LONG, &consumer), WakeReason::Ready);
                     assert_eq!(consumer.pop().map(|message| message.id), Some(id));
                     taken.store(id + 1, Release);
                 }
@@ -75,7 +77,7 @@ fn who_sleeps_in_another_mapping_is_woken() {
             let mut sleep = 0;
             for id in 0..100 {
                 if mode == Mode::Event {
-                    sleep = until_asleep(&client.peer, sleep);
+                    sleep = until_notify_flag(&client.peer, sleep);
                 }
                 producer.push(&Message { id, ..Message::default() });
                 ringer.ring();
@@ -89,17 +91,17 @@ fn who_sleeps_in_another_mapping_is_woken() {
 }
 
 #[test]
-fn nobody_rings_for_who_is_awake_and_once_for_who_sleeps() {
+fn an_awake_consumer_is_not_rung_and_a_sleeping_one_once() {
     let [client, server] = link(DoorbellKind::Futex);
     let ringer = Ringer::of(&client).expect("inside");
     (0..1000).for_each(|_| ringer.ring());
     assert_eq!((ringer.rings(), word(&client.own, DOORBELL_OFFSET)), (0, 0));
     for sleep in [1, 3, 5] {
-        set_asleep(&server, sleep);
+        set_notify_flag(&server, sleep);
         (0..1000).for_each(|_| ringer.ring());
     }
     assert_eq!((ringer.rings(), word(&client.own, DOORBELL_OFFSET)), (3, 3));
-    set_asleep(&server, 6);
+    set_notify_flag(&server, 6);
     ringer.ring();
     assert_eq!(ringer.rings(), 3);
 }
@@ -111,15 +113,15 @@ fn without_a_doorbell_a_sleeper_polls_at_intervals() {
     let mut sleeper = Sleeper::of(&server, Mode::Adaptive).expect("inside");
     let mut consumer = consumer(&server);
     let time = Duration::from_millis(300);
-    assert_eq!(sleeper.wait(Some(time), &consumer), Outcome::TimedOut);
+    assert_eq!(sleeper.wait(Some(time), &consumer), WakeReason::TimedOut);
     let sleeps = sleeper.counts().sleeps;
     assert!(sleeps > 3, "{sleeps}");
     // Seven short ones on the way to the longest.
     assert!(sleeps <= 8 + (time.as_nanos() / INTERVAL_MAX.as_nanos()) as u64, "{sleeps}");
     thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(sleeper.wait(LONG, &consumer), Outcome::Ready));
+        scope.spawn(|| assert_eq!(sleeper.wait(LONG, &consumer), WakeReason::Ready));
         producer(&client).push(&Message::default());
-        set_asleep(&server, 7);
+        set_notify_flag(&server, 7);
         ringer.ring();
     });
     assert!(consumer.pop().is_some());
@@ -132,7 +134,7 @@ fn an_idle_sleeper_does_not_wake_up_by_itself() {
         let [_client, server] = link(DoorbellKind::Futex);
         let mut sleeper = Sleeper::of(&server, mode).expect("inside");
         let waited = sleeper.wait(Some(Duration::from_millis(200)), || false);
-        assert_eq!(waited, Outcome::TimedOut, "{mode}");
+        assert_eq!(waited, WakeReason::TimedOut, "{mode}");
         // More only if signals or strangers wake it.
         assert!(sleeper.counts().sleeps < 5, "{mode}");
     }
@@ -146,7 +148,7 @@ fn a_time_that_is_up_ends_every_kind_of_wait() {
             let mut sleeper = Sleeper::of(&server, mode).expect("inside");
             for time in [0, 1, 3000] {
                 let waited = sleeper.wait(Some(Duration::from_micros(time)), || false);
-                assert_eq!(waited, Outcome::TimedOut, "{mode} {doorbell:?}");
+                assert_eq!(waited, WakeReason::TimedOut, "{mode} {doorbell:?}");
             }
         }
     }
@@ -162,24 +164,24 @@ fn a_nudge_ends_every_kind_of_wait_once() {
             for _ in 0..20 {
                 thread::scope(|scope| {
                     scope.spawn(|| nudger.nudge());
-                    assert_eq!(sleeper.wait(LONG, || false), Outcome::Nudged, "{mode} {doorbell:?}");
+                    assert_eq!(sleeper.wait(LONG, || false), WakeReason::Nudged, "{mode} {doorbell:?}");
                 });
             }
             let waited = sleeper.wait(Some(Duration::ZERO), || false);
-            assert_eq!(waited, Outcome::TimedOut, "{mode} {doorbell:?}");
+            assert_eq!(waited, WakeReason::TimedOut, "{mode} {doorbell:?}");
         }
     }
 }
 
 #[test]
-fn a_peer_whose_memory_is_gone_keeps_nobody_busy() {
+fn a_sleeper_whose_peer_memory_is_gone_does_not_spin() {
     let file = tombolo_sys::memfd::create("gone", 4096).expect("memory");
     let [_client, mut server] = link(DoorbellKind::Futex);
     server.peer = Extent::whole(Region::map_read_only(&file, 0, 4096).expect("a mapping"));
     std::fs::File::from(file).set_len(0).expect("no seal forbids it");
     let mut sleeper = Sleeper::of(&server, Mode::Event).expect("inside");
     let waited = sleeper.wait(Some(Duration::from_millis(100)), || false);
-    assert_eq!(waited, Outcome::TimedOut);
+    assert_eq!(waited, WakeReason::TimedOut);
     assert!(sleeper.counts().sleeps < 100, "{:?}", sleeper.counts());
     // Nor does ringing for it.
     let ringer = Ringer::of(&server).expect("inside");
@@ -198,10 +200,10 @@ fn a_sleeper_that_takes_over_is_woken_like_the_first() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut sleeper = Sleeper::of(&server, Mode::Event).expect("inside");
-                assert_eq!(sleeper.wait(LONG, &consumer), Outcome::Ready);
+                assert_eq!(sleeper.wait(LONG, &consumer), WakeReason::Ready);
                 assert!(consumer.pop().is_some());
             });
-            sleep = until_asleep(&client.peer, sleep);
+            sleep = until_notify_flag(&client.peer, sleep);
             producer.push(&Message::default());
             ringer.ring();
         });

@@ -126,7 +126,7 @@ fn a_link_is_made_and_left_and_made_again() {
             matches!(&over, ServerStep::Over(PageEnd::Said(goodbye)) if goodbye.reason == "done"),
             "{over:?}"
         );
-        // Until nothing of the link is in use any more nobody else gets its memory.
+        // Until nothing of the link is in use any more no other client gets its memory.
         let mut early = bed.client(9);
         for _ in 0..20 {
             bed.later(100);
@@ -173,7 +173,7 @@ fn a_client_that_dies_is_noticed_by_its_heart() {
     assert_eq!(end, PageEnd::Died);
     assert!(bed.now > silent_since + Duration::from_secs(4));
     server.reopen(bed.now).expect("inside");
-    // It was only asleep, and finds its place taken.
+    // It was only asleep, and finds another client there.
     let mut next = bed.client(2);
     bed.link(&mut server, &mut next).expect("a link");
     assert!(matches!(client.step(bed.now), Ok(ClientStep::Over(PageEnd::Died))));
@@ -201,7 +201,7 @@ fn a_client_that_claims_and_dies_keeps_the_next_out_for_a_while_only() {
 }
 
 #[test]
-fn a_client_that_does_not_wait_for_the_answer_keeps_nobody_out() {
+fn dropping_an_unfinished_handshake_releases_its_claim() {
     for steps in 0..4 {
         let mut bed = Bed::new();
         let mut server = bed.server(5, false);
@@ -272,7 +272,7 @@ fn two_servers_do_not_share_a_file() {
 }
 
 #[test]
-fn who_is_refused_reads_why() {
+fn a_refused_client_reads_why() {
     let mut bed = Bed::new();
     let mut server = bed.server(5, false);
     bed.serve(&mut server);
@@ -315,7 +315,7 @@ fn files_that_are_too_small_are_refused() {
 }
 
 proptest! {
-    /// Somebody scribbles over page and headers all the time. Nobody panics, and when it stops a new client gets a link.
+    /// Page and headers are overwritten all the time. Neither side panics, and when it stops a new client gets a link.
     #[test]
     fn scribbling_ends_links_and_nothing_else(
         writes in proptest::collection::vec((0usize..5000, proptest::collection::vec(any::<u8>(), 1..9), any::<bool>()), 0..60),
@@ -341,7 +341,7 @@ proptest! {
         let begun = bed.now;
         loop {
             prop_assert!(bed.now < begun + Duration::from_secs(60));
-            // Whatever was scribbled over the first bytes, who knows the length needs only them.
+            // Whatever was scribbled over the first bytes, a client that knows the length needs only them.
             bed.region.write_at(0, b"TMBLPAGE\x01\0\0\0").expect("inside");
             let mut next = ClientHandshake::new(bed.region.clone(), total, hello(), 77, bed.now).expect("a handshake");
             if bed.link(&mut server, &mut next).is_some() {
@@ -369,8 +369,8 @@ fn a_file_that_is_truncated_is_told_to_both_sides() {
     let mut client = bed.client(2);
     client.step(now).expect("the file is there");
     std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(0)).expect("truncated");
-    // Whoever touches it first notices; from then on both have private memory only.
+    // The first side to touch it notices; from then on both have private memory only.
     let _ = server.step(now);
-    assert!(matches!(server.step(now), Err(PageError::Gone)), "it would serve nobody for ever");
+    assert!(matches!(server.step(now), Err(PageError::Gone)), "no client could ever come");
     assert!(matches!(client.step(now), Err(PageError::Gone)));
 }

@@ -16,7 +16,7 @@ fn epoch(number: u32) -> Epoch {
     Epoch::new(number).expect("not zero")
 }
 
-/// A ring's memory, and who reads it.
+/// A ring's memory, and its reader.
 fn ring() -> (Extent, Consumer) {
     let end = Extent::whole(Region::heap(SLOTS as usize * LINE_BYTES));
     let consumer = Consumer::at(&end, 0, SLOTS, epoch(EPOCH)).expect("a ring");
@@ -103,7 +103,7 @@ fn nothing_of_an_earlier_life_is_a_message() {
 }
 
 #[test]
-fn who_sends_more_than_there_are_slots_is_found_out() {
+fn a_ring_overrun_is_detected() {
     let (end, mut consumer) = ring();
     let mut producer = producer(&end, EPOCH);
     (0..=SLOTS).for_each(|id| producer.push(&message(id)));
@@ -120,7 +120,7 @@ fn a_slot_that_is_rewritten_while_it_is_read_gives_some_mix_and_nothing_else() {
         let (stop, kinds) = (&stop, &kinds);
         let lines = LinesMut::new(end.region(), 0, SLOTS as usize).expect("lines");
         scope.spawn(move || {
-            // Whole laps of the two in turn, without waiting for anybody: each stamp comes by again and again.
+            // Whole laps of the two in turn, without waiting: each stamp comes by again and again.
             while !stop.load(Relaxed) {
                 for lap in 1..4u64 {
                     let message = &kinds[lap as usize % 2];

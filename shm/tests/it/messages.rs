@@ -38,7 +38,7 @@ fn welcome() -> Welcome {
     }
 }
 
-/// Byte by byte, as docs/formats/link.md has it, so that nobody changes the format by mistake.
+/// Byte by byte, as docs/formats/link.md has it, so that no change of the format goes unnoticed.
 #[test]
 fn a_hello_is_laid_out_as_the_format_says() {
     let mut expected = Vec::new();

@@ -48,6 +48,6 @@ fn each_request_is_answered_once_over_many_laps() {
 }
 
 #[test]
-fn nobody_sleeps_for_ever_where_few_switches_have_to_meet() {
+fn no_sleeper_is_left_within_few_context_switches() {
     shuttle::check_pct(|| out_of_order(2, 20), RUNS, 3);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tombolo_shm::doorbell::Outcome;
+use tombolo_shm::doorbell::WakeReason;
 
 use crate::world::{Loom, Side, World, message, sides};
 
@@ -55,7 +55,7 @@ fn a_slot_is_written_again_only_when_it_was_read() {
 }
 
 #[test]
-fn who_goes_to_sleep_is_woken() {
+fn a_sleeping_consumer_is_woken() {
     every_interleaving(3, || {
         let [mut client, mut server] = sides::<Loom>(2);
         let end = Loom::spawn(move || {
@@ -86,7 +86,7 @@ fn a_ring_in_vain_takes_nothing_from_the_next_sleep() {
 }
 
 #[test]
-fn two_threads_that_ring_leave_nobody_asleep() {
+fn two_ringing_threads_leave_no_sleeper() {
     every_interleaving(2, || {
         let [client, mut server] = sides::<Loom>(2);
         let Side { mut producer, ringer, .. } = client;
@@ -113,7 +113,7 @@ fn a_nudge_ends_a_sleep_or_the_next_one() {
             tells.store(1, Relaxed);
             nudger.nudge();
         });
-        assert_eq!(server.sleeper.wait(None, &server.consumer), Outcome::Nudged);
+        assert_eq!(server.sleeper.wait(None, &server.consumer), WakeReason::Nudged);
         assert_eq!(told.load(Relaxed), 1);
         end();
     });

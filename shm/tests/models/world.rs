@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_shm::cells::{Cells, CellsMut, DoorbellWordMut};
-use tombolo_shm::doorbell::{Mode, Outcome, Ringer, Sleeper};
+use tombolo_shm::doorbell::{Mode, Ringer, Sleeper, WakeReason};
 use tombolo_shm::link::Epoch;
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
@@ -30,7 +30,7 @@ pub struct Side<W: World> {
 /// Both sides of a link with that many slots, neither of which looks before it sleeps.
 pub fn sides<W: World>(slots: usize) -> [Side<W>; 2] {
     let lines = [W::lines(slots), W::lines(slots)];
-    let asleep = [W::word(), W::word()];
+    let notify_flag = [W::word(), W::word()];
     let doorbells = [W::word(), W::word()];
     let side = |own: usize| {
         let peer = 1 - own;
@@ -40,8 +40,8 @@ pub fn sides<W: World>(slots: usize) -> [Side<W>; 2] {
         Side {
             producer: Producer::new(lines[own].clone(), epoch),
             consumer: Consumer::new(lines[peer].clone(), epoch),
-            ringer: Arc::new(Ringer::new(Some(asleep[peer].clone()), doorbells[own].clone())),
-            sleeper: Sleeper::new(Mode::Event, asleep[own].clone(), doorbell, nudged, napping),
+            ringer: Arc::new(Ringer::new(Some(notify_flag[peer].clone()), doorbells[own].clone())),
+            sleeper: Sleeper::new(Mode::Event, notify_flag[own].clone(), doorbell, nudged, napping),
         }
     };
     [side(0), side(1)]
@@ -61,7 +61,7 @@ impl<W: World> Side<W> {
                 assert_eq!(found, message(found.id), "torn");
                 return found.id;
             }
-            assert_eq!(self.sleeper.wait(None, &self.consumer), Outcome::Ready);
+            assert_eq!(self.sleeper.wait(None, &self.consumer), WakeReason::Ready);
         }
     }
 }
@@ -110,7 +110,7 @@ macro_rules! world {
                 }
             }
 
-            /// The kernel keeps a lock around the look at the word and the falling asleep, and takes it to wake.
+            /// The kernel keeps a lock from the look at the word until the thread sleeps, and takes it to wake.
             #[derive(Clone)]
             pub struct Word(Arc<(AtomicU32, Mutex<()>, Condvar)>);
 

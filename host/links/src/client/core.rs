@@ -23,7 +23,7 @@ use super::queued_request::{QueuedRequest, Stage};
 use super::receiver::Parker;
 use super::reply::RawReply;
 use super::wakes::{Wakes, wake};
-use crate::end::{End, Outcome};
+use crate::end::{End, EndState};
 use crate::forwarding::RegionForwarder;
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::lock;
@@ -38,7 +38,7 @@ pub(super) struct Core {
     pub(super) bases: BaseTable,
     /// Memory of further domains that the server knows, if it takes any.
     pub(super) forwarder: OnceLock<Arc<RegionForwarder>>,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: EndState,
     pub(super) ids: Ids,
     pub(super) spare: Arc<FreeList<Buffer>>,
     pub(super) counters: Counters,
@@ -82,7 +82,7 @@ impl Core {
             peer: ends.peer.clone(),
             bases: BaseTable::of_link(ends),
             forwarder: OnceLock::new(),
-            outcome: Outcome::default(),
+            outcome: EndState::default(),
             ids: Ids::new(layout.slots()),
             spare: spare_buffers(layout.slots() as usize),
             counters: Counters::default(),

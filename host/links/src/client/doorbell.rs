@@ -5,14 +5,14 @@ use std::sync::atomic::fence;
 use std::time::Duration;
 
 use tombolo_mem::{OutOfBounds, Word, WordMut};
-use tombolo_shm::link::{ASLEEP_OFFSET, DOORBELL_OFFSET, DoorbellKind, Ends};
+use tombolo_shm::link::{DOORBELL_OFFSET, DoorbellKind, Ends, NOTIFY_FLAG_OFFSET};
 use tombolo_sys::futex::{self, Woken};
 
 /// Says to the server whether this side sleeps. Unlike [`Sleeper`](tombolo_shm::doorbell::Sleeper) it does not sleep itself: any
 /// thread may set the flag, while another one sleeps.
 #[derive(Debug)]
 pub(super) struct NotifyFlag {
-    asleep: Option<WordMut>,
+    notify_flag: Option<WordMut>,
     /// The flag's value: odd while armed, and another number each time. The server rings once for each.
     number: u32,
     is_armed: bool,
@@ -20,11 +20,13 @@ pub(super) struct NotifyFlag {
 
 impl NotifyFlag {
     pub(super) fn new(ends: &Ends) -> Result<Self, OutOfBounds> {
-        let asleep = match ends.doorbell {
-            DoorbellKind::Futex => Some(WordMut::new(ends.own.region(), ends.own.place(ASLEEP_OFFSET, 4)?)?),
+        let notify_flag = match ends.doorbell {
+            DoorbellKind::Futex => {
+                Some(WordMut::new(ends.own.region(), ends.own.place(NOTIFY_FLAG_OFFSET, 4)?)?)
+            }
             DoorbellKind::Silent => None,
         };
-        Ok(Self { asleep, number: 0, is_armed: false })
+        Ok(Self { notify_flag, number: 0, is_armed: false })
     }
 
     pub(super) fn is_armed(&self) -> bool {
@@ -34,18 +36,18 @@ impl NotifyFlag {
     /// From now on the server rings when it answers. What it answered before is to be looked for once more after this.
     pub(super) fn arm(&mut self) {
         self.is_armed = true;
-        let Some(asleep) = &self.asleep else { return };
+        let Some(notify_flag) = &self.notify_flag else { return };
         self.number = self.number.wrapping_add(1) | 1;
-        asleep.store(self.number, Release);
+        notify_flag.store(self.number, Release);
         fence(SeqCst);
     }
 
     /// It need not ring any more.
     pub(super) fn disarm(&mut self) {
         self.is_armed = false;
-        if let Some(asleep) = &self.asleep {
+        if let Some(notify_flag) = &self.notify_flag {
             self.number = self.number.wrapping_add(1);
-            asleep.store(self.number, Relaxed);
+            notify_flag.store(self.number, Relaxed);
         }
     }
 }

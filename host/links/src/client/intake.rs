@@ -6,7 +6,7 @@
 //! their completion slots, and stops when its own is among them. While another thread leads, a caller looks at its completion slot instead.
 //!
 //! Calls that no thread polls are *registered*: a waker lies in the completion slot, and [`Core::waiting`] counts them. For them the server
-//! has to ring. *Armed* means that the notify flag (`asleep` in our header) is set, and that the ring was looked at once more after that.
+//! has to ring. *Armed* means that the notify flag in our header is set, and that the ring was looked at once more after that.
 //! The receiver thread then sleeps on the server's doorbell, and stays there: arming need not wake it, but for the first time after
 //! a second without registered calls.
 //!
@@ -24,7 +24,7 @@
 //!
 //! 1. A leader that leaves looks at `waiting`. If calls are registered it arms, and looks at the ring after that; what it finds it
 //!    takes out and starts again. So a message that came before the line was armed is found, and for one that comes after it the
-//!    server rings: the server looks at `asleep` after it has stored the message, with a full fence on either side (docs/decisions/shm-rings.md).
+//!    server rings: the server looks at the notify flag after it has stored the message, with a full fence on either side (docs/decisions/shm-rings.md).
 //! 2. It gives the lead up, and then looks at `waiting` again: a caller first registers and then tries to become leader, with a full
 //!    fence in between on either side. So either the leader sees the registration, or the caller becomes leader and arms.
 //! 3. A doorbell ring wakes once, and the next one needs arming anew, with another number. The thread that sleeps on the doorbell reads its

@@ -13,7 +13,7 @@ use tombolo_shm::ring::{Message, Prefetch, Producer};
 use super::common::Common;
 use super::counters::{Counters, Counts};
 use super::service::Session;
-use crate::end::{End, Outcome, ProtocolError};
+use crate::end::{End, EndState, ProtocolError};
 use crate::forwarding::ForwardedRegions;
 use tombolo_host_runtime::lock;
 
@@ -25,7 +25,7 @@ const LINES_AHEAD: usize = 2;
 pub(super) struct Link {
     pub(super) label: Arc<str>,
     pub(super) session: Arc<dyn Session>,
-    pub(super) outcome: Arc<Outcome>,
+    pub(super) outcome: Arc<EndState>,
     pub(super) bases: BaseTable,
     /// Regions that the client has forwarded, if it may.
     pub(super) forwarded_regions: OnceLock<Arc<ForwardedRegions>>,

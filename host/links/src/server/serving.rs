@@ -16,7 +16,7 @@ use super::counters::Counts;
 use super::link::Link;
 use super::service::{Peer, Refusal, Service, Session};
 use super::worker::Worker;
-use crate::end::{End, Outcome};
+use crate::end::{End, EndState};
 use tombolo_host_runtime::lock;
 
 /// Serves links, each with a thread of its own. Any thread may use it.
@@ -114,7 +114,7 @@ impl Server {
 #[derive(Debug)]
 pub struct LinkHandle {
     pub(super) link: Weak<Link>,
-    outcome: Arc<Outcome>,
+    outcome: Arc<EndState>,
     thread: Option<JoinHandle<()>>,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tombolo_shm::doorbell::{Mode, Outcome, PollBackoff, Sleeper};
+use tombolo_shm::doorbell::{Mode, PollBackoff, Sleeper, WakeReason};
 use tombolo_shm::link::FRAME_BYTES;
 use tombolo_shm::ring::{Consumer, Message};
 
@@ -103,7 +103,7 @@ impl Worker {
         if self.link.peer.region().is_poisoned() {
             return Err(ProtocolError::MemoryGone);
         }
-        if outcome != Outcome::Ready {
+        if outcome != WakeReason::Ready {
             self.consumer.check()?;
         }
         Ok(())

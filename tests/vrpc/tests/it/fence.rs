@@ -237,11 +237,11 @@ fn who_was_welcomed_to_memory_and_did_not_come_may_ask_again() {
     let region = file::open(&dir.path().join("memory")).expect("memory");
     let total = length_of(&region).expect("a page");
     for round in 1..=2 {
-        let mut seat = ClientHandshake::new(region.clone(), total, hello.clone(), round, Instant::now())
-            .expect("a seat");
+        let mut handshake = ClientHandshake::new(region.clone(), total, hello.clone(), round, Instant::now())
+            .expect("a handshake");
         until("it is welcomed", || {
             let is_welcome = watch.events().len() >= round as usize;
-            let step = (!is_welcome).then(|| seat.step(Instant::now()).expect("the page"));
+            let step = (!is_welcome).then(|| handshake.step(Instant::now()).expect("the page"));
             assert!(!matches!(step, Some(ClientStep::Refused(_))), "{step:?}");
             is_welcome
         });
