@@ -9,35 +9,32 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the report is what the program is for")]
 
+mod args;
+mod failure;
 mod links;
 mod nfs;
+mod process;
 
 use std::process::ExitCode;
 
+use args::{Command, USAGE};
+
 fn main() -> ExitCode {
-    let words = || std::env::args().skip(1);
-    let outcome = if let Some(command) = links::args::Command::read(words()) {
-        match &command {
-            links::args::Command::Run(args) => links::run(args).map(|report| println!("{report}")),
-            links::args::Command::Client(args) => links::client::work(args),
-        }
-        .map_err(|failure| failure.to_string())
-    } else if let Some(command) = nfs::args::Command::read(words()) {
-        match &command {
-            nfs::args::Command::Kill(args) => {
-                println!("seed {}", args.seed);
-                nfs::run(args)
-            }
-            nfs::args::Command::Trace(args) => nfs::trace::run(args),
-        }
-        .map(|report| println!("{report}"))
-        .map_err(|failure| failure.to_string())
-    } else {
-        eprintln!("{}\n{}", nfs::args::USAGE, links::args::USAGE);
+    let Some(command) = Command::read(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
+    let outcome = match &command {
+        Command::Nfs(args) => nfs::run(args),
+        Command::Trace(args) => nfs::trace::run(args),
+        Command::Links(args) => links::run(args),
+        Command::Client(args) => links::client::work(args),
+    };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(report) => {
+            println!("{report}");
+            ExitCode::SUCCESS
+        }
         Err(failure) => {
             eprintln!("FAILED: {failure}");
             ExitCode::FAILURE

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use crate::failure::{Failure, Result};
 use crate::links::doer::{BLOCK_BYTES, BLOCKS, LOG, block};
-use crate::links::failure::{Failure, Result};
 use crate::links::model::{Action, Model};
 use crate::links::records;
 

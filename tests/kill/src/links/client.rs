@@ -6,20 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::links::args::ClientArgs;
+use crate::args::{ClientArgs, rng};
+use crate::failure::{Failure, Result, refused};
 use crate::links::doer::{self, Doer};
-use crate::links::failure::{Failure, Result};
 use crate::links::log::{History, Log};
 use crate::links::model::Action;
-use crate::links::random::Random;
 use crate::links::records::record;
-use crate::links::server::PATIENCE;
+use crate::process::PATIENCE;
 
 /// Works until nobody holds the other end of its input.
-pub fn work(args: &ClientArgs) -> Result<()> {
+pub fn work(args: &ClientArgs) -> Result<String> {
     let History { mut model, mut number, .. } = History::read(&args.log)?;
     let mut log = Log::open(&args.log)?;
-    let mut random = Random::new(args.seed, number);
+    let mut random = rng(args.seed, number);
     let mut perform = begin(args)?;
     let enough = Arc::new(AtomicBool::new(false));
     let told = enough.clone();
@@ -34,7 +33,7 @@ pub fn work(args: &ClientArgs) -> Result<()> {
         log.asked(number, action)?;
         let count = match perform(action) {
             Ok(count) => count,
-            Err(why) => return Err(Failure::Refused { number, doing: action.to_string(), why }),
+            Err(why) => return refused(format!("operation {number}, {action}"), why),
         };
         log.answered(number, count)?;
         model.apply(action, count);
@@ -44,7 +43,7 @@ pub fn work(args: &ClientArgs) -> Result<()> {
             rest = Some(Action::Append(which, from + count));
         }
     }
-    Ok(())
+    Ok(format!("{number} requests so far"))
 }
 
 /// A session begins only where there is a server: the harness may just have killed it.

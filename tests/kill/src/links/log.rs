@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use crate::links::failure::{Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::links::model::{Action, Model};
 
 /// The log of one client after the other.

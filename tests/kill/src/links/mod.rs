@@ -1,29 +1,26 @@
 //! The harness: one disturbance after the other.
 
-pub mod args;
 pub mod check;
 pub mod client;
 mod doer;
-mod failure;
 pub mod log;
 pub mod model;
-mod random;
 mod records;
-mod server;
+mod site;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::links::args::RunArgs;
+use crate::args::{Args, rng};
+use crate::failure::{Failure, Result, wrong};
 use crate::links::check::check;
-use crate::links::failure::{Failure, Result};
 use crate::links::log::History;
-use crate::links::random::Random;
-use crate::links::server::{Home, PATIENCE, Server, pause};
+use crate::links::site::{Site, wait_until_free};
+use crate::process::{PATIENCE, Process};
 
 /// Nobody is stopped for longer.
 const PAUSE_MAX_MS: u64 = 300;
@@ -32,68 +29,61 @@ const PAUSE_MAX_MS: u64 = 300;
 const REQUESTS_MAX: u64 = 40;
 
 /// Runs it all, and says what it was.
-pub fn run(args: &RunArgs) -> Result<String> {
+pub fn run(args: &Args) -> Result<String> {
     println!("seed {}, {:?}", args.seed, args.way);
-    let mut folder = tempfile::Builder::new().prefix("tombolo-chaos.").tempdir_in(&args.place)?;
-    let home = Home::new(folder.path(), args)?;
-    let done = disturb(&home, args);
+    let mut site = Site::new(args)?;
+    let done = disturb(&site, args);
     if done.is_err() {
-        home.unmount().ok();
-        folder.disable_cleanup(true);
-        println!("what is left is in {}", folder.path().display());
+        site.unmount().ok();
+        site.home.keep();
     }
     done
 }
 
-/// A client that runs.
-struct Worker {
-    child: Child,
-}
-
 /// How far the log is.
 struct Progress {
-    log: std::path::PathBuf,
+    log: PathBuf,
     lines: usize,
 }
 
-fn disturb(home: &Home, args: &RunArgs) -> Result<String> {
-    let mut random = Random::new(args.seed, u64::MAX);
-    let mut server = home.serve()?;
-    home.mount()?;
-    let mut worker = Worker::start(home, args.seed)?;
-    let mut progress = Progress { log: home.path.join("log"), lines: 0 };
+fn disturb(site: &Site, args: &Args) -> Result<String> {
+    let mut random = rng(args.seed, u64::MAX);
+    let mut server = site.serve()?;
+    site.mount()?;
+    let mut worker = client(site, args.seed)?;
+    let mut progress = Progress { log: site.home.path("asked"), lines: 0 };
     let mut done = BTreeMap::<&str, u64>::new();
     for _ in 0..args.rounds {
-        progress.wait_for(1 + random.below(REQUESTS_MAX), &mut worker)?;
-        thread::sleep(Duration::from_micros(random.below(2000)));
-        let what = match random.below(10) {
+        progress.wait_for(1 + random.u64(..REQUESTS_MAX), &mut worker)?;
+        thread::sleep(Duration::from_micros(random.u64(..2000)));
+        let what = match random.u64(..10) {
             0..=4 => {
                 server.kill()?;
-                server = home.serve()?;
+                server = site.serve()?;
                 "server killed"
             }
             5 | 6 => {
-                server.pause(Duration::from_millis(random.below(PAUSE_MAX_MS)))?;
+                server.pause(Duration::from_millis(random.u64(..PAUSE_MAX_MS)))?;
                 "server stopped"
             }
             7 => {
-                pause(&worker.child, Duration::from_millis(random.below(PAUSE_MAX_MS)))?;
+                worker.pause(Duration::from_millis(random.u64(..PAUSE_MAX_MS)))?;
                 "client stopped"
             }
             _ => {
                 worker.kill()?;
-                worker = Worker::start(home, args.seed)?;
+                worker = client(site, args.seed)?;
                 "client killed"
             }
         };
         *done.entry(what).or_default() += 1;
     }
-    progress.wait_for(1 + random.below(REQUESTS_MAX), &mut worker)?;
-    worker.stop()?;
-    home.unmount()?;
-    leave(home, server)?;
+    progress.wait_for(1 + random.u64(..REQUESTS_MAX), &mut worker)?;
+    leave_when_told(worker)?;
+    site.unmount()?;
+    leave(site, server)?;
     let history = History::read(&progress.log)?;
-    check(&home.tree(), &history.model)?;
+    check(&site.home.tree(), &history.model)?;
     let done: Vec<String> = done.iter().map(|(what, times)| format!("{what} {times}")).collect();
     Ok(format!(
         "{}: {} requests answered, each once; {} in doubt",
@@ -104,13 +94,13 @@ fn disturb(home: &Home, args: &RunArgs) -> Result<String> {
 }
 
 /// The server ends in order, and nothing is left of any link.
-fn leave(home: &Home, server: Server) -> Result<()> {
-    server.wait_until_free()?;
-    home.run(&["links"])?;
+fn leave(site: &Site, server: Process) -> Result<()> {
+    wait_until_free(&server)?;
+    site.home.run(&["links"])?;
     server.stop()?;
-    let left = files_below(&home.path.join("run"))?;
-    if home.path.join("links").exists() || !left.is_empty() {
-        return Err(Failure::Left(format!("the socket, or of the list of links: {left:?}")));
+    let left = files_below(&site.home.path("run"))?;
+    if site.home.path("links").exists() || !left.is_empty() {
+        return wrong(format!("left over: the socket, or of the list of links: {left:?}"));
     }
     Ok(())
 }
@@ -128,58 +118,32 @@ fn files_below(folder: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-impl Worker {
-    fn start(home: &Home, seed: u64) -> Result<Self> {
-        let said = File::options().create(true).append(true).open(home.path.join("said"))?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("client").arg(home.path.join("log")).arg(home.at());
-        command.arg(if home.is_mount() { "mount" } else { "library" }).arg(seed.to_string());
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(said).spawn()?;
-        Ok(Self { child })
-    }
-
-    fn kill(&mut self) -> Result<()> {
-        self.is_alive()?;
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
-    }
-
-    fn is_alive(&mut self) -> Result<()> {
-        match self.child.try_wait()? {
-            None => Ok(()),
-            Some(status) => Err(Failure::Process(format!("the client ended: {status}"))),
-        }
-    }
-
-    /// Tells it to leave, and waits until it has.
-    fn stop(mut self) -> Result<()> {
-        drop(self.child.stdin.take());
-        let until = Instant::now() + PATIENCE;
-        loop {
-            match self.child.try_wait()? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(Failure::Process(format!("the client ended: {status}"))),
-                None if Instant::now() > until => {
-                    return Err(Failure::Process("the client does not end".into()));
-                }
-                None => thread::sleep(Duration::from_millis(2)),
-            }
-        }
-    }
+fn client(site: &Site, seed: u64) -> Result<Process> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("client").arg(site.home.path("asked")).arg(site.at());
+    command.arg(if site.is_mount() { "mount" } else { "library" }).arg(seed.to_string());
+    Process::start("client", command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(site.home.log()?))
 }
 
-impl Drop for Worker {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.child.kill().and_then(|()| self.child.wait()).ok();
+/// Tells the client to leave, and waits until it has.
+fn leave_when_told(mut client: Process) -> Result<()> {
+    drop(client.child.stdin.take());
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match client.child.try_wait()? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(Failure::Process(format!("the client ended: {status}"))),
+            None if Instant::now() > until => {
+                return Err(Failure::Process("the client does not end".into()));
+            }
+            None => thread::sleep(Duration::from_millis(2)),
         }
     }
 }
 
 impl Progress {
     /// Waits until so many more requests were answered.
-    fn wait_for(&mut self, requests: u64, worker: &mut Worker) -> Result<()> {
+    fn wait_for(&mut self, requests: u64, worker: &mut Process) -> Result<()> {
         let wanted = self.lines + 2 * requests as usize;
         let until = Instant::now() + PATIENCE;
         loop {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::links::random::Random;
+use fastrand::Rng;
 
 /// One operation. Names are numbers that are never used twice, so that nothing but a second run explains a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,17 +111,17 @@ impl Model {
     }
 
     /// What to ask as number `number`.
-    pub fn choose(&self, number: u64, random: &mut Random) -> Action {
-        let some = |random: &mut Random| {
-            let at = random.below(self.names.len() as u64) as usize;
+    pub fn choose(&self, number: u64, random: &mut Rng) -> Action {
+        let some = |random: &mut Rng| {
+            let at = random.usize(..self.names.len());
             self.names.iter().nth(at).map(|(name, is_dir)| (*name, *is_dir))
         };
-        match random.below(10) {
+        match random.u64(..10) {
             0..=2 => Action::Append(number, 0),
             3 => {
                 let doubtful = self.doubtful_blocks();
                 let free: Vec<u64> = (0..BLOCKS).filter(|block| !doubtful.contains(block)).collect();
-                match free.get(random.below(free.len().max(1) as u64) as usize) {
+                match free.get(random.usize(..free.len().max(1))) {
                     Some(block) => Action::Write(*block, number),
                     None => Action::Append(number, 0),
                 }

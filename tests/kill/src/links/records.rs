@@ -1,6 +1,6 @@
 //! The log in the tree: a file that one writer appends records to.
 
-use crate::links::failure::{Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::links::model::{Action, Model};
 
 /// The record of a number: it begins with the only `R`, and ends with the only end of line.

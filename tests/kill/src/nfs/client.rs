@@ -1,28 +1,21 @@
 //! A raw client: when its connection breaks, it sends the very same bytes over the next one, until they are answered.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_wire_nfs3::{Call, PROGRAM, VERSION, mount};
-use tombolo_wire_rpc::{Accepted, AuthSys, CallHeader, Credential, Gids, Mark, ReplyHeader, Xid};
-use tombolo_wire_xdr::{Decode, Decoder, Encoder};
+use fastrand::Rng;
+use tombolo_nfs_tests::client::{Caller, Message, Stream};
+use tombolo_wire_nfs3::{Call, mount};
+use tombolo_wire_rpc::{Accepted, ReplyHeader};
+use tombolo_wire_xdr::{Decode, Decoder};
 
-use crate::nfs::failure::{Failure, Result, wrong};
-use crate::nfs::random::Random;
+use crate::failure::{Failure, Result, wrong};
 
 /// How long a call is repeated. The server is down for a fraction of a second.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(5);
-
-/// A call as it goes over the wire, mark and all.
-#[derive(Clone, Debug)]
-pub struct Message {
-    /// Names it. It stays the same however often it is sent.
-    pub xid: Xid,
-    bytes: Vec<u8>,
-}
 
 /// A reply.
 #[derive(Debug)]
@@ -62,9 +55,9 @@ pub enum Manners {
 #[derive(Debug)]
 pub struct Client {
     server: SocketAddr,
-    stream: Option<TcpStream>,
+    stream: Option<Stream>,
     next_xid: u32,
-    random: Random,
+    random: Rng,
     manners: Manners,
     /// Calls that were sent more than once because a connection broke.
     pub resent: u64,
@@ -76,42 +69,24 @@ pub struct Client {
 
 impl Client {
     /// Not connected yet.
-    pub fn new(server: SocketAddr, mut random: Random, manners: Manners) -> Self {
-        let next_xid = random.next() as u32;
+    pub fn new(server: SocketAddr, mut random: Rng, manners: Manners) -> Self {
+        let next_xid = random.u64(..) as u32;
         Self { server, stream: None, next_xid, random, manners, resent: 0, doubled: 0, answered: 0 }
     }
 
     /// Makes a call of the NFS program; `data` is what a WRITE writes.
     pub fn nfs(&mut self, call: &Call<'_>, data: &[u8]) -> Message {
-        let head = |xid| CallHeader::new(xid, PROGRAM, VERSION, call.procedure() as u32, superuser());
-        self.message(head, |xdr| {
-            xdr.value(call).fixed(data);
-        })
+        Message::nfs(self.fresh_xid(), &Caller::ROOT, call, data)
     }
 
     /// Makes a call of the MOUNT program.
     pub fn mount(&mut self, call: &mount::Call<'_>) -> Message {
-        let head =
-            |xid| CallHeader::new(xid, mount::PROGRAM, mount::VERSION, call.procedure() as u32, superuser());
-        self.message(head, |xdr| {
-            xdr.value(call);
-        })
+        Message::mount(self.fresh_xid(), &Caller::ROOT, call)
     }
 
-    fn message(
-        &mut self,
-        head: impl FnOnce(Xid) -> CallHeader<'static>,
-        arguments: impl FnOnce(&mut Encoder<'_>),
-    ) -> Message {
+    fn fresh_xid(&mut self) -> u32 {
         self.next_xid = self.next_xid.wrapping_add(1);
-        let xid = Xid(self.next_xid);
-        let mut bytes = vec![0; Mark::BYTES];
-        let mut xdr = Encoder::new(&mut bytes);
-        xdr.value(&head(xid));
-        arguments(&mut xdr);
-        let mark = Mark::whole(bytes.len() - Mark::BYTES).expect("calls are small").to_bytes();
-        bytes[..Mark::BYTES].copy_from_slice(&mark);
-        Message { xid, bytes }
+        self.next_xid
     }
 
     /// Sends a call until it is answered.
@@ -138,24 +113,24 @@ impl Client {
     fn attempt(&mut self, message: &Message, sends: &mut u32) -> Result<Vec<u8>> {
         let stream = match self.stream.take() {
             Some(stream) => stream,
-            None => connected(self.server)?,
+            None => Stream::connect(self.server)?,
         };
         let stream = self.stream.insert(stream);
         *sends += 1;
-        stream.write_all(&message.bytes)?;
+        stream.send(&message.to_bytes())?;
         if self.manners == Manners::Plain {
             return received(stream, message.xid);
         }
-        if self.random.once_in(100) {
-            thread::sleep(Duration::from_micros(self.random.below(300) as u64));
+        if self.random.usize(..100) == 0 {
+            thread::sleep(Duration::from_micros(self.random.u64(..300)));
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "broken by the test").into());
         }
         // What was sent before may still be under way; a second one certainly is.
-        if !self.random.once_in(if *sends > 1 { 3 } else { 50 }) {
+        if self.random.usize(..if *sends > 1 { 3 } else { 50 }) != 0 {
             return received(stream, message.xid);
         }
         self.doubled += 1;
-        stream.write_all(&message.bytes)?;
+        stream.send(&message.to_bytes())?;
         let replies = [received(stream, message.xid)?, received(stream, message.xid)?];
         let [first, second] = [status(&replies[0])?, status(&replies[1])?];
         if first != second {
@@ -166,34 +141,11 @@ impl Client {
     }
 }
 
-fn superuser() -> Credential<'static> {
-    let gids = Gids::new(&[]).unwrap_or_default();
-    Credential::Sys(AuthSys { stamp: 0, machine: b"crash", uid: 0, gid: 0, gids })
-}
-
-fn connected(server: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(server)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(stream)
-}
-
 /// The next reply to a call. Replies to what was given up meanwhile are passed over.
-fn received(stream: &mut TcpStream, xid: Xid) -> Result<Vec<u8>> {
+fn received(stream: &mut Stream, xid: u32) -> Result<Vec<u8>> {
     loop {
-        let mut record = Vec::new();
-        loop {
-            let mut mark = [0; Mark::BYTES];
-            stream.read_exact(&mut mark)?;
-            let mark = Mark::from_bytes(mark);
-            let from = record.len();
-            record.resize(from + mark.len_bytes as usize, 0);
-            stream.read_exact(&mut record[from..])?;
-            if mark.last {
-                break;
-            }
-        }
-        if Decoder::new(&record).u32()? == xid.0 {
+        let record = stream.receive()?.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+        if Decoder::new(&record).u32()? == xid {
             return Ok(record);
         }
     }

@@ -1,10 +1,7 @@
-//! `kill`: clients work, the server is killed at random moments and started again, and in the end all must be as was acknowledged.
+//! `nfs`: clients work, the server is killed at random moments and started again, and in the end all must be as was acknowledged.
 
-pub mod args;
 pub mod client;
-mod failure;
 mod probe;
-mod random;
 mod server;
 pub mod trace;
 pub mod tree;
@@ -18,41 +15,38 @@ use std::time::{Duration, Instant};
 use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
 use tombolo_wire_nfs3::{FileHandleBuf, Reply};
 
-use crate::nfs::args::KillArgs;
+use crate::args::{Args, rng};
+use crate::failure::{Failure, Result, wrong};
 use crate::nfs::client::{Client, Manners};
-use crate::nfs::failure::{Failure, Result, wrong};
 use crate::nfs::probe::Probe;
-use crate::nfs::random::Random;
 use crate::nfs::server::Server;
 use crate::nfs::worker::Worker;
+use fastrand::Rng;
 
 /// The longest that a server lives, and the longest that there is none.
-const LIFE_MAX_MS: usize = 250;
-const DEATH_MAX_MS: usize = 30;
+const LIFE_MAX_MS: u64 = 250;
+const DEATH_MAX_MS: u64 = 30;
 
 /// Runs it, and says what happened.
-pub fn run(args: &KillArgs) -> Result<String> {
-    let mut server = Server::new(&args.server, &args.place)?;
+pub fn run(args: &Args) -> Result<String> {
+    println!("seed {}", args.seed);
+    let mut server = Server::new(&args.program, &args.place)?;
     let outcome = rounds(args, &mut server);
     if outcome.is_err() {
-        eprintln!(
-            "the server's last words:\n{}\nthe tree and the log are kept in {}",
-            server.log_end(),
-            server.keep().display()
-        );
+        server.home.keep();
     }
     outcome
 }
 
-fn rounds(args: &KillArgs, server: &mut Server) -> Result<String> {
+fn rounds(args: &Args, server: &mut Server) -> Result<String> {
     let began = Instant::now();
-    let mut random = Random::new(args.seed, 0);
+    let mut random = rng(args.seed, 0);
     server.start(&[])?;
-    let mut client = Client::new(server.address(), Random::new(args.seed, 1), Manners::Plain);
+    let mut client = Client::new(server.address(), rng(args.seed, 1), Manners::Plain);
     let root = root(&mut client)?;
     let mut workers = Vec::new();
     for number in 0..args.clients {
-        let random = |stream| Random::new(args.seed, (2 * number + stream) as u64);
+        let random = |stream| rng(args.seed, (2 * number + stream) as u64);
         let client = Client::new(server.address(), random(2), Manners::Rude);
         workers.push(Worker::new(number, root.as_handle(), client, random(3))?);
     }
@@ -98,20 +92,20 @@ fn rounds(args: &KillArgs, server: &mut Server) -> Result<String> {
 }
 
 fn kill_again_and_again(
-    args: &KillArgs,
+    args: &Args,
     server: &mut Server,
-    random: &mut Random,
+    random: &mut Rng,
     probe: &mut Probe,
     stop: &AtomicBool,
 ) -> Result<()> {
     for _ in 0..args.rounds {
         probe.is_another()?;
-        thread::sleep(Duration::from_millis(random.below(LIFE_MAX_MS) as u64));
+        thread::sleep(Duration::from_millis(random.u64(..LIFE_MAX_MS)));
         if stop.load(Ordering::Relaxed) {
             break;
         }
         server.kill()?;
-        thread::sleep(Duration::from_millis(random.below(DEATH_MAX_MS) as u64));
+        thread::sleep(Duration::from_millis(random.u64(..DEATH_MAX_MS)));
         server.start(&[])?;
     }
     Ok(())
@@ -128,7 +122,7 @@ pub fn root(client: &mut Client) -> Result<FileHandleBuf> {
     }
 }
 
-fn summary(args: &KillArgs, workers: &[Worker], took: Duration) -> Result<String> {
+fn summary(args: &Args, workers: &[Worker], took: Duration) -> Result<String> {
     let sum = |count: fn(&Worker) -> u64| workers.iter().map(count).sum::<u64>();
     let answered = sum(|worker| worker.client().answered);
     let resent = sum(|worker| worker.client().resent);

@@ -5,8 +5,8 @@ use tombolo_wire_nfs3::args::{CreateArgs, CreateHow, DirOpArgs, StableHow, Write
 use tombolo_wire_nfs3::results::{CreateReply, WriteReply};
 use tombolo_wire_nfs3::{Call, Data, FileHandle, FileHandleBuf, Reply, Sattr3, WriteVerifier};
 
+use crate::failure::{Failure, Result, refused, wrong};
 use crate::nfs::client::Client;
-use crate::nfs::failure::{Failure, Result, wrong};
 
 /// Asks each process for its verifier, and remembers all.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Probe {
         let call = self.client.nfs(&Call::Write(args), &bytes);
         match self.client.exchange(&call)?.results::<WriteReply>()? {
             Reply::Ok(ok) => Ok(ok.verifier),
-            Reply::Failed(status, _) => Err(Failure::Refused { doing: "WRITE".into(), status }),
+            Reply::Failed(status, _) => refused("WRITE", status),
         }
     }
 }

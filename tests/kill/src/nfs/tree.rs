@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::nfs::failure::{Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::nfs::worker::{Entry, Worker};
 
 /// Compares a worker's part of the tree.

@@ -12,8 +12,8 @@ use tombolo_wire_nfs3::{
 };
 
 use super::Wanted;
+use crate::failure::{Failure, Result, refused};
 use crate::nfs::client::{Answer, Client};
-use crate::nfs::failure::{Failure, Result};
 
 /// A call that was answered.
 #[derive(Clone, Copy, Debug)]
@@ -188,7 +188,7 @@ impl Calls {
                 let handle = made.object.map(FileHandle::to_owned);
                 handle.ok_or_else(|| Failure::Wrong(format!("{what} gives no handle")))
             }
-            Reply::Failed(status, _) => Err(Failure::Refused { doing: what.into(), status }),
+            Reply::Failed(status, _) => refused(what, status),
         }
     }
 
@@ -213,6 +213,6 @@ fn at<'a>(dir: FileHandle<'a>, name: &'a str) -> DirOpArgs<'a> {
 fn done<T, F>(what: &str, reply: &Reply<T, F, Status>) -> Result<()> {
     match reply.status() {
         None => Ok(()),
-        Some(&status) => Err(Failure::Refused { doing: what.into(), status }),
+        Some(&status) => refused(what, status),
     }
 }

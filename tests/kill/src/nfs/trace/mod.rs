@@ -8,10 +8,9 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::nfs::args::TraceArgs;
+use crate::args::{Args, rng};
+use crate::failure::{Failure, Result};
 use crate::nfs::client::{Client, Manners};
-use crate::nfs::failure::{Failure, Result};
-use crate::nfs::random::Random;
 use crate::nfs::server::Server;
 use calls::{Calls, Made};
 use strace::{Event, Sync, SyncKind};
@@ -30,14 +29,14 @@ pub enum Wanted {
 }
 
 /// Runs it, and says what was seen.
-pub fn run(args: &TraceArgs) -> Result<String> {
+pub fn run(args: &Args) -> Result<String> {
     on_a_disk(args)?;
-    let mut server = Server::new(&args.server, &args.place)?;
-    let trace = server.file("trace");
+    let mut server = Server::new(&args.program, &args.place)?;
+    let trace = server.home.path("trace");
     let file = trace.to_string_lossy();
     // With -D the tracer is the child: what we start, and stop, is the server.
     server.start(&["strace", "-D", "-f", "-yy", "-q", "-s", "0", "-e", strace::CALLS, "-o", &file])?;
-    let mut client = Client::new(server.address(), Random::new(1, 1), Manners::Plain);
+    let mut client = Client::new(server.address(), rng(1, 1), Manners::Plain);
     let root = crate::nfs::root(&mut client)?;
     let mut calls = Calls::new(client, root);
     calls.make_all()?;
@@ -47,17 +46,17 @@ pub fn run(args: &TraceArgs) -> Result<String> {
     let events = strace::events(&text, server.address().port());
     let outcome = judge(calls.made(), &events, &server.tree().to_string_lossy());
     if outcome.is_err() {
-        eprintln!("the trace is kept in {}", server.keep().display());
+        server.home.keep();
     }
     outcome
 }
 
 /// What lies in memory needs no sync, so nothing can be seen there.
-fn on_a_disk(args: &TraceArgs) -> Result<()> {
+fn on_a_disk(args: &Args) -> Result<()> {
     const TMPFS: i64 = 0x0102_1994;
     let place = rustix::fs::statfs(&args.place).map_err(std::io::Error::from)?;
     if place.f_type as i64 == TMPFS {
-        return Err(Failure::Server(format!(
+        return Err(Failure::Process(format!(
             "{} lies in memory: choose --dir on a disk",
             args.place.display()
         )));
@@ -75,7 +74,7 @@ fn finished(trace: &std::path::Path) -> Result<String> {
             return Ok(text);
         }
         if Instant::now() > deadline {
-            return Err(Failure::Server("the trace does not end".into()));
+            return Err(Failure::Process("the trace does not end".into()));
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -86,7 +85,7 @@ fn judge(made: &[Made], events: &[Event], tree: &str) -> Result<String> {
     let replies = events.iter().filter(|event| **event == Event::Reply).count();
     if replies != made.len() {
         let what = format!("{} calls were answered, but {replies} replies are in the trace", made.len());
-        return Err(Failure::Server(what));
+        return Err(Failure::Process(what));
     }
     let mut report = Vec::new();
     let mut unsynced = Vec::new();

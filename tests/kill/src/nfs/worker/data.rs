@@ -6,7 +6,7 @@ use tombolo_wire_nfs3::{Call, Data, Reply, Sattr3, WriteVerifier};
 
 use super::model::Pending;
 use super::{Entry, FileId, Worker};
-use crate::nfs::failure::{Failure, Result, wrong};
+use crate::failure::{Result, refused, wrong};
 
 const OFFSET_LIMIT: usize = 64 << 10;
 const WRITE_LIMIT: usize = 32 << 10;
@@ -15,7 +15,7 @@ const READ_BYTES: u32 = 64 << 10;
 impl Worker {
     /// Does something with a file.
     pub(super) fn use_file(&mut self, dir: usize, name: String, file: FileId) -> Result<()> {
-        match self.random.below(16) {
+        match self.random.usize(..16) {
             0..=3 => self.write(file, StableHow::Unstable),
             4 | 5 => self.write(file, StableHow::FileSync),
             6 => self.write(file, StableHow::DataSync),
@@ -32,9 +32,10 @@ impl Worker {
         if stable != StableHow::Unstable {
             self.commit(file)?;
         }
-        let offset = self.random.below(OFFSET_LIMIT);
-        let len = 1 + self.random.below(WRITE_LIMIT);
-        let bytes = self.random.bytes(len);
+        let offset = self.random.usize(..OFFSET_LIMIT);
+        let len = 1 + self.random.usize(..WRITE_LIMIT);
+        let mut bytes = vec![0; len];
+        self.random.fill(&mut bytes);
         match self.send_write(file, offset, &bytes, stable)? {
             Some(verifier) => self.file_mut(file)?.write_unstable(Pending { offset, bytes, verifier }),
             None => self.file_mut(file)?.write_stable(offset, &bytes),
@@ -63,9 +64,7 @@ impl Worker {
             // With an unstable write pending, an answer that it is stable is no help: it is committed with the others.
             Reply::Ok(ok) if stable == StableHow::Unstable => Ok(Some(ok.verifier)),
             Reply::Ok(_) => Ok(None),
-            Reply::Failed(status, _) => {
-                Err(Failure::Refused { doing: format!("WRITE, sent {} times", answer.sends), status })
-            }
+            Reply::Failed(status, _) => refused(format!("WRITE, sent {} times", answer.sends), status),
         }
     }
 
@@ -79,7 +78,7 @@ impl Worker {
             let answer = self.call(&call, &[])?;
             let verifier = match answer.results::<CommitReply>()? {
                 Reply::Ok(ok) => ok.verifier,
-                Reply::Failed(status, _) => return Err(Failure::Refused { doing: "COMMIT".into(), status }),
+                Reply::Failed(status, _) => return refused("COMMIT", status),
             };
             if self.file_mut(file)?.commit(verifier) {
                 break;
@@ -95,14 +94,14 @@ impl Worker {
 
     fn truncate(&mut self, file: FileId) -> Result<()> {
         self.commit(file)?;
-        let len = self.random.below(OFFSET_LIMIT);
+        let len = self.random.usize(..OFFSET_LIMIT);
         let object = self.file(file)?.handle;
         let attributes = Sattr3 { size: Some(len as u64), ..Sattr3::default() };
         let call = Call::Setattr(SetattrArgs { object: object.as_handle(), attributes, guard: None });
         let answer = self.call(&call, &[])?;
         match answer.results::<SetattrReply>()? {
             Reply::Ok(_) => self.file_mut(file)?.truncate(len),
-            Reply::Failed(status, _) => return Err(Failure::Refused { doing: "SETATTR".into(), status }),
+            Reply::Failed(status, _) => return refused("SETATTR", status),
         }
         Ok(())
     }
@@ -126,7 +125,7 @@ impl Worker {
                         return wrong("READ brings nothing, and says that the file goes on");
                     }
                 }
-                Reply::Failed(status, _) => return Err(Failure::Refused { doing: "READ".into(), status }),
+                Reply::Failed(status, _) => return refused("READ", status),
             }
         }
         if content == expected {

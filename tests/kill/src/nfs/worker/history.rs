@@ -5,8 +5,10 @@ use std::collections::VecDeque;
 use tombolo_wire_nfs3::{Call, Procedure};
 use tombolo_wire_xdr::{Decode, Decoder};
 
-use crate::nfs::client::{Answer, Message};
-use crate::nfs::failure::Result;
+use tombolo_nfs_tests::client::Message;
+
+use crate::failure::Result;
+use crate::nfs::client::Answer;
 
 const LINES: usize = 40;
 const KEPT: usize = 8;
@@ -33,7 +35,7 @@ impl History {
         if self.lines.len() == LINES {
             self.lines.pop_front();
         }
-        let mut text = format!("{:08x} {call:?}", message.xid.0);
+        let mut text = format!("{:08x} {call:?}", message.xid);
         text.truncate(400);
         self.lines.push_back(text);
     }

@@ -16,9 +16,9 @@ use tombolo_wire_nfs3::results::{CreateReply, GetattrReply};
 use tombolo_wire_nfs3::{Call, FileHandle, FileHandleBuf, Reply, Sattr3};
 use tombolo_wire_xdr::Decode;
 
+use crate::failure::{Failure, Result, refused, wrong};
 use crate::nfs::client::{Answer, Client};
-use crate::nfs::failure::{Failure, Result, wrong};
-use crate::nfs::random::Random;
+use fastrand::Rng;
 use history::History;
 pub use model::{Dir, Entry, File, FileId};
 
@@ -35,7 +35,7 @@ pub struct Worker {
     /// The name of its directory in the export.
     pub name: String,
     client: Client,
-    random: Random,
+    random: Rng,
     dirs: Vec<Dir>,
     files: Vec<Option<File>>,
     history: History,
@@ -45,7 +45,7 @@ pub struct Worker {
 
 impl Worker {
     /// Makes its directories below `root`.
-    pub fn new(number: usize, root: FileHandle<'_>, client: Client, random: Random) -> Result<Self> {
+    pub fn new(number: usize, root: FileHandle<'_>, client: Client, random: Rng) -> Result<Self> {
         let name = format!("worker-{number}");
         let history = History::default();
         let mut worker =
@@ -72,7 +72,7 @@ impl Worker {
     }
 
     fn step(&mut self) -> Result<()> {
-        if self.random.once_in(REPEAT_ONCE_IN) {
+        if self.random.usize(..REPEAT_ONCE_IN) == 0 {
             return self.repeat_older_call();
         }
         let (dir, name) = self.place();
@@ -84,7 +84,7 @@ impl Worker {
     }
 
     fn place(&mut self) -> (usize, String) {
-        (self.random.below(DIRS), format!("n{}", self.random.below(NAMES)))
+        (self.random.usize(..DIRS), format!("n{}", self.random.usize(..NAMES)))
     }
 
     /// The directories that stay, for the comparison in the end.
@@ -125,7 +125,7 @@ impl Worker {
             match answer.results::<GetattrReply>()? {
                 Reply::Ok(attributes) => numbers.push((format!("{}/{path}", self.name), attributes.fileid)),
                 Reply::Failed(status, ()) => {
-                    return Err(Failure::Refused { doing: format!("GETATTR {path}"), status });
+                    return refused(format!("GETATTR {path}"), status);
                 }
             }
         }
@@ -172,7 +172,7 @@ impl Worker {
             }
             Reply::Failed(status, _) => {
                 let doing = format!("{:?}, sent {} times", call.procedure(), received.sends);
-                Err(Failure::Refused { doing, status })
+                refused(doing, status)
             }
         }
     }
@@ -186,9 +186,7 @@ impl Worker {
         let answer = self.call(&call, &[])?;
         match answer.results::<CreateReply<'_>>()? {
             Reply::Ok(made) => handle_of(made.object),
-            Reply::Failed(status, _) => {
-                Err(Failure::Refused { doing: format!("MKDIR, sent {} times", answer.sends), status })
-            }
+            Reply::Failed(status, _) => refused(format!("MKDIR, sent {} times", answer.sends), status),
         }
     }
 }

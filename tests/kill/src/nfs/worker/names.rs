@@ -7,7 +7,7 @@ use tombolo_wire_nfs3::results::{CreateOk, LinkWcc, LookupReply, ReadlinkReply, 
 use tombolo_wire_nfs3::{Call, CreateVerifier, FileHandleBuf, Procedure, Reply, Sattr3, Status, WccData};
 
 use super::{Entry, File, FileId, Worker, handle_of};
-use crate::nfs::failure::{Result, wrong};
+use crate::failure::{Result, wrong};
 
 /// How a file is made.
 const MODE: Sattr3 = Sattr3 {
@@ -22,7 +22,7 @@ const MODE: Sattr3 = Sattr3 {
 impl Worker {
     /// Puts something where nothing is.
     pub(super) fn fill(&mut self, dir: usize, name: String) -> Result<()> {
-        match self.random.below(8) {
+        match self.random.usize(..8) {
             0 | 1 => self.create(dir, name, true),
             2 => self.create(dir, name, false),
             3 => self.mkdir(dir, name),
@@ -35,7 +35,7 @@ impl Worker {
 
     /// Does something with what is no file.
     pub(super) fn use_other(&mut self, dir: usize, name: &str, entry: &Entry) -> Result<()> {
-        match (self.random.below(3), entry) {
+        match (self.random.usize(..3), entry) {
             (0, entry) => self.is_there(dir, name, entry),
             (1, Entry::Symlink(handle, target)) => self.readlink(*handle, target),
             (_, Entry::Symlink(..)) => self.remove(dir, name),
@@ -45,7 +45,7 @@ impl Worker {
 
     fn create(&mut self, dir: usize, name: String, exclusive: bool) -> Result<()> {
         let how = if exclusive {
-            CreateHow::Exclusive(CreateVerifier(self.random.next().to_be_bytes()))
+            CreateHow::Exclusive(CreateVerifier(self.random.u64(..).to_be_bytes()))
         } else {
             CreateHow::Guarded(MODE)
         };
@@ -67,7 +67,7 @@ impl Worker {
     }
 
     fn symlink(&mut self, dir: usize, name: String) -> Result<()> {
-        let target = format!("target-{:x}", self.random.next());
+        let target = format!("target-{:x}", self.random.u64(..));
         let handle = self.dirs[dir].handle;
         let location = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
         let call =
@@ -198,8 +198,8 @@ impl Worker {
     /// have no effect: what it made may be gone by now, what it removed may be there again.
     pub(super) fn repeat_older_call(&mut self) -> Result<()> {
         let random = &mut self.random;
-        let Some((message, procedure)) = self.history.kept(|len| random.below(len)) else { return Ok(()) };
-        self.history.note(format!("{:08x} {procedure:?} again", message.xid.0));
+        let Some((message, procedure)) = self.history.kept(|len| random.usize(..len)) else { return Ok(()) };
+        self.history.note(format!("{:08x} {procedure:?} again", message.xid));
         let answer = self.client.exchange(&message)?;
         self.history.end(&answer)?;
         self.repeated += 1;
@@ -224,7 +224,7 @@ impl Worker {
     }
 
     fn some_file(&mut self) -> Option<FileId> {
-        let from = self.random.below(self.files.len().max(1));
+        let from = self.random.usize(..self.files.len().max(1));
         let mut around = (from..self.files.len()).chain(0..from);
         around.find(|&file| self.files[file].is_some()).map(FileId)
     }

@@ -1,0 +1,123 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+/// What to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Kill the NFS server under load.
+    Nfs(Args),
+    /// Trace what it makes stable.
+    Trace(Args),
+    /// Disturb either side of a link.
+    Links(Args),
+    /// One client of a link, which the harness starts.
+    Client(ClientArgs),
+}
+
+/// How the client of a link gets at the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The library, over a socket.
+    Library,
+    /// A mount, over a socket.
+    Socket,
+    /// A mount, over a file that both sides map.
+    File,
+}
+
+/// What the harnesses are told.
+#[derive(Debug)]
+pub struct Args {
+    /// The program that serves and mounts.
+    pub program: PathBuf,
+    /// How many kills or disturbances.
+    pub rounds: u32,
+    /// What randomness begins with.
+    pub seed: u64,
+    /// How many NFS clients work.
+    pub clients: usize,
+    /// How the client of a link gets at the server.
+    pub way: Way,
+    /// The directory for tree, state and logs.
+    pub place: PathBuf,
+}
+
+/// `client`.
+#[derive(Debug)]
+pub struct ClientArgs {
+    /// Where its record of requests and answers lies.
+    pub log: PathBuf,
+    /// The socket of the server; for mounts the mount point.
+    pub at: PathBuf,
+    /// Whether `at` is a mount point.
+    pub is_mount: bool,
+    /// What randomness begins with.
+    pub seed: u64,
+}
+
+/// What there is to say.
+pub const USAGE: &str = "usage: tombolo-kill nfs PROGRAM [--rounds N] [--seed N] [--clients N] [--dir DIR]
+       tombolo-kill trace PROGRAM [--dir DIR]
+       tombolo-kill links PROGRAM [--way library|socket|file] [--rounds N] [--seed N] [--dir DIR]
+
+nfs    kills and restarts PROGRAM (`tombolo`) N times (20) under NFS clients that write; each request must take effect once, and what
+       was acknowledged must be there.
+trace  runs it below strace, and looks whether what is said to be stable was synced before the answer. DIR must lie on a disk.
+links  kills, stops (SIGSTOP) and starts the server and the client of a link N times (50) under load. WAY is what the client is: the
+       library over a socket, or system calls on a mount over a socket or a file.
+
+DIR is for temporary files. A seed repeats the choices, not the moments.";
+
+impl Command {
+    /// Reads the words after the program's name. `None` if they make no sense.
+    pub fn read(mut words: impl Iterator<Item = String>) -> Option<Self> {
+        let (what, program) = (words.next()?, PathBuf::from(words.next()?));
+        let (make, rounds, place): (fn(Args) -> Self, _, _) = match what.as_str() {
+            "nfs" => (Self::Nfs, 20, std::env::temp_dir()),
+            "trace" => (Self::Trace, 0, std::env::temp_dir()),
+            "links" => (Self::Links, 50, "/dev/shm".into()),
+            "client" => {
+                return Some(Self::Client(ClientArgs {
+                    log: program,
+                    at: words.next()?.into(),
+                    is_mount: words.next()? == "mount",
+                    seed: words.next()?.parse().ok()?,
+                }));
+            }
+            _ => return None,
+        };
+        let seed = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64 % 1_000_000;
+        let mut args = Args { program, rounds, seed, clients: 6, way: Way::Library, place };
+        while let Some(word) = words.next() {
+            let value = words.next()?;
+            match (what.as_str(), word.as_str()) {
+                (_, "--dir") => args.place = value.into(),
+                ("nfs" | "links", "--rounds") => args.rounds = value.parse().ok()?,
+                ("nfs" | "links", "--seed") => args.seed = value.parse().ok()?,
+                ("nfs", "--clients") => {
+                    args.clients = value.parse().ok().filter(|count| (1..=64).contains(count))?;
+                }
+                ("links", "--way") => args.way = Way::read(&value)?,
+                _ => return None,
+            }
+        }
+        Some(make(args))
+    }
+}
+
+impl Way {
+    fn read(word: &str) -> Option<Self> {
+        Some(match word {
+            "library" => Self::Library,
+            "socket" => Self::Socket,
+            "file" => Self::File,
+            _ => return None,
+        })
+    }
+}
+
+/// Random numbers of this seed; `stream` tells users of one seed apart.
+pub fn rng(seed: u64, stream: u64) -> fastrand::Rng {
+    fastrand::Rng::with_seed(seed ^ stream.wrapping_mul(0xa076_1d64_78bd_642f))
+}

@@ -1,0 +1,154 @@
+//! A directory for tree, state and logs, and the processes that work there: killed on the spot, stopped for a while, asked to end.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+
+use crate::failure::{Failure, Result};
+
+/// Far longer than anything takes on the slowest machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The directory.
+#[derive(Debug)]
+pub struct Home {
+    dir: TempDir,
+    program: PathBuf,
+}
+
+/// A process that runs. It is killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    name: &'static str,
+    /// The process.
+    pub child: Child,
+}
+
+impl Home {
+    /// A new one in `place`, for servers that are `program`.
+    pub fn new(program: &Path, place: &Path) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("tombolo-kill.").tempdir_in(place)?;
+        for name in ["tree", "mnt", "run"] {
+            fs::create_dir(dir.path().join(name))?;
+        }
+        Ok(Self { dir, program: std::path::absolute(program)? })
+    }
+
+    /// A file of it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The exported tree, as the host sees it.
+    pub fn tree(&self) -> PathBuf {
+        self.path("tree")
+    }
+
+    /// What all processes write their errors to.
+    pub fn log(&self) -> Result<File> {
+        Ok(File::options().create(true).append(true).open(self.path("log"))?)
+    }
+
+    fn command(&self, wrapper: &[&str], words: &[&str]) -> Result<Command> {
+        let mut all = wrapper.iter().map(Path::new).chain([self.program.as_path()]);
+        let mut command = Command::new(all.next().unwrap_or(&self.program));
+        command.args(all.map(Path::as_os_str)).args(words);
+        command.current_dir(self.dir.path()).stdin(Stdio::null()).stderr(self.log()?);
+        command.env("XDG_RUNTIME_DIR", self.path("run")).env("XDG_STATE_HOME", self.path("mounts"));
+        Ok(command)
+    }
+
+    /// Starts a server of the tree, below the words of `wrapper` if there are any, and waits until it says that it serves.
+    pub fn serve(&self, wrapper: &[&str], options: &[&str]) -> Result<Process> {
+        let words = [&["serve", "tree", "--state", "state", "--control", "control"], options].concat();
+        let mut server = Process::start("server", self.command(wrapper, &words)?.stdout(Stdio::piped()))?;
+        let output = server.child.stdout.take().ok_or_else(|| self.problem("no output"))?;
+        let mut lines = BufReader::new(output).lines();
+        let ready = lines.any(|line| line.is_ok_and(|line| line.starts_with("ready control")));
+        if ready { Ok(server) } else { Err(self.problem("the server does not start")) }
+    }
+
+    /// Runs a command that must succeed.
+    pub fn run(&self, words: &[&str]) -> Result<()> {
+        let status = self.command(&[], words)?.stdout(Stdio::null()).status()?;
+        if status.success() { Ok(()) } else { Err(self.problem(&words.join(" "))) }
+    }
+
+    /// A failure, and the end of the log.
+    pub fn problem(&self, what: &str) -> Failure {
+        Failure::Process(format!("{what}\n{}", self.log_end()))
+    }
+
+    /// The last lines of the log.
+    pub fn log_end(&self) -> String {
+        let text = fs::read_to_string(self.path("log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    /// Leaves it for inspection after a failed run.
+    pub fn keep(&mut self) {
+        self.dir.disable_cleanup(true);
+        eprintln!("the end of the log:\n{}\nall is kept in {}", self.log_end(), self.dir.path().display());
+    }
+}
+
+impl Process {
+    /// Starts it.
+    pub fn start(name: &'static str, command: &mut Command) -> Result<Self> {
+        Ok(Self { name, child: command.spawn()? })
+    }
+
+    /// Fails if it has ended.
+    pub fn is_alive(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(Failure::Process(format!("the {} ended by itself: {status}", self.name))),
+        }
+    }
+
+    /// Kills it on the spot.
+    pub fn kill(mut self) -> Result<()> {
+        self.is_alive()?;
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Keeps it from running for a while.
+    pub fn pause(&self, time: Duration) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        thread::sleep(time);
+        self.signal(Signal::CONT)
+    }
+
+    /// Asks it to end, as an operator does.
+    pub fn stop(mut self) -> Result<()> {
+        self.signal(Signal::TERM)?;
+        match self.child.wait()?.code() {
+            Some(0) => Ok(()),
+            code => Err(Failure::Process(format!("the {} ended with {code:?}", self.name))),
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.child.id().cast_signed())
+            .ok_or_else(|| Failure::Process("a process without a number".into()))?;
+        rustix::process::kill_process(pid, signal).map_err(std::io::Error::from)?;
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.child.kill().and_then(|()| self.child.wait()).ok();
+        }
+    }
+}
