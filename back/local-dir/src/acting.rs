@@ -5,7 +5,7 @@ use tombolo_core::{Ctx, Result};
 use tombolo_sys::creds::{self, Assumed, Checks, Identity, WithoutSetId};
 use tombolo_sys::umask::{self, Masked};
 
-use crate::session::Session;
+use crate::state::Session;
 
 /// While it lives, the thread acts as the caller, as far as that is needed.
 #[derive(Debug)]

@@ -12,9 +12,7 @@ use tombolo_sys::stat::{self, S_IFDIR, S_IFREG, S_ISUGID};
 use crate::acting::dropping_set_id;
 use crate::attr::{attr_of, set_time};
 use crate::files::OpenFile;
-use crate::inline::is_big;
-use crate::location::Location;
-use crate::session::Session;
+use crate::state::{Location, Session, is_big};
 
 /// Cutting off less than this is quick.
 const SMALL_CUT_BYTES: u64 = 4 << 20;

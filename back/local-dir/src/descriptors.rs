@@ -1,9 +1,8 @@
 //! From a node to a descriptor, and keeping their number down.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicIsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use tombolo_core::fs::{Entry, Name, NodeId};
 use tombolo_core::{Error, Permit, Resource, Result};
@@ -12,18 +11,8 @@ use tombolo_sys::open::{OpenFlags, open_place};
 use tombolo_sys::stat::{self, Stat};
 
 use crate::attr::{attr_of, birth_mark};
-use crate::location::Location;
-use crate::session::Session;
+use crate::state::{Location, Session};
 use crate::table::{Anchor, Cooled, Found, Freed, Identity, Key};
-
-/// The nodes that have a descriptor, in the order in which they got it: a clock that evicts what was not used for a
-/// whole round.
-#[derive(Debug, Default)]
-pub(crate) struct Clock {
-    round: Mutex<VecDeque<NodeId>>,
-    /// May be short by those that are just being counted.
-    open: AtomicIsize,
-}
 
 impl Session {
     /// A node's location. It may wait for a disk when the node has not been used for long.

@@ -3,24 +3,22 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use thiserror::Error;
 use tombolo_core::Result;
 use tombolo_core::fs::{Client, Export, FileSystem};
-use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
+use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::thread_pool::ThreadPool;
 use tombolo_sys::open::{OwnDescriptors, open_root};
 use tombolo_sys::stat::stat;
 use tombolo_sys::{Errno, creds, umask};
 
 use crate::attr::birth_mark;
-use crate::location::Location;
 use crate::mounts::Mounts;
 use crate::options::Options;
 use crate::pace::Pace;
-use crate::session::LocalSession;
-use crate::submounts::LastLook;
+use crate::state::{LastLook, LocalSession, Location, Shared};
 use crate::table::{Identity, Key};
 use crate::waiting::Waiting;
 
@@ -44,30 +42,6 @@ pub enum OpenError {
 /// A directory of the host that is served.
 #[derive(Clone, Debug)]
 pub struct LocalDir(Arc<Shared>);
-
-/// What the sessions of an export share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub options: Options,
-    pub root: Location,
-    pub own: OwnDescriptors,
-    pub mounts: Mounts,
-    pub pool: ThreadPool,
-    /// Work on names.
-    pub pace: Pace,
-    /// Small writes.
-    pub write_pace: Pace,
-    /// Whether this process may act as other users.
-    pub may_assume: bool,
-    pub waiting: Waiting,
-    pub last_look: LastLook,
-    sessions: AtomicUsize,
-    /// What the nodes of all sessions may have open.
-    node_descriptors: Share,
-}
-
-/// The nodes of no session get fewer descriptors than this.
-pub(crate) const DESCRIPTORS_MIN: usize = 16;
 
 impl LocalDir {
     /// Serves the directory at `path`, following links to it, once.
@@ -108,23 +82,5 @@ impl LocalDir {
 impl Export for LocalDir {
     fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
         Ok(Arc::new(LocalSession::new(self.0.clone(), client)?))
-    }
-}
-
-impl Shared {
-    /// How many descriptors the nodes of each session may have at present.
-    pub fn descriptors_each(&self) -> usize {
-        (self.node_descriptors.guaranteed() / self.sessions.load(Ordering::Relaxed).max(1))
-            .max(DESCRIPTORS_MIN)
-    }
-
-    /// A session has begun.
-    pub fn attached(&self) {
-        self.sessions.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A session has ended.
-    pub fn detached(&self) {
-        self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -15,7 +15,8 @@ use tombolo_sys::stat::{self, S_IFDIR, Stat};
 
 use crate::attr::attr_of;
 use crate::mounts::{Mount, Tag};
-use crate::session::{LocalSession, Session};
+use crate::state::{LocalSession, Session};
+use crate::submounts::is_beneath;
 
 /// In the kind: the first bytes are a [`Tag`]. The kernel's own kinds are below 256.
 const ON_SUBMOUNT: i32 = 1 << 14;
@@ -186,9 +187,4 @@ impl Session {
         let unknown = path == b"/" && root != b"/";
         Ok(is_beneath(&path, &root) || (unknown && !stat.is_directory()))
     }
-}
-
-/// Whether one absolute path leads to the other or beneath it.
-pub(crate) fn is_beneath(path: &[u8], root: &[u8]) -> bool {
-    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/") || root == b"/")
 }

@@ -22,24 +22,19 @@
 //!
 //! Not here: caching of data or attributes, id mapping, squashing (layers), signing of handles (front ends).
 //!
-//! Reading order: [`options`], `export`, `session`; `table` and `descriptors` (nodes and where they are); then one file per
+//! Reading order: [`options`], `state`, `export`, `session`; `table` and `descriptors` (nodes and where they are); then one file per
 //! group of operations.
 #![forbid(unsafe_code)]
 
 mod acting;
 mod attr;
 mod attributes;
-mod cursor;
 mod descriptors;
 mod export;
 mod files;
-mod finding;
 mod handles;
-mod inline;
 mod listing;
-mod location;
 mod locks;
-mod making;
 mod mounts;
 mod names;
 mod opening;
@@ -47,12 +42,11 @@ pub mod options;
 pub mod pace;
 mod ranges;
 mod records;
-mod removing;
 mod session;
+mod state;
 mod submounts;
 mod table;
 mod transfer;
-mod unpinned;
 mod waiting;
 mod xattrs;
 

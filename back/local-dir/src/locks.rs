@@ -11,7 +11,7 @@ use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};
 
 use crate::files::OpenFile;
 use crate::records::{Asked, Records, sys_kind};
-use crate::session::{LocalSession, Session};
+use crate::state::{LocalSession, Session};
 
 impl Locks for LocalSession {
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {

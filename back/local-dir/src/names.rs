@@ -3,15 +3,19 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use tombolo_core::fs::{AccessMask, Entry, Name, NodeId};
+use tombolo_core::fs::{
+    AccessMask, Change, Device, Entry, FileType, Made, Mode, Name, NewMode, NodeId, RenameFlags, Renamed,
+};
 use tombolo_core::{Ctx, Error, Permit, Result};
+use tombolo_sys::Errno;
 use tombolo_sys::access::{self, check_access};
+use tombolo_sys::namespace::{self, RenameFlags as SysRenameFlags};
 use tombolo_sys::open::{OpenFlags, open_cached, open_place};
-use tombolo_sys::stat::{self, S_IFLNK};
-use tombolo_sys::{Errno, namespace};
+use tombolo_sys::stat::{self, Device as SysDevice, S_IFLNK};
 
-use crate::location::Location;
-use crate::session::Session;
+use crate::attr::kind_bits;
+use crate::state::{Location, Session};
+use crate::table::Anchor;
 
 /// The longest target of a link, with room to see that it is longer (PATH_MAX).
 const TARGET_MAX_LEN: usize = 4096;
@@ -93,4 +97,171 @@ impl Session {
         let _acting = self.as_caller(cx)?;
         Ok(check_access(location.fd(), mask)?)
     }
+}
+
+impl Session {
+    pub(crate) fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Result<Made> {
+        let make = |dir: &Location| namespace::make_directory(dir.fd(), name.as_bytes(), mode.mode.bits());
+        self.make(cx, parent, name, mode, make)
+    }
+
+    pub(crate) fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Result<Made> {
+        if target.is_empty() || target.contains(&0) {
+            return Err(Error::InvalidArgument);
+        }
+        let make = |dir: &Location| namespace::make_symlink(target, dir.fd(), name.as_bytes());
+        self.make(cx, parent, name, NewMode::settled(Mode::new(0o777)), make)
+    }
+
+    pub(crate) fn mknod(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        file_type: FileType,
+        mode: NewMode,
+        rdev: Device,
+    ) -> Result<Made> {
+        if matches!(file_type, FileType::Directory | FileType::Symlink) {
+            return Err(Error::BadType);
+        }
+        // Device nodes take a privilege that nobody has while acting as somebody else, the superuser apart.
+        let bits = kind_bits(file_type) | mode.mode.bits();
+        let device = SysDevice { major: rdev.major, minor: rdev.minor };
+        let make = |dir: &Location| namespace::make_node(dir.fd(), name.as_bytes(), bits, device);
+        self.make(cx, parent, name, mode, make)
+    }
+
+    pub(crate) fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Made> {
+        self.writable()?;
+        let file = self.location(node)?;
+        let dir = self.location(parent)?;
+        let before = self.before(cx, &dir);
+        {
+            let _acting = self.checked(cx)?;
+            namespace::link(file.fd(), dir.fd(), name.as_bytes())?;
+        }
+        let entry = self.lookup(cx, parent, name)?;
+        Ok(Made { entry, dir: self.change(cx, before, &dir) })
+    }
+
+    fn make(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        mode: NewMode,
+        make: impl FnOnce(&Location) -> std::result::Result<(), Errno>,
+    ) -> Result<Made> {
+        self.writable()?;
+        let dir = self.location(parent)?;
+        // Before it exists: if there is no room for its node, none is made.
+        let permit = self.node_permit()?;
+        let before = self.before(cx, &dir);
+        {
+            let _acting = self.making(cx, mode)?;
+            make(&dir)?;
+        }
+        let entry = self.meet(cx, permit, parent, &dir, name)?;
+        Ok(Made { entry, dir: self.change(cx, before, &dir) })
+    }
+}
+
+impl Session {
+    pub(crate) fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Change> {
+        self.remove(cx, parent, name, |dir| namespace::remove(dir.fd(), name.as_bytes()))
+    }
+
+    pub(crate) fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Change> {
+        self.remove(cx, parent, name, |dir| namespace::remove_directory(dir.fd(), name.as_bytes()))
+    }
+
+    pub(crate) fn rename(
+        &self,
+        cx: &Ctx,
+        from_parent: NodeId,
+        from: Name<'_>,
+        to_parent: NodeId,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<Renamed> {
+        self.writable()?;
+        let from_dir = self.location(from_parent)?;
+        let to_dir = self.location(to_parent)?;
+        let before = (self.before(cx, &from_dir), self.before(cx, &to_dir));
+        self.hold_fast(to_parent, &to_dir, to);
+        {
+            let _acting = self.checked(cx)?;
+            let flags = rename_flags(flags)?;
+            namespace::rename(from_dir.fd(), from.as_bytes(), to_dir.fd(), to.as_bytes(), flags)?;
+        }
+        self.moved(to_parent, &to_dir, to);
+        if flags.contains(RenameFlags::EXCHANGE) {
+            self.moved(from_parent, &from_dir, from);
+        }
+        Ok(Renamed {
+            from_dir: self.change(cx, before.0, &from_dir),
+            to_dir: self.change(cx, before.1, &to_dir),
+        })
+    }
+
+    fn remove(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        remove: impl FnOnce(&Location) -> tombolo_sys::Result<()>,
+    ) -> Result<Change> {
+        self.writable()?;
+        let dir = self.location(parent)?;
+        let before = self.before(cx, &dir);
+        self.hold_fast(parent, &dir, name);
+        {
+            let _acting = self.checked(cx)?;
+            remove(&dir)?;
+        }
+        Ok(self.change(cx, before, &dir))
+    }
+
+    /// Where nodes are found by name only: gives the node whose name goes away now a descriptor that stays.
+    fn hold_fast(&self, parent: NodeId, dir: &Location, name: Name<'_>) {
+        if self.export.mounts.all_have_handles() {
+            return;
+        }
+        let Ok(location) = open_place(dir.fd(), name.as_bytes()) else { return };
+        let Ok(stat) = stat::stat(location.as_fd()) else { return };
+        let Some(node) = self.known(&stat) else { return };
+        let by_this_name = self.table.anchored_to(node, parent, name);
+        if by_this_name {
+            self.hold(node, location);
+            self.freed(self.table.re_anchor(node, Anchor::None));
+        }
+    }
+
+    /// Where nodes are found by name only: the node is found by its new name from now on.
+    fn moved(&self, parent: NodeId, dir: &Location, name: Name<'_>) {
+        if self.export.mounts.all_have_handles() {
+            return;
+        }
+        let Ok(stat) = stat::stat_entry(dir.fd(), name.as_bytes()) else { return };
+        let by_name =
+            self.export.mounts.index_of(&stat).and_then(|index| self.export.mounts.mount(index).ok());
+        if by_name.is_some_and(|mount| !mount.handles)
+            && let Some(node) = self.known(&stat)
+        {
+            self.freed(self.table.re_anchor(node, Anchor::Name(Box::new((parent, name.to_owned())))));
+        }
+    }
+}
+
+fn rename_flags(flags: RenameFlags) -> Result<SysRenameFlags> {
+    // The kernel would refuse it too, after looking at the names.
+    if flags.contains(RenameFlags::EXCHANGE | RenameFlags::NO_REPLACE) {
+        return Err(Error::InvalidArgument);
+    }
+    let mut wanted = SysRenameFlags::empty();
+    wanted.set(SysRenameFlags::NOREPLACE, flags.contains(RenameFlags::NO_REPLACE));
+    wanted.set(SysRenameFlags::EXCHANGE, flags.contains(RenameFlags::EXCHANGE));
+    wanted.set(SysRenameFlags::WHITEOUT, flags.contains(RenameFlags::WHITEOUT));
+    Ok(wanted)
 }

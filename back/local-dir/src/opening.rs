@@ -16,8 +16,7 @@ use tombolo_sys::stat::{self, Moment, S_IFDIR, S_IFLNK, S_IFREG, Stat};
 use crate::acting::dropping_set_id;
 use crate::attr::attr_of;
 use crate::files::{OpenFile, OpenPermit};
-use crate::location::Location;
-use crate::session::Session;
+use crate::state::{Location, Session};
 
 /// How often a name may vanish and come back between two looks before we give up.
 const RACES_MAX: u32 = 16;

@@ -7,7 +7,7 @@ use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_sys::ranges::{self, AllocateMode as SysMode};
 
 use crate::files::OpenFile;
-use crate::session::LocalSession;
+use crate::state::LocalSession;
 
 /// No call copies more (1 GiB), so that no request holds a thread of the pool for long; the caller asks for the rest.
 const COPY_MAX_BYTES: u64 = 1 << 30;

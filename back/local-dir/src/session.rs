@@ -6,46 +6,20 @@ use std::sync::Arc;
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
     FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened, PermissionCheck,
-    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, WeakAttr,
-    Write, Written, Xattrs,
+    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write,
+    Written, Xattrs,
 };
-use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId, Want};
-use tombolo_host_runtime::descriptors::{self, DescriptorBudget};
-use tombolo_host_runtime::thread_pool::Lane;
+use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result};
+use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_mem::{Sink, Source};
-use tombolo_sys::stat::{self, Stat};
+use tombolo_sys::stat::{self};
 use tombolo_sys::statfs::file_system_stat;
 use tombolo_sys::sync;
 
-use crate::attr::attr_of;
-use crate::descriptors::Clock;
-use crate::export::{DESCRIPTORS_MIN, Shared};
 use crate::files::{Allowance, Files, OpenFile};
-use crate::location::Location;
-use crate::options::Submounts;
 use crate::records::Records;
+use crate::state::{Clock, DESCRIPTORS_MIN, LocalSession, Session, Shared, is_big};
 use crate::table::Table;
-
-/// A session's view of a directory. What may take long goes on in the pool with a share of [`Session`].
-pub(crate) struct LocalSession(pub(crate) Arc<Session>);
-
-/// What a session holds.
-pub(crate) struct Session {
-    pub id: SessionId,
-    pub export: Arc<Shared>,
-    /// Who checks permissions, in truth.
-    pub checks: PermissionCheck,
-    pub table: Table,
-    pub clock: Clock,
-    pub files: Files,
-    pub records: Arc<Records>,
-    pub budget: Arc<Budget>,
-    /// What it may have open.
-    pub allowance: Arc<Allowance>,
-    /// For its nodes, whatever the others' have.
-    _node_descriptors: descriptors::Permit,
-    pub lane: Lane,
-}
 
 /// No file of any file system here grows beyond what a signed 64-bit offset can name.
 const FILE_SIZE_MAX: u64 = i64::MAX as u64;
@@ -111,39 +85,6 @@ impl Drop for Ending {
 }
 
 impl Session {
-    /// Refuses changes to an export that is read-only.
-    pub(crate) fn writable(&self) -> Result<()> {
-        if self.export.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
-    }
-
-    /// Refuses what lies on another mount, where such are hidden.
-    pub(crate) fn admit(&self, stat: &Stat) -> Result<()> {
-        let hidden = self.export.options.submounts == Submounts::Hide
-            && self.export.mounts.index_of(stat).is_none_or(|index| index != 0);
-        if hidden { Err(Error::NotFound) } else { Ok(()) }
-    }
-
-    /// Attributes from before a change, if they are asked for.
-    pub(crate) fn before(&self, cx: &Ctx, location: &Location) -> Option<WeakAttr> {
-        if !cx.want.contains(Want::CHANGE_ATTRS) {
-            return None;
-        }
-        stat::stat(location.fd()).ok().map(|stat| WeakAttr::from(&attr_of(&stat)))
-    }
-
-    /// The change of a node from then to now, if it is asked for.
-    pub(crate) fn change(&self, cx: &Ctx, before: Option<WeakAttr>, location: &Location) -> Change {
-        if !cx.want.contains(Want::CHANGE_ATTRS) {
-            return Change::default();
-        }
-        Change { before, after: stat::stat(location.fd()).ok().map(|stat| attr_of(&stat)) }
-    }
-
-    /// Takes what `bytes` of data under way cost, until the returned permit is dropped.
-    pub(crate) fn transfer_permit(&self, bytes: usize) -> Result<tombolo_core::Permit> {
-        self.budget.take(Resource::BytesInFlight, bytes as u64).ok_or(Error::WouldBlock)
-    }
-
     /// Gives an owner's locks on a file back.
     fn flushed(&self, open: &OpenFile, owner: LockOwner) {
         if self.records.knows(open.node, owner) {
@@ -343,8 +284,7 @@ impl FileSystem for LocalSession {
         let Some(open) = self.0.files.remove(file) else { return };
         // The last descriptor of a removed file frees its space, and a far file system is told of locks and sent what it
         // still holds.
-        let is_slow = !open.local
-            || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && crate::inline::is_big(&stat));
+        let is_slow = !open.local || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && is_big(&stat));
         let ending = Ending { session: self.0.clone(), open, through: file.open };
         if is_slow {
             drop(self.in_pool(cx, move |_, _| {

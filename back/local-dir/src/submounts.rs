@@ -1,35 +1,14 @@
 //! Mounts inside the export that nobody walked into yet: a handle from before a restart may lead to them.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use tombolo_core::{Error, Result};
 use tombolo_sys::open::open_place;
 use tombolo_sys::stat::stat;
 
-use crate::export::Shared;
-use crate::handles::is_beneath;
+use crate::state::Shared;
+
 use crate::options::Submounts;
-
-/// The list of mounts is read at most this often, however many handles ask for it.
-const AT_MOST_EVERY: Duration = Duration::from_secs(1);
-
-/// When the mounts were last looked for.
-#[derive(Debug, Default)]
-pub(crate) struct LastLook(Mutex<Option<Instant>>);
-
-impl LastLook {
-    /// Whether it is time to look again; if so, it counts as done.
-    fn is_due(&self) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = last.is_none_or(|last| last.elapsed() >= AT_MOST_EVERY);
-        if due {
-            *last = Some(Instant::now());
-        }
-        due
-    }
-}
 
 impl Shared {
     /// Learns about all mounts inside the export; whether it looked. It waits for file systems that are far away.
@@ -70,6 +49,11 @@ impl Shared {
         }
         Ok(at)
     }
+}
+
+/// Whether one absolute path leads to the other or beneath it.
+pub(crate) fn is_beneath(path: &[u8], root: &[u8]) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/") || root == b"/")
 }
 
 /// Where a line of `/proc/self/mountinfo` says that something is mounted (proc(5): the fifth field, in which blanks and

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{Change, File, OpenFlags, PermissionCheck, ReadDone, WeakAttr, Write, Written};
 use tombolo_core::{Answer, Ctx, Error, Result, Stability, Want};
-use tombolo_mem::{Sink, Source};
+use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_sys::Errno;
 use tombolo_sys::creds::WithoutSetId;
 use tombolo_sys::open::leave_direct;
@@ -14,8 +14,7 @@ use tombolo_sys::stat::{self, S_ISUGID};
 use crate::acting::{Acting, dropping_set_id};
 use crate::attr::attr_of;
 use crate::files::OpenFile;
-use crate::session::{LocalSession, Session};
-use crate::unpinned;
+use crate::state::{LocalSession, Session};
 
 /// At most so much is copied at once (a tenth of a millisecond or two); more goes to the pool.
 const AT_ONCE_BYTES: usize = 1 << 20;
@@ -107,7 +106,7 @@ fn read_all(open: &OpenFile, offset: u64, into: &Sink, mut done: usize) -> Resul
     rest.advance(done);
     while !rest.is_empty() {
         let at = offset.saturating_add(done as u64);
-        match unpinned::read(open, &rest, at) {
+        match read_pinned(open, &rest, at) {
             Ok(0) => return Ok(ReadDone { count: done, eof: true }),
             Ok(count) => {
                 done += count;
@@ -140,9 +139,7 @@ impl Session {
         let after = if wants { stat::stat(open.fd()).ok().map(|stat| attr_of(&stat)) } else { None };
         Ok(Written { count, stability: stability(open, how), file: Change { before, after } })
     }
-}
 
-impl Session {
     /// For changes of a file's data. They take set-user-id and its kind away when told to, and where rights are checked
     /// here, for everybody but the superuser.
     pub(crate) fn dropping_as_written(&self, cx: &Ctx, open: &OpenFile, asked: bool) -> Result<Dropping> {
@@ -172,7 +169,7 @@ fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
     }
     // Said with each write, not at the open: pages that are written back from a mapping belong where they were.
     flags.set(TransferFlags::APPEND, open.flags.contains(OpenFlags::APPEND) && !how.in_place);
-    let count = unpinned::write(open, from, how.offset, flags)?;
+    let count = write_pinned(open, from, how.offset, flags)?;
     if count == from.len() || count == 0 {
         return Ok(count);
     }
@@ -181,7 +178,7 @@ fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
     rest.advance(count);
     while !rest.is_empty() {
         let at = how.offset.checked_add(done as u64).ok_or(Error::FileTooLarge)?;
-        match unpinned::write(open, &rest, at, flags) {
+        match write_pinned(open, &rest, at, flags) {
             Ok(0) | Err(_) => break,
             Ok(count) => {
                 done += count;
@@ -202,4 +199,45 @@ fn stability(open: &OpenFile, how: &Write) -> Stability {
         Stability::Unstable
     };
     how.stability.max(by_opening)
+}
+
+// Memory that the kernel cannot pin (a PCI BAR, or what `/dev/mmapper` maps, in a guest that serves): copying to and from it is no trouble, so a
+// file that goes through the page cache never says EFAULT. A file opened with O_DIRECT, or one of a FUSE mount without a cache, wants the pages
+// themselves, and does. Then the bytes go through private memory, a piece at a time. Memory whose file is gone says EFAULT too, and goes on
+// saying it.
+
+/// How much private memory a transfer takes at most, for as long as it lasts.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// As [`rw::read`]; a short count does not mean the end of the file.
+fn read_pinned(open: &OpenFile, into: &Sink, offset: u64) -> tombolo_sys::Result<usize> {
+    match rw::read(open.fd(), into, offset, TransferFlags::empty()) {
+        Err(Errno::FAULT) if !into.is_poisoned() => {
+            let piece = Buffer::new(into.len().min(PIECE_BYTES));
+            let count = rw::read(open.fd(), &piece.sink(0..piece.len()), offset, TransferFlags::empty())?;
+            piece.source(0..count).copy_to_sink(into);
+            if into.is_poisoned() { Err(Errno::FAULT) } else { Ok(count) }
+        }
+        done => done,
+    }
+}
+
+/// As [`rw::write`].
+fn write_pinned(
+    open: &OpenFile,
+    from: &Source,
+    offset: u64,
+    flags: TransferFlags,
+) -> tombolo_sys::Result<usize> {
+    match rw::write(open.fd(), from, offset, flags) {
+        Err(Errno::FAULT) if !from.is_poisoned() => {
+            let piece = Buffer::new(from.len().min(PIECE_BYTES));
+            from.copy_to_sink(&piece.sink(0..piece.len()));
+            if from.is_poisoned() {
+                return Err(Errno::FAULT);
+            }
+            rw::write(open.fd(), &piece.source(0..piece.len()), offset, flags)
+        }
+        done => done,
+    }
 }

@@ -5,7 +5,7 @@ use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_sys::xattr::{self, SetMode};
 use tombolo_sys::{Errno, change, stat};
 
-use crate::session::{LocalSession, Session};
+use crate::state::{LocalSession, Session};
 
 /// No value and no list of names is longer (xattr(7)).
 const VALUE_MAX_LEN: usize = 64 << 10;
