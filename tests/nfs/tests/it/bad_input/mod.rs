@@ -7,7 +7,6 @@ mod headers;
 mod listings;
 mod names;
 mod numbers;
-mod records;
 
 use tombolo_nfs_tests::client::{Answer, DATA, Nfs, Verdict};
 use tombolo_nfs_tests::fixture::Fixture;

@@ -1,9 +1,9 @@
 //! READ, WRITE, COMMIT.
 
-use tombolo_nfs_tests::client::{Caller, Expect, Transport, mode};
+use tombolo_nfs_tests::client::{Answer, Caller, Expect, Transport, mode};
 use tombolo_nfs_tests::fixture::{assert_around, assert_unchanged, on_each, weak};
-use tombolo_wire_nfs3::args::{MknodWhat, StableHow};
-use tombolo_wire_nfs3::{Sattr3, Status, WccData};
+use tombolo_wire_nfs3::args::{MknodWhat, StableHow, WriteArgs};
+use tombolo_wire_nfs3::{Call, Data, Sattr3, Status, WccData};
 
 const STABLE: [StableHow; 3] = [StableHow::Unstable, StableHow::DataSync, StableHow::FileSync];
 
@@ -124,6 +124,22 @@ fn writes_at_odd_places_are_exact() {
             fixture.nfs.write(&file, offset as u64, &bytes, StableHow::Unstable).done();
         }
         assert!(fixture.contents(&file) == model);
+    });
+}
+
+#[test]
+fn a_write_in_fragments_of_one_byte_is_written() {
+    on_each(|fixture| {
+        let (file, bytes) = (fixture.file("file", b""), pattern(20_000));
+        let (count, stable) = (bytes.len() as u32, StableHow::FileSync);
+        let data = Data::to_send(count);
+        let call = Call::Write(WriteArgs { file: file.as_handle(), offset: 0, count, stable, data });
+        let message = fixture.nfs.message(&call, &bytes);
+        let mut stream = fixture.server.stream();
+        stream.send_in_fragments(&message.to_bytes(), 1).expect("sent");
+        let answer = Answer::new(stream.receive().expect("a reply").expect("an open connection"));
+        assert_eq!((answer.xid, answer.status()), (message.xid, Ok(())));
+        assert!(fixture.contents(&file) == bytes);
     });
 }
 

@@ -61,23 +61,6 @@ fn slow_calls_run_at_the_same_time() {
     assert_eq!(answered, asked);
 }
 
-/// More than may be under way at a time: the rest waits, and nothing is lost.
-#[test]
-fn calls_beyond_the_limit_wait_and_are_answered() {
-    let slow = delay::over(Arc::new(Memory::default()), Duration::from_millis(5)).expect("a timer");
-    let mut plan = Plan::over(Arc::new(slow));
-    plan.rpc.connection_calls_max = 8;
-    let fixture = Fixture::new(plan, None);
-    let mut stream = fixture.server.stream();
-    let message = || fixture.nfs.message(&Call::Getattr(fixture.root.as_handle()), b"");
-    for _ in 0..200 {
-        stream.send(&message().to_bytes()).expect("sent");
-    }
-    for _ in 0..200 {
-        assert_eq!(receive(&mut stream).status(), Ok(()));
-    }
-}
-
 /// Writers and readers of many connections at once see whole files.
 #[test]
 fn many_clients_work_at_once() {

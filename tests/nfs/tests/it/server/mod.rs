@@ -3,7 +3,6 @@
 
 mod addresses;
 mod concurrency;
-mod crowds;
 mod durability;
 mod identity;
 mod one_pass;
