@@ -43,6 +43,7 @@ Configuration file: the same names; what the command line says counts before it.
   nfs = [\"0.0.0.0:2049,export=/src\"]
   readonly = true
   coherence = \"strict\"
+  xattrs = \"off\"
   submounts = \"hide\"
   control = \"/run/tombolo/src.sock\"
   metrics = \"127.0.0.1:9464\"

@@ -58,6 +58,17 @@ fn a_server_says_how_to_get_in_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn hidden_attributes_are_told_of_on_the_ready_line() {
+    let scratch = Scratch::new();
+    let server =
+        scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--xattrs", "off"], "ready control");
+    let ready = " tag=tombolo export=/tree xattrs=off hides=acls,capabilities\n";
+    assert!(server.said.contains(ready), "{}", server.said);
+    let refused = scratch.run(&["serve", "tree", "--nfs", "0", "--xattrs", "off"]);
+    refused.failed(2, &["--xattrs requires --virtiofs or --fuse"]);
+}
+
+#[test]
 fn sighup_is_ignored_and_sigint_ends() {
     let scratch = Scratch::new();
     let mut server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");

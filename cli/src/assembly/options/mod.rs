@@ -10,6 +10,7 @@ pub mod nfs;
 pub mod shm;
 pub mod submounts;
 pub mod virtiofs;
+pub mod xattrs;
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,7 @@ use nfs::{AllowArg, NfsArg, SquashArg};
 use shm::{ShmArg, ShmFileArg};
 use submounts::Submounts;
 use virtiofs::{SocketMode, VirtioFsArg};
+use xattrs::Xattrs;
 
 /// What is asked of a server, not checked as a whole yet. A key of the file is the option's name, but for `--fd`.
 #[derive(Args, Debug, Default, Deserialize)]
@@ -69,6 +71,11 @@ pub struct ServerOptions {
     /// What guests may cache without asking (by default auto).
     #[arg(long, value_name = "POLICY")]
     pub coherence: Option<Coherence>,
+    /// Whether guests and mounts of this server see extended attributes (by default on).
+    ///
+    /// Without them a guest sends fewer requests, but sees no access lists (acl(5)) and no file capabilities, and goes by the mode alone.
+    #[arg(long, value_name = "on|off", hide_possible_values = true)]
+    pub xattrs: Option<Xattrs>,
     /// How to treat nested mounts: other file systems that are mounted below a directory (by default show).
     #[arg(long, value_name = "POLICY")]
     pub submounts: Option<Submounts>,
@@ -162,6 +169,7 @@ impl ServerOptions {
             fuse: either(self.fuse, below.fuse),
             readonly: self.readonly.or(below.readonly),
             coherence: self.coherence.or(below.coherence),
+            xattrs: self.xattrs.or(below.xattrs),
             submounts: self.submounts.or(below.submounts),
             control: self.control.or(below.control),
             metrics: self.metrics.or(below.metrics),

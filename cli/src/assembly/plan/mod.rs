@@ -13,6 +13,7 @@ use super::options::export::{ExportArg, ExportName};
 use super::options::fuse::FuseArg;
 use super::options::submounts::Submounts;
 use super::options::virtiofs::{SocketMode, VirtioFsArg, VirtioFsSocket};
+use super::options::xattrs::Xattrs;
 use super::servers::guest_socket::SocketAccess;
 use crate::failure::Failure;
 use crate::mount_point::MountPoint;
@@ -57,6 +58,8 @@ pub struct FrontEnds {
     pub mounts: Vec<PlannedMount>,
     /// What guests and mounts may cache.
     pub coherence: Coherence,
+    /// Whether guests and mounts see extended attributes.
+    pub xattrs: Xattrs,
     /// What is served to NFS clients.
     pub nfs: NfsPlan,
     /// What is served over shared memory.
@@ -132,7 +135,12 @@ impl FrontEnds {
         let coherence = options.coherence.unwrap_or_default();
         let shm = ShmPlan::new(options, exports)?;
         let nfs = NfsPlan::new(options, exports, shm.is_any())?;
-        Ok(Self { guests, socket_access, mounts, coherence, nfs, shm })
+        let xattrs = options.xattrs.unwrap_or_default();
+        if options.xattrs.is_some() && guests.is_empty() && mounts.is_empty() {
+            let problem = "--xattrs requires --virtiofs or --fuse";
+            return Err(Failure::usage(problem).remedy("add --virtiofs SOCKET"));
+        }
+        Ok(Self { guests, socket_access, mounts, coherence, xattrs, nfs, shm })
     }
 
     /// Refuses an export without a front end: that is a slip of the pen.

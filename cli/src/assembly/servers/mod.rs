@@ -126,7 +126,8 @@ impl Serving {
         for (index, (guests, socket)) in plan.front_ends.guests.iter().zip(&self.sockets).enumerate() {
             let export = &plan.exports[guests.export];
             let path = socket.path();
-            writeln!(out, "ready virtiofs {} tag={} export={}", path.display(), guests.tag, export.name)?;
+            let (path_shown, xattrs) = (path.display(), plan.front_ends.xattrs.suffix());
+            writeln!(out, "ready virtiofs {path_shown} tag={} export={}{xattrs}", guests.tag, export.name)?;
             let hint = VirtioFsHint {
                 socket: &path,
                 tag: &guests.tag,
@@ -137,7 +138,8 @@ impl Serving {
         }
         for (mount, planned) in self.mounts.iter().zip(&plan.front_ends.mounts) {
             let export = &plan.exports[planned.export];
-            writeln!(out, "ready fuse {} export={}", mount.path().display(), export.name)?;
+            let xattrs = plan.front_ends.xattrs.suffix();
+            writeln!(out, "ready fuse {} export={}{xattrs}", mount.path().display(), export.name)?;
         }
         self.shm.announce(&mut out)?;
         let host = host_name();
@@ -213,7 +215,11 @@ fn admit_guests(
 ) -> io::Result<VhostServer> {
     let (export, session_ids) = (Arc::clone(export), Arc::clone(session_ids));
     let (tag, request_queues) = (guests.tag.clone(), guests.request_queues);
-    let session = SessionOptions { coherence: plan.front_ends.coherence.into(), ..SessionOptions::default() };
+    let session = SessionOptions {
+        coherence: plan.front_ends.coherence.into(),
+        xattrs: plan.front_ends.xattrs.are_shown(),
+        ..SessionOptions::default()
+    };
     let at = guests.socket.to_string();
     let make: Box<MakeDevice> = Box::new(move |guest| {
         let label = format!("guest {guest} at {at}");
@@ -236,6 +242,7 @@ fn start_mount(
         allow_other: mount.allow_other,
         read_only: plan.layers.read_only,
         coherence: plan.front_ends.coherence.into(),
+        xattrs: plan.front_ends.xattrs.are_shown(),
         ..FuseOptions::default()
     };
     let session = SessionId(session_ids.fetch_add(1, Ordering::Relaxed));

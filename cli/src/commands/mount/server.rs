@@ -139,6 +139,7 @@ fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
         threads: options.threads.unwrap_or(defaults.threads),
         coherence: options.coherence(&asked_in_url).into(),
         local_locks: options.locks == Some(Locks::Local),
+        xattrs: true,
         read_ahead_bytes,
     }
 }

@@ -50,6 +50,8 @@ pub struct Options {
     pub coherence: Coherence,
     /// Does the kernel keep locks itself? Then they cost no request, and exclude only programs that use this mount.
     pub local_locks: bool,
+    /// Are extended attributes shown?
+    pub xattrs: bool,
     /// How far the kernel is to read ahead of a program, in bytes, where that is more or less than it does anyway. Only
     /// root can have it so.
     pub read_ahead_bytes: Option<u32>,
@@ -70,6 +72,7 @@ impl Default for Options {
             threads: thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 16)),
             coherence: Coherence::default(),
             local_locks: false,
+            xattrs: true,
             read_ahead_bytes: None,
         }
     }
@@ -137,6 +140,7 @@ impl Mount {
             kernel_checks: options.allow_other,
             local_callers: true,
             local_locks: options.local_locks,
+            xattrs: options.xattrs,
             ..Default::default()
         };
         let buffers = BufferPool::new(session_options.max_write_bytes);

@@ -37,7 +37,7 @@ pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes 
     }
     // With POSIX_ACL the kernel checks permissions by itself, so only where it is the one to check them.
     let kernel_checks = options.kernel_checks && profile.permission_check == PermissionCheck::Caller;
-    if file_system.xattrs().is_some() && kernel_checks {
+    if file_system.xattrs().is_some() && options.xattrs && kernel_checks {
         capabilities |= Capabilities::POSIX_ACL;
     }
     if options.coherence != Coherence::Strict {

@@ -28,7 +28,7 @@ use pending::{OnSignal, Pending};
 use posix_locks::PosixLocks;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tombolo_core::fs::{FileSystem, NodeId, PermissionCheck};
+use tombolo_core::fs::{FileSystem, NodeId, PermissionCheck, Xattrs};
 use tombolo_core::{
     Answer, Budget, Ctx, Error, Identity, Interrupt, Limits, Permit, RequestId, Resource, SessionId, Want,
 };
@@ -57,6 +57,8 @@ pub struct Options {
     pub local_callers: bool,
     /// Does the kernel keep locks itself, so that others than its own programs do not see them?
     pub local_locks: bool,
+    /// Are extended attributes shown? If not, each of their four operations is not implemented, which a kernel is told once.
+    pub xattrs: bool,
 }
 
 impl Default for Options {
@@ -69,6 +71,7 @@ impl Default for Options {
             kernel_checks: true,
             local_callers: false,
             local_locks: false,
+            xattrs: true,
         }
     }
 }
@@ -193,6 +196,11 @@ impl Session {
 
     fn file_system(&self) -> &dyn FileSystem {
         self.file_system.as_ref()
+    }
+
+    /// The extended attributes, if the file system has them and this session shows them.
+    fn xattrs(&self) -> Option<&dyn Xattrs> {
+        self.file_system.xattrs().filter(|_| self.options.xattrs)
     }
 
     /// Decodes and starts the request.

@@ -18,6 +18,8 @@ use tombolo_front_fuse::dev::{Mount, Options};
 use tombolo_front_fuse::session::Coherence;
 use tombolo_layer_basic::delay;
 use tombolo_sys::lock::{LockKind, LockRange, try_lock};
+use tombolo_wire_fuse::Opcode;
+use tombolo_wire_fuse::init::Capabilities;
 
 /// A memory file system, mounted for as long as this lives.
 struct Mounted {
@@ -173,6 +175,44 @@ fn local_locks_are_the_kernels_own() {
         mount.unmount().unwrap();
         mount.wait();
     }
+}
+
+/// `cap_net_raw=ep`, as security.capability has it (capabilities(7): version 2, effective, one permitted bit).
+const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn without_xattrs_the_kernel_asks_once_and_a_write_still_drops_capabilities() {
+    let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (below, path) = (beneath.path().join("file"), dir.path().join("file"));
+    fs::write(&below, b"x").unwrap();
+    let (none, mut bytes) = (rustix::fs::XattrFlags::empty(), [0; 64]);
+    rustix::fs::setxattr(&below, "user.comment", b"seen", none).unwrap();
+    rustix::fs::setxattr(&below, "security.capability", &CAPABILITY, none).unwrap();
+    let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
+    let options = Options { xattrs: false, ..Default::default() };
+    let mount = Mount::start(&export, SessionId(1), dir.path(), &options).unwrap();
+    for _ in 0..3 {
+        let refused = [
+            rustix::fs::getxattr(&path, "user.comment", &mut bytes).unwrap_err(),
+            rustix::fs::setxattr(&path, "user.other", b"1", none).unwrap_err(),
+            rustix::fs::removexattr(&path, "user.comment").unwrap_err(),
+        ];
+        assert_eq!(refused, [rustix::io::Errno::OPNOTSUPP; 3]);
+        let list = rustix::fs::getxattr(&path, "system.posix_acl_access", &mut bytes);
+        assert!(matches!(list, Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP)), "{list:?}");
+        let listed = rustix::fs::listxattr(&path, &mut bytes);
+        assert!(matches!(listed, Ok(0) | Err(rustix::io::Errno::OPNOTSUPP)), "{listed:?}");
+    }
+    for opcode in [Opcode::Getxattr, Opcode::Setxattr, Opcode::Removexattr, Opcode::Listxattr] {
+        assert_eq!(mount.session().counters().requests(opcode), 1, "{opcode:?}");
+    }
+    assert!(!mount.session().agreed().contains(Capabilities::POSIX_ACL));
+    fs::OpenOptions::new().write(true).open(&path).unwrap().write_all(b"y").unwrap();
+    let capability = rustix::fs::getxattr(&below, "security.capability", &mut bytes);
+    assert_eq!(capability, Err(rustix::io::Errno::NODATA));
+    assert_eq!(rustix::fs::getxattr(&below, "user.comment", &mut bytes), Ok(4));
+    mount.unmount().unwrap();
+    mount.wait();
 }
 
 /// A server takes longer than two changes of a file are apart: what the second look brought is always old by the open.

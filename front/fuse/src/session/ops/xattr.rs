@@ -1,4 +1,4 @@
-//! Extended attributes. Where the file system has none, the kernel is told once and never asks again.
+//! Extended attributes. Where the session shows none, the kernel is told once for each operation and never asks again.
 
 use super::super::body::Body;
 use super::{BODY_BYTES, Call};
@@ -17,7 +17,7 @@ pub(super) fn set(
     bits: u32,
     kill_set_gid: bool,
 ) -> Answer<Body> {
-    let Some(xattrs) = call.fs.xattrs() else { return Answer::err(Error::NotImplemented) };
+    let Some(xattrs) = call.session.xattrs() else { return Answer::err(Error::NotImplemented) };
     let how = match bits {
         0 => XattrSet::Any,
         flags::XATTR_CREATE => XattrSet::Create,
@@ -34,17 +34,17 @@ pub(super) fn set(
 }
 
 pub(super) fn get(call: Call<'_>, name: XattrName<'_>, size_bytes: u32) -> Answer<Body> {
-    let Some(xattrs) = call.fs.xattrs() else { return Answer::err(Error::NotImplemented) };
+    let Some(xattrs) = call.session.xattrs() else { return Answer::err(Error::NotImplemented) };
     sized(size_bytes, |limit| xattrs.get(call.ctx, call.node, name, limit))
 }
 
 pub(super) fn list(call: Call<'_>, size_bytes: u32) -> Answer<Body> {
-    let Some(xattrs) = call.fs.xattrs() else { return Answer::err(Error::NotImplemented) };
+    let Some(xattrs) = call.session.xattrs() else { return Answer::err(Error::NotImplemented) };
     sized(size_bytes, |limit| xattrs.list(call.ctx, call.node, limit))
 }
 
 pub(super) fn remove(call: Call<'_>, name: XattrName<'_>) -> Answer<Body> {
-    let Some(xattrs) = call.fs.xattrs() else { return Answer::err(Error::NotImplemented) };
+    let Some(xattrs) = call.session.xattrs() else { return Answer::err(Error::NotImplemented) };
     xattrs.remove(call.ctx, call.node, name).map(|()| Body::Empty)
 }
 
