@@ -1,4 +1,4 @@
-//! Numbers for identities: the server is told once who a number is.
+//! Numbers for identities: the server is told once which identity a number stands for.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use tombolo_wire_vrpc::CallerId;
 #[derive(Debug)]
 pub(crate) struct Callers {
     table: RwLock<Table>,
-    /// Who called last; often who calls next.
+    /// The last caller; often also the next one.
     last: AtomicU16,
     max: u16,
 }
@@ -111,7 +111,7 @@ impl Table {
         Some(if known { Entered::Known(caller) } else { Entered::Unknown(caller) })
     }
 
-    /// A number that nobody has, or that no request bears.
+    /// A number that is free, or that no request bears.
     fn add(&mut self, identity: &Identity, max: u16) -> Option<u16> {
         let slot =
             Slot { identity: identity.clone(), uses: AtomicU32::new(0), known: AtomicBool::new(false) };
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_under_way_is_given_to_nobody_else() {
+    fn a_number_in_use_is_not_reused() {
         let callers = Callers::new(2);
         for uid in 1..=2 {
             assert!(matches!(callers.enter(&user(uid, &[])), Entered::Unknown(_)));

@@ -38,7 +38,7 @@ pub struct Connected {
 /// What a session does when its link is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Patience {
-    /// It waits until there is another; so do all who ask.
+    /// It waits until there is another; so do all requests.
     #[default]
     Hard,
     /// The same, but a request that has waited so long fails with [`TimedOut`](tombolo_core::Error::TimedOut), and a server that refuses for good ends

@@ -50,13 +50,13 @@ impl VrpcExport {
         Self { patience, ..self }
     }
 
-    /// The link of the first session, which is there already, and who it said that it is.
+    /// The link of the first session, which is there already, and the incarnation that it was made with.
     #[must_use]
     pub fn with_first(self, incarnation: Incarnation, connected: Connected) -> Self {
         Self { first: Mutex::new(Some((incarnation, connected))), ..self }
     }
 
-    /// Begins a session; as [`Export::attach`], for those who also want what the waist has no word for.
+    /// Begins a session; as [`Export::attach`], for callers that also want what the waist has no word for.
     pub fn attach_session(&self, client: &Client) -> Result<Arc<VrpcFileSystem>> {
         let failed = |error: AttachError| Error::io(error);
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();

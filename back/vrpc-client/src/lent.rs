@@ -9,8 +9,8 @@ use tombolo_mem::{Sink, Source};
 use tombolo_shm::area::Span;
 use tombolo_wire_vrpc::{Data, Destination, Reply, Request};
 
-use crate::ask::Question;
 use crate::link::Link;
+use crate::request::OutgoingRequest;
 use crate::session::{VrpcFileSystem, in_reference, out_reference, written};
 
 /// Memory of this side of a link, where the server reads it: data that are put together here are written without a copy.
@@ -39,7 +39,7 @@ impl VrpcFileSystem {
 
     /// Writes the first `len_bytes` of lent memory without copying them. The memory is gone with it, until the server has answered.
     ///
-    /// The memory is its link's. If that is lost before the answer is there, nobody can send it again: [`Error::Disconnected`], and whether
+    /// The memory is its link's. If that is lost before the answer is there, it cannot be sent again: [`Error::Disconnected`], and whether
     /// it was written is not known.
     pub fn write_in_place(
         &self,
@@ -61,9 +61,9 @@ impl VrpcFileSystem {
             Err(error) => return Answer::err(error),
         };
         let request = Request::Write { file, how, data };
-        let question = Question { request, tail: &[], spans: Spans::from(span) };
+        let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
         let sequence = self.links.things.next_sequence();
-        self.links.ask_on(&link, cx, sequence, question, move |link, answered| written(link, &answered, len))
+        self.links.ask_on(&link, cx, sequence, outgoing, move |link, answered| written(link, &answered, len))
     }
 
     /// Reads at most `len_bytes`, and leaves them where the server put them. [`Error::NoMemory`] as for [`lend`](Self::lend).
@@ -78,10 +78,10 @@ impl VrpcFileSystem {
                 Err(error) => return Answer::err(error),
             };
             let request = Request::Read { file, offset, destination };
-            let question = Question { request, tail: &[], spans: Spans::from(span) };
+            let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
             let kept = link.clone();
             let sequence = links.things.next_sequence();
-            links.ask_on(link, cx, sequence, question, move |link, answered| {
+            links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
                 let (data, eof) = match answered.success(link)? {
                     Reply::Read(data, eof) => (answered.placed(link, &data, len)?, eof),
                     _ => return Err(link.protocol_violation("a reply of another kind")),
@@ -120,7 +120,7 @@ impl InPlace {
 impl Drop for Lent {
     fn drop(&mut self) {
         if self.span.take().is_some() {
-            self.link.room.changed();
+            self.link.bulk_waiters.changed();
         }
     }
 }
@@ -128,6 +128,6 @@ impl Drop for Lent {
 impl Drop for InPlace {
     fn drop(&mut self) {
         drop(std::mem::take(&mut self.spans));
-        self.link.room.changed();
+        self.link.bulk_waiters.changed();
     }
 }

@@ -15,25 +15,26 @@
 //!
 //! Main types: [`VrpcExport`], [`Connect`] and [`Socket`], [`VrpcFileSystem`], [`Patience`].
 //!
-//! Reading order, each using only what stands before it: `callers`, `left`, `slab`, `nodes`, `openings`, `room`, `frame` and `connect`; `link`;
-//! `reply`, `ask`; `again`, `owned` (what is sent again over the next link); `links`; `supervisor`, `session`; `lent`, `export`.
+//! Reading order, each using only what stands before it: `callers`, `released`, `slab`, `nodes`, `openings`, `bulk_memory`, `frame`
+//! and `connect`; `link`; `reply`, `request`; `recovery`, `owned` (what is sent again over the next link); `links`; `supervisor`,
+//! `session`; `lent`, `export`.
 #![forbid(unsafe_code)]
 
-mod again;
-mod ask;
+mod bulk_memory;
 mod callers;
 mod connect;
 mod export;
 mod frame;
-mod left;
 mod lent;
 mod link;
 mod links;
 mod nodes;
 mod openings;
 mod owned;
+mod recovery;
+mod released;
 mod reply;
-mod room;
+mod request;
 mod session;
 mod slab;
 mod supervisor;

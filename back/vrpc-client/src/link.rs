@@ -13,13 +13,13 @@ use tombolo_wire_vrpc::{
     BODY_BYTES, DecodeError, HandleBytes, Header, Kind, Offers, Reply, Request, Session, Translate,
 };
 
+use crate::bulk_memory::BulkWaiters;
 use crate::callers::Callers;
 use crate::connect::Connected;
 use crate::frame::Measure;
-use crate::left::{Gone, Left, What};
 use crate::nodes::Nodes;
 use crate::openings::{Opening, Openings};
-use crate::room::Room;
+use crate::released::{ReleaseQueue, Released, What};
 use crate::slab::Theirs;
 
 /// One of a session's links.
@@ -30,7 +30,7 @@ pub(crate) struct Link {
     /// What the server says of the session.
     pub(crate) terms: Session,
     pub(crate) callers: Arc<Callers>,
-    pub(crate) room: Room,
+    pub(crate) bulk_waiters: BulkWaiters,
     pub(crate) things: Arc<Things>,
     _keep: Box<dyn Any + Send + Sync>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Link {
 pub(crate) struct Things {
     pub(crate) nodes: Nodes,
     pub(crate) openings: Openings,
-    pub(crate) left: Left,
+    pub(crate) releases: ReleaseQueue,
     /// Which volume the nodes are of.
     volume: OnceLock<Volume>,
     sequence: AtomicU64,
@@ -51,7 +51,7 @@ impl Default for Things {
         Self {
             nodes: Nodes::default(),
             openings: Openings::default(),
-            left: Left::default(),
+            releases: ReleaseQueue::default(),
             volume: OnceLock::new(),
             sequence: AtomicU64::new(1),
         }
@@ -59,11 +59,11 @@ impl Default for Things {
 }
 
 impl Things {
-    /// An opening that nobody needs any more, with the link whose server has it, and what that calls it.
-    pub(crate) fn opening_gone(&self, node: NodeId, (link, open): (u32, OpenId)) -> Option<Gone> {
+    /// An opening that is not needed any more, with the link whose server has it, and what that calls it.
+    pub(crate) fn opening_gone(&self, node: NodeId, (link, open): (u32, OpenId)) -> Option<Released> {
         match self.nodes.theirs(node, link) {
             Theirs::Bound(node) => {
-                Some(Gone { link, what: What::Opening(File { node: NodeId(node), open }) })
+                Some(Released { link, what: What::Opening(File { node: NodeId(node), open }) })
             }
             Theirs::Unbound | Theirs::Gone => None,
         }
@@ -99,7 +99,15 @@ impl Link {
         let terms = profile(&line, things.next_sequence(), wait)?;
         things.volume.get_or_init(|| terms.volume);
         let callers = Arc::new(Callers::new(terms.callers_max));
-        Ok(Arc::new(Self { number, callers, room: Room::default(), things, terms, line, _keep: keep }))
+        Ok(Arc::new(Self {
+            number,
+            callers,
+            bulk_waiters: BulkWaiters::default(),
+            things,
+            terms,
+            line,
+            _keep: keep,
+        }))
     }
 
     /// Whether handles come with nodes.
@@ -117,13 +125,13 @@ impl Link {
         malformed(&self.line, error)
     }
 
-    /// As [`Link::malformed`], for what only the one who asked can know.
+    /// As [`Link::malformed`], for what only the caller can know.
     pub(crate) fn protocol_violation(&self, what: &'static str) -> Error {
         self.line.cut(End::ProtocolError(ProtocolError::Malformed(what.into())));
         Error::io(what)
     }
 
-    /// Asks that the request with this id end early. Nobody waits for the answer.
+    /// Asks that the request with this id end early. The answer is not awaited.
     pub(crate) fn interrupt(&self, id: u32) {
         let header = Header { sequence: self.things.next_sequence(), ..Header::default() };
         let mut body = [0; BODY_BYTES];
@@ -188,7 +196,7 @@ impl Translate for Numbers<'_> {
     }
 }
 
-/// Lets a call go on though nobody waits for it. One that has not been sent yet would otherwise never be.
+/// Lets a call go on that is not awaited. One that has not been sent yet would otherwise never be.
 pub(crate) fn unattended(call: Call) {
     if call.id().is_none() {
         task::spawn(async move { drop(call.await) });

@@ -16,12 +16,12 @@ use tombolo_core::fs::NodeId;
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId};
 use tombolo_wire_vrpc::{Forgets, Reply, Request, Session};
 
-use crate::ask::{InFlight, NoAnswer, Outcome, Question, Sent};
 use crate::connect::Patience;
-use crate::left::{Gone, What};
 use crate::link::{Link, Things, Unknown};
 use crate::owned::Owned;
+use crate::released::{Released, What};
 use crate::reply::Answered;
+use crate::request::{InFlight, NoAnswer, Outcome, OutgoingRequest, Sent};
 
 /// A wait for a link may be interrupted once there is none for so long.
 const SILENT: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ const SILENT: Duration = Duration::from_secs(2);
 /// The links of one session.
 pub(crate) struct Links {
     current: ArcSwap<Link>,
-    /// What the session was when it began; so it stays for those who use it.
+    /// What the session was when it began; so it stays for its users.
     pub(crate) terms: Session,
     pub(crate) things: Arc<Things>,
     patience: Patience,
@@ -83,7 +83,8 @@ impl Links {
         let kind = request.kind();
         let mut in_flight = None;
         match link.translated(&request) {
-            Ok(request) => match link.send(cx, sequence, Question { request, tail, ..request.into() }) {
+            Ok(request) => match link.send(cx, sequence, OutgoingRequest { request, tail, ..request.into() })
+            {
                 Sent::Ended(Ok(reply)) => return Answer::Done(link.finish(kind, reply, finish)),
                 Sent::Ended(Err(NoAnswer::Failed(error))) => return Answer::err(error),
                 Sent::Ended(Err(NoAnswer::Lost)) => {}
@@ -119,12 +120,12 @@ impl Links {
         link: &Arc<Link>,
         cx: &Ctx,
         sequence: u64,
-        question: Question<'_>,
+        outgoing: OutgoingRequest<'_>,
         finish: impl FnOnce(&Link, Answered) -> Result<T> + Send + 'static,
     ) -> Answer<T> {
-        let kind = question.request.kind();
-        let pending = match link.translated(&question.request) {
-            Ok(request) => match link.send(cx, sequence, Question { request, ..question }) {
+        let kind = outgoing.request.kind();
+        let pending = match link.translated(&outgoing.request) {
+            Ok(request) => match link.send(cx, sequence, OutgoingRequest { request, ..outgoing }) {
                 Sent::Ended(Ok(reply)) => return Answer::Done(link.finish(kind, reply, finish)),
                 Sent::Ended(Err(NoAnswer::Failed(error))) => return Answer::err(error),
                 Sent::Ended(Err(NoAnswer::Lost)) => return Answer::err(Error::Disconnected),
@@ -132,11 +133,11 @@ impl Links {
             },
             Err(Unknown::Gone(error)) => return Answer::err(error),
             Err(_) => {
-                let owned = match Owned::new(&question.request, question.tail, sequence, cx) {
+                let owned = match Owned::new(&outgoing.request, outgoing.tail, sequence, cx) {
                     Ok(owned) => owned,
                     Err(error) => return Answer::err(error),
                 };
-                let (link, cx, spans) = (link.clone(), cx.clone(), question.spans);
+                let (link, cx, spans) = (link.clone(), cx.clone(), outgoing.spans);
                 return Answer::later(async move {
                     match owned.send(&link, &cx, spans).await {
                         Ok(reply) => link.finish(kind, reply, finish),
@@ -195,13 +196,13 @@ impl Links {
         }
     }
 
-    /// Tells the server in whose numbers it is what nobody needs any more: at once, or as soon as its link is the session's; and nobody
+    /// Tells the server in whose numbers it is what is not needed any more: at once, or as soon as its link is the session's; not at all
     /// if it is a former one.
-    pub(crate) fn tell_gone(&self, cx: &Ctx, gone: &[Gone]) {
+    pub(crate) fn tell_gone(&self, cx: &Ctx, gone: &[Released]) {
         let link = self.current.load();
         tell(&link, cx, gone);
         let later = gone.iter().filter(|gone| gone.link > link.number);
-        let is_any = later.map(|gone| self.things.left.put(*gone)).count() > 0;
+        let is_any = later.map(|gone| self.things.releases.put(*gone)).count() > 0;
         if is_any {
             // That link may have become the session's before this was on the list.
             self.tell_left();
@@ -210,7 +211,7 @@ impl Links {
 
     fn tell_left(&self) {
         let link = self.current.load();
-        tell(&link, &Ctx::root(SessionId(0)), &self.things.left.take(link.number));
+        tell(&link, &Ctx::root(SessionId(0)), &self.things.releases.take(link.number));
     }
 
     /// Goes on with a request until it has an answer.
@@ -287,14 +288,14 @@ impl Links {
     /// The link of the moment was lost.
     pub(crate) fn lost(&self) {
         self.gate().since.get_or_insert_with(Instant::now);
-        self.current.load().room.changed();
+        self.current.load().bulk_waiters.changed();
     }
 
     /// There is another.
     pub(crate) fn found(&self, link: Arc<Link>) {
         let former = self.current.swap(link);
         self.gate().since = None;
-        former.room.changed();
+        former.bulk_waiters.changed();
         self.tell_left();
         self.wake_all();
     }
@@ -302,7 +303,7 @@ impl Links {
     /// There will be none any more.
     pub(crate) fn end(&self) {
         self.gate().has_ended = true;
-        self.current.load().room.changed();
+        self.current.load().bulk_waiters.changed();
         self.wake_all();
     }
 
@@ -311,7 +312,7 @@ impl Links {
         self.gate().since
     }
 
-    /// Wakes those who wait for a link, so that they look at it, or at the time.
+    /// Wakes requests that wait for a link, so that they look at it, or at the time.
     pub(crate) fn wake_all(&self) {
         let waiters = std::mem::take(&mut self.gate().waiters);
         waiters.into_iter().for_each(Waker::wake);
@@ -323,7 +324,7 @@ impl Links {
 }
 
 /// Tells the server of that link what of it is in its numbers.
-fn tell(link: &Arc<Link>, cx: &Ctx, gone: &[Gone]) {
+fn tell(link: &Arc<Link>, cx: &Ctx, gone: &[Released]) {
     let mut forgotten: SmallVec<[(NodeId, u64); 4]> = SmallVec::new();
     for gone in gone.iter().filter(|gone| gone.link == link.number) {
         match gone.what {

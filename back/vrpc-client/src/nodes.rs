@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tombolo_core::Identity;
 use tombolo_core::fs::{Granted, HeldLocks, NodeId, OpenId, PersistentHandle};
 
-use crate::left::{Gone, What};
+use crate::released::{Released, What};
 use crate::slab::{Held, Slab, Theirs};
 
 /// The nodes that a session knows: by the numbers that it gives out itself, by those of the current server, and by their handles.
@@ -24,13 +24,13 @@ struct Node {
     theirs: u64,
     /// Openings keep it.
     openings: u32,
-    /// A listing has brought it, and nobody has asked for it by name or handle.
+    /// A listing has brought it, and no lookup has asked for it.
     listed: bool,
     handle: Option<PersistentHandle>,
     locks: HeldLocks<Identity>,
 }
 
-/// Listings bring nodes until so many are known that nobody asked for.
+/// Listings bring nodes until so many are known that no lookup asked for.
 const LISTED_MAX: usize = 1 << 17;
 
 #[derive(Debug, Default)]
@@ -73,8 +73,8 @@ impl Nodes {
         });
     }
 
-    /// Whether listings may bring further nodes. Who lists keeps them all until its own memory runs short, so a directory
-    /// without end would fill it; beyond this names are looked up one by one by those who want more of them.
+    /// Whether listings may bring further nodes. The front end keeps them all until its own memory runs short, so a directory
+    /// without end would fill it; beyond this names are looked up one by one.
     pub(crate) fn takes_listed(&self) -> bool {
         self.index().listed < LISTED_MAX
     }
@@ -90,7 +90,7 @@ impl Nodes {
         self.adopt_from(false, link, theirs, handle)
     }
 
-    /// [`Nodes::adopt`], of a node that a listing brought: nobody may ever ask for it.
+    /// [`Nodes::adopt`], of a node that a listing brought: it may never be looked up.
     pub(crate) fn adopt_listed(&self, link: u32, theirs: NodeId, handle: Option<PersistentHandle>) -> NodeId {
         self.adopt_from(true, link, theirs, handle)
     }
@@ -196,7 +196,7 @@ impl Nodes {
     }
 
     /// Takes look-ups back. What the server is to be told, once there are none left.
-    pub(crate) fn forget(&self, node: NodeId, look_ups: u64) -> Option<Gone> {
+    pub(crate) fn forget(&self, node: NodeId, look_ups: u64) -> Option<Released> {
         self.change(node, |node| node.look_ups = node.look_ups.saturating_sub(look_ups))
     }
 
@@ -206,7 +206,7 @@ impl Nodes {
     }
 
     /// An opening keeps it no more, and its locks are gone.
-    pub(crate) fn released(&self, node: NodeId, open: OpenId) -> Option<Gone> {
+    pub(crate) fn released(&self, node: NodeId, open: OpenId) -> Option<Released> {
         self.change(node, |node| {
             node.openings = node.openings.saturating_sub(1);
             node.locks.released(open);
@@ -228,7 +228,7 @@ impl Nodes {
     }
 
     /// Changes what keeps a node. If nothing does any more it goes, and the server is to forget it.
-    fn change(&self, node: NodeId, change: impl FnOnce(&mut Node)) -> Option<Gone> {
+    fn change(&self, node: NodeId, change: impl FnOnce(&mut Node)) -> Option<Released> {
         let mut index = self.index();
         let is_kept = self.slab.with(node.0, |held| {
             change(held.thing);
@@ -248,7 +248,7 @@ impl Nodes {
         if index.link == link && index.by_theirs.get(&theirs) == Some(&node) {
             index.by_theirs.remove(&theirs);
         }
-        Some(Gone { link, what: What::LookUps(NodeId(theirs), gone.theirs) })
+        Some(Released { link, what: What::LookUps(NodeId(theirs), gone.theirs) })
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
@@ -279,8 +279,8 @@ mod tests {
         Some(PersistentHandle { kind: 1, bytes: [byte; 8].as_slice().into() })
     }
 
-    fn gone(link: u32, theirs: u64, look_ups: u64) -> Option<Gone> {
-        Some(Gone { link, what: What::LookUps(NodeId(theirs), look_ups) })
+    fn gone(link: u32, theirs: u64, look_ups: u64) -> Option<Released> {
+        Some(Released { link, what: What::LookUps(NodeId(theirs), look_ups) })
     }
 
     fn on_a_link() -> Nodes {

@@ -15,7 +15,7 @@ pub(crate) struct Opening {
     pub(crate) node: NodeId,
     pub(crate) flags: OpenFlags,
     pub(crate) identity: Identity,
-    /// A lock that was held through it is somebody else's now: whoever relied on it must not go on.
+    /// A lock that was held through it is another client's now: a caller that relied on it must not go on.
     pub(crate) is_broken: bool,
 }
 

@@ -6,10 +6,10 @@ use tombolo_wire_vrpc::{BODY_BYTES, Body, Header, Kind, Request};
 
 use std::sync::Arc;
 
-use crate::again::found_again;
-use crate::ask::{NoAnswer, Outcome, Question, Sent};
 use crate::frame::{Measure, Private, cannot_be_encoded, put_frame};
 use crate::link::Link;
+use crate::recovery::found_again;
+use crate::request::{NoAnswer, Outcome, OutgoingRequest, Sent};
 
 /// A request in the session's own numbers, as bytes.
 pub(crate) struct Owned {
@@ -48,7 +48,7 @@ impl Owned {
                 Err(unknown) => found_again(link, cx, unknown).await?,
             }
         };
-        match link.send(cx, self.sequence, Question { request, tail: &[], spans }) {
+        match link.send(cx, self.sequence, OutgoingRequest { request, tail: &[], spans }) {
             Sent::Ended(outcome) => outcome,
             Sent::Pending(pending) => pending.outcome(&cx.interrupt).await,
         }

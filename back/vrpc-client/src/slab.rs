@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Things by number. What the server calls one is read without a lock.
 ///
-/// A number is a slot, from 1 on, and above it how often the slot was given anew: nobody mistakes a new thing for one that had its
+/// A number is a slot, from 1 on, and above it how often the slot was given anew: a new thing is not mistaken for one that had its
 /// slot before.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
@@ -28,7 +28,7 @@ struct Free {
 #[derive(Debug)]
 struct Slot<T> {
     generation: AtomicU32,
-    /// The link on which `theirs` is its number; stored after that, so that who finds it finds that number or one of a later link.
+    /// The link on which `theirs` is its number; stored after that, so that a reader that sees it sees that number or one of a later link.
     link: AtomicU32,
     theirs: AtomicU64,
     thing: Mutex<Option<T>>,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_link_says_late_changes_nothing() {
+    fn late_numbers_of_an_older_link_change_nothing() {
         let slab = Slab::default();
         let number = slab.insert((), 1, 70);
         slab.with(number, |held| held.bind(3, 90));

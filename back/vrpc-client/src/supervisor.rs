@@ -16,13 +16,13 @@ use tombolo_host_links::{End, ProtocolError};
 use tombolo_host_runtime::task;
 use tombolo_shm::link::{Incarnation, RefusalCode, Refused};
 
-use crate::again;
-use crate::ask::NoAnswer;
 use crate::connect::{Connect, Patience};
 use crate::link::Link;
 use crate::links::Links;
+use crate::recovery;
+use crate::request::NoAnswer;
 
-/// How often one looks whether the link is still there while nobody asks for anything.
+/// How often the link is checked while there are no requests.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long one waits after the first attempt that failed; twice as long after each further one.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -44,13 +44,13 @@ pub(crate) struct Supervisor {
 /// The latest link.
 struct Latest {
     since: Instant,
-    /// How much it had answered before anybody used it.
+    /// Requests that it had answered before the session used it.
     answers: u64,
     is_first: bool,
 }
 
 impl Latest {
-    /// Whether the link did nobody any good: then the next attempt waits, so that a server is not asked as fast as it can lie, or die.
+    /// Whether the link was of no use: then the next attempt waits, so that a server that fails at once is not called without end.
     fn was_in_vain(&self, link: &Link, end: &End) -> bool {
         let was_useful = link.line.counts().answers > self.answers;
         self.since.elapsed() < LASTING && (matches!(end, End::ProtocolError(_)) || !was_useful)
@@ -61,7 +61,7 @@ impl Latest {
 enum Failed {
     Connect(crate::connect::ConnectError),
     Session(Error),
-    /// Less is promised than those who use the session rely on.
+    /// The new session promises less than the first one.
     Unchecked,
     Lost,
 }
@@ -100,7 +100,8 @@ impl Supervisor {
         }
     }
 
-    /// Tries until there is a link, while a thread looks at the time for those who wait: an attempt may take long. Says how much it has answered by then. `None` once there is nobody who waits for it.
+    /// Tries until there is a link, while a thread watches the deadlines of waiting requests: an attempt may take long.
+    /// Returns how much it has answered by then, `None` once the session is gone.
     fn link_anew(
         &self,
         links: &Weak<Links>,
@@ -194,12 +195,12 @@ impl fmt::Display for Failed {
     }
 }
 
-/// Opens anew what was open, and takes the locks, before anybody else asks over the link. What cannot be had is known when it is used. An
+/// Opens anew what was open, and takes the locks, before other requests use the link. What cannot be had is known when it is used. An
 /// error if the link is lost meanwhile, or the server answers nothing at all.
 fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
     for open in link.things.openings.all() {
         let again = link.clone();
-        let mut again = Box::pin(async move { again::opening(&again, open).await });
+        let mut again = Box::pin(async move { recovery::opening(&again, open).await });
         match finished_until(&mut again, Instant::now() + ANSWER_TIMEOUT) {
             Some(Ok(())) => {}
             Some(Err(NoAnswer::Failed(error))) => {
@@ -208,7 +209,7 @@ fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
             Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
             None => {
                 // One file that hangs is not to keep the others.
-                match finished_until(again::null(link), Instant::now() + ANSWER_TIMEOUT) {
+                match finished_until(recovery::null(link), Instant::now() + ANSWER_TIMEOUT) {
                     Some(Ok(())) => {}
                     Some(Err(NoAnswer::Failed(error))) => return Err(Failed::Session(error)),
                     Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
@@ -226,7 +227,7 @@ fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Has those who wait for a link look at the time now and then, until this is dropped.
+/// Wakes requests that wait for a link now and then, so that they check their deadlines, until this is dropped.
 fn clock(links: Weak<Links>) -> Option<SyncSender<()>> {
     let (running, stop) = mpsc::sync_channel::<()>(1);
     let tick = move || {
@@ -238,7 +239,7 @@ fn clock(links: Weak<Links>) -> Option<SyncSender<()>> {
     match thread::Builder::new().name("link-clock".into()).spawn(tick) {
         Ok(_) => Some(running),
         Err(error) => {
-            tracing::warn!(%error, "no thread to look at the time: who waits for a link waits until an attempt to make one is over");
+            tracing::warn!(%error, "no thread to watch deadlines: requests that wait for a link wait until the attempt to make one is over");
             None
         }
     }
@@ -248,7 +249,7 @@ fn longer(pause: Duration) -> Duration {
     (pause * 2).clamp(PAUSE, PAUSE_MAX)
 }
 
-/// Waits before the next attempt. False if nobody needs it any more.
+/// Waits before the next attempt. False if the session is gone.
 fn rest(links: &Weak<Links>, pokes: &Receiver<()>, pause: Duration) -> bool {
     let until = Instant::now() + pause;
     loop {
@@ -258,7 +259,7 @@ fn rest(links: &Weak<Links>, pokes: &Receiver<()>, pause: Duration) -> bool {
         }
         match pokes.recv_timeout(left) {
             Err(RecvTimeoutError::Disconnected) => return false,
-            // Who waits cannot make it go faster.
+            // A waiting request does not shorten the pause.
             Ok(()) | Err(RecvTimeoutError::Timeout) => {}
         }
     }

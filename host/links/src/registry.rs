@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_announced_leaves_nothing_behind() {
+    fn a_failed_announcement_leaves_nothing_behind() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Directory::open(dir.path()).expect("a directory");
         let live = Announcement::of_this_process("live");

@@ -13,11 +13,11 @@ use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request, Returned
 
 use super::names::{in_reference, out_reference};
 use super::{pick, remote_buffer};
-use crate::ask::Question;
+use crate::bulk_memory::largest;
 use crate::link::Link;
 use crate::links::Links;
 use crate::reply::{Answered, still_theirs, whole};
-use crate::room::largest;
+use crate::request::OutgoingRequest;
 
 /// Up to so many bytes of a READ and of a WRITE travel in the frame: a copy more, but no memory to be found for them. Measured on one
 /// link, both sides polling: a READ takes as long either way at 2 to 3 KiB, a WRITE at 1 KiB.
@@ -69,9 +69,10 @@ fn read_piece(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink)
             },
         };
         let spans = span.map_or_else(Spans::none, Spans::from);
-        let question = Question { request: Request::Read { file, offset, destination }, tail: &[], spans };
+        let outgoing =
+            OutgoingRequest { request: Request::Read { file, offset, destination }, tail: &[], spans };
         let sequence = links.things.next_sequence();
-        links.ask_on(link, cx, sequence, question, move |link, answered| {
+        links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
             received(link, &answered, &into).map(|done| (len, done))
         })
     })
@@ -113,7 +114,7 @@ pub(super) fn write(links: &Arc<Links>, cx: &Ctx, file: File, how: Write, from: 
             let mut rest = from.clone();
             rest.advance(sum.count);
             let how = Write { offset: how.offset.saturating_add(sum.count as u64), ..how };
-            // What went in before is in; who wants the rest in comes again, and gets the error then.
+            // What was written stays written; a caller that writes the rest gets the error then.
             let Ok((piece, next)) = write_piece(&links, &cx, file, how, &rest).resolve().await else { break };
             full = next.count >= piece;
             sum.count += next.count;
@@ -158,8 +159,8 @@ fn write_piece(
         match data {
             Ok(reference) => {
                 let request = Request::Write { file, how, data: Data::One(reference) };
-                let question = Question { request, tail: &[], spans: Spans::from(span) };
-                links.ask_on(link, cx, sequence, question, move |link, answered| {
+                let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
+                links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
                     written(link, &answered, limit).map(|written| (len, written))
                 })
             }

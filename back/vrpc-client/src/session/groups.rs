@@ -13,10 +13,10 @@ use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request};
 use super::made::entry;
 use super::names::{FRAME_DATA_MAX, filled, in_reference};
 use super::{VrpcFileSystem, pick, waiting};
-use crate::ask::Question;
 use crate::link::Link;
 use crate::links::Links;
 use crate::reply::Answered;
+use crate::request::OutgoingRequest;
 
 /// Longest value of an attribute, and longest list of names (xattr(7)).
 const XATTR_BYTES_MAX: usize = 64 << 10;
@@ -55,9 +55,9 @@ impl VrpcFileSystem {
                 Err(error) => return Answer::err(error),
             };
             let request = xattr_request(node, name, destination);
-            let question = Question { request, tail: &[], spans: Spans::from(span) };
+            let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
             let sequence = links.things.next_sequence();
-            links.ask_on(link, cx, sequence, question, move |link, answered| bytes(link, &answered, limit))
+            links.ask_on(link, cx, sequence, outgoing, move |link, answered| bytes(link, &answered, limit))
         })
     }
 }
@@ -102,8 +102,8 @@ impl Xattrs for VrpcFileSystem {
                 Err(error) => return Answer::err(error),
             };
             let request = Request::XattrSet { node, name, value, how, kill_set_gid };
-            let question = Question { request, tail: &[], spans: Spans::from(span) };
-            links.ask_on(link, cx, sequence, question, |link, answered| answered.success(link).map(|_| ()))
+            let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
+            links.ask_on(link, cx, sequence, outgoing, |link, answered| answered.success(link).map(|_| ()))
         })
     }
 

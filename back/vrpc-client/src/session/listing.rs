@@ -9,11 +9,11 @@ use tombolo_wire_vrpc::listing::Listing;
 use tombolo_wire_vrpc::{Destination, FRAME_BYTES, Reply, Request};
 
 use super::names::in_reference;
-use crate::ask::Question;
+use crate::bulk_memory::largest;
 use crate::link::Link;
 use crate::links::Links;
 use crate::reply::Answered;
-use crate::room::largest;
+use crate::request::OutgoingRequest;
 
 /// Most bytes of one listing.
 const LISTING_BYTES_MAX: usize = 64 << 10;
@@ -56,9 +56,9 @@ fn readdir_on(
     let spans = span.map_or_else(Spans::none, Spans::from);
     let request = Request::Readdir { file, cookie, budget, destination };
     let (teller, teller_cx) = (links.clone(), cx.clone());
-    let question = Question { request, tail: &[], spans };
+    let outgoing = OutgoingRequest { request, tail: &[], spans };
     let sequence = links.things.next_sequence();
-    links.ask_on(link, cx, sequence, question, move |link, answered| {
+    links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
         let mut adopted = Vec::new();
         let filled = fill(link, &answered, (&mut page, plus), room_bytes, &mut adopted);
         // Those that do not fit are not there for the caller; and none is where one makes no sense.

@@ -9,9 +9,9 @@ use tombolo_shm::area::{Area, Span};
 use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reference, Reply, Request};
 
 use super::made::made;
-use crate::ask::Question;
 use crate::link::Link;
 use crate::links::Links;
+use crate::request::OutgoingRequest;
 
 /// Bytes that a request brings along go into its frame up to so many; a name fits beside them.
 pub(super) const FRAME_DATA_MAX: usize = 3 << 10;
@@ -47,8 +47,8 @@ pub(super) fn symlink(
             Err(error) => return Answer::err(error),
         };
         let request = Request::Symlink { parent, name: name.as_name(), target: data };
-        let question = Question { request, tail: &[], spans: Spans::from(span) };
-        links.ask_on(link, cx, sequence, question, made)
+        let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
+        links.ask_on(link, cx, sequence, outgoing, made)
     })
 }
 
@@ -111,7 +111,7 @@ impl Links {
             let (links, link, cx, ask) = (links.clone(), link.clone(), cx.clone(), ask.clone());
             Answer::later(async move {
                 let is_lost = || link.line.is_lost();
-                match link.room.wait(area(&link), len_bytes as u64, is_lost, &cx.interrupt).await {
+                match link.bulk_waiters.wait(area(&link), len_bytes as u64, is_lost, &cx.interrupt).await {
                     Some(span) => ask(&links, &link, &cx, span).resolve().await,
                     None if is_lost() => Err(Error::Disconnected),
                     None => Err(Error::Interrupted),

@@ -1,4 +1,4 @@
-//! Data that lie in the memory of another domain, which the server knows too: their names are sent, and nobody here touches them.
+//! Data that lie in the memory of another domain, which the server knows too: their names are sent, and this process does not touch them.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use tombolo_mem::Source;
 use tombolo_wire_vrpc::{Data, REFERENCES_MAX, Reference, References, Request};
 
 use super::data::{Piece, written};
-use crate::ask::Question;
 use crate::link::Link;
 use crate::links::Links;
+use crate::request::OutgoingRequest;
 
 /// Writes the first `len` bytes by the names that the server has for them; none if it has none, or too many would be needed.
 pub(super) fn write(
@@ -45,8 +45,8 @@ pub(super) fn write(
     };
     let request = Request::Write { file, how, data };
     // The loan lasts as long as the server may be reading.
-    let question = Question { request, tail: &[], spans: Spans::from(loan) };
-    Some(links.ask_on(link, cx, sequence, question, move |link, answered| {
+    let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(loan) };
+    Some(links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
         written(link, &answered, limit).map(|written| (len, written))
     }))
 }

@@ -13,7 +13,7 @@ use tombolo_wire_vrpc::Request;
 use super::groups::ask;
 use crate::links::Links;
 
-/// Waits for a lock. Who drops the answer does not get it: the request is interrupted, and a lock that was granted all the same is
+/// Waits for a lock. Dropping the answer gives it up: the request is interrupted, and a lock that was granted all the same is
 /// given back.
 pub(super) fn lock(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock) -> Answer<()> {
     let interrupt = Interrupt::new();
@@ -40,7 +40,7 @@ struct Waiting {
     later: Option<Later<()>>,
     /// The caller's.
     wish: Option<Raised>,
-    /// The request's, which is also raised when nobody waits any more.
+    /// The request's, which is also raised when the answer is dropped.
     interrupt: Interrupt,
     links: Arc<Links>,
     cx: Ctx,

@@ -38,7 +38,7 @@ pub(super) struct ConnectionIo {
     /// There may be more to receive.
     pub(super) readable: bool,
     pub(super) low_water: LowWater,
-    /// The end of the stream is there behind what was received last, and nobody will tell again.
+    /// The end of the stream is there behind what was received last, and no further event will report it.
     pub(super) finished: bool,
 }
 

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_together_halves_the_limit_once() {
+    fn losses_of_one_round_trip_halve_the_limit_once() {
         let mut limit = Limit::new(InFlight::Adaptive { max: 64 });
         assert_eq!(limit.count(), 4);
         limit.lost();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_little_does_not_change_the_limit() {
+    fn a_client_below_its_limit_does_not_change_it() {
         let mut limit = Limit::new(InFlight::Adaptive { max: 64 });
         let start = Instant::now();
         for at in 0..1000 {

@@ -16,7 +16,7 @@ use tombolo_core::block_on;
 pub(super) type Outcome = Result<Reply, CallError>;
 
 /// A call that was made. Dropping it gives up the answer, not the call: its memory stays in use until it is answered.
-#[must_use = "a call that nobody awaits is one whose failure nobody sees"]
+#[must_use = "the failure of a call that is not awaited goes unseen"]
 pub struct Pending(Inner);
 
 enum Inner {

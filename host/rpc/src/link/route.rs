@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_a_link_that_nobody_asks_for_has_it_asked_for() {
+    fn a_waiter_on_a_route_without_a_search_starts_one() {
         let (asked, asks) = channel();
         // As when there was no thread for it.
         let state =

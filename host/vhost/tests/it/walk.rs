@@ -118,7 +118,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_we_find_in_any_table_another_implementation_finds_too(
+    fn chains_in_any_table_are_found_as_by_another_implementation(
         (table, indirect) in tables(),
         head in 0..SIZE,
     ) {

@@ -48,7 +48,7 @@ fn the_server_gives_no_more_than_it_wants_to() {
 }
 
 #[test]
-fn what_cannot_be_had_is_said() {
+fn refused_options_have_their_own_codes() {
     let host = TestHost::new(ListenOptions::default());
     let refusal = |options| match connect(&host.path, &options) {
         Err(ConnectError::Refused { refused, .. }) => refused.code,

@@ -42,7 +42,7 @@ fn a_lost_link_wakes_all_waiting_calls() {
 }
 
 #[test]
-fn what_was_answered_before_the_end_is_still_given() {
+fn replies_received_before_the_end_are_still_returned() {
     let host = TestHost::new(8, Mode::Adaptive, Mode::Event);
     let first = host.line.call(ECHO, body(1), |_| {});
     host.line.call(ECHO, body(2), |_| {}).wait().expect("an answer");

@@ -113,7 +113,7 @@ fn calls_come_from_a_reserved_port_where_we_may_have_one() {
         if pending.is_ready() {
             return eprintln!("skipped: no port below 1024 is for us: {:?}", pending.wait());
         }
-        assert!(std::time::Instant::now() < end, "nobody came");
+        assert!(std::time::Instant::now() < end, "no connection came");
     }
 }
 

@@ -40,7 +40,7 @@ fn is_interrupted(pending: Pending) -> bool {
 }
 
 #[test]
-fn an_interrupted_call_ends_at_once_and_its_late_reply_is_nobodys() {
+fn an_interrupted_call_ends_at_once_and_its_late_reply_is_dropped() {
     let (mut script, line, _first) = Script::connected(always());
     let interrupt = Interrupt::new();
     let pending = interruptible(&script, &interrupt);
@@ -84,7 +84,7 @@ fn a_call_that_waits_its_turn_is_never_sent_once_it_is_interrupted() {
 }
 
 #[test]
-fn what_was_sent_in_part_is_never_completed_from_memory_that_may_have_changed() {
+fn a_partly_sent_record_is_never_completed_from_memory_that_may_have_changed() {
     for room in [1, 50, 200, 5000] {
         let (mut script, line, _first) = Script::connected(always());
         line.calls();
@@ -108,7 +108,7 @@ fn what_was_sent_in_part_is_never_completed_from_memory_that_may_have_changed() 
 }
 
 #[test]
-fn what_was_sent_in_part_without_data_is_completed_and_then_forgotten() {
+fn a_partly_sent_record_without_data_is_completed_and_then_dropped() {
     let (mut script, line, _first) = Script::connected(always());
     line.calls();
     let interrupt = Interrupt::new();
@@ -252,7 +252,7 @@ fn a_hard_call_waits_for_ever() {
 fn a_connection_that_only_takes_is_made_anew() {
     let (mut script, line, _first) = Script::connected(Options::default());
     for second in 0..59 {
-        let _pending = echo(&script.client, ECHO, b"is anybody there?");
+        let _pending = echo(&script.client, ECHO, b"unanswered");
         assert!(!line.is_shut_down(), "after {second} s");
         script.pass(SECOND);
     }
@@ -322,7 +322,7 @@ fn datagrams_are_sent_again_later_each_time() {
     assert!(pending.wait().is_ok());
     let counts = script.client.counts();
     assert_eq!((counts.retransmissions, counts.replies), (4, 1));
-    assert_eq!(counts.round_trip, Duration::ZERO, "nobody knows which of them was answered");
+    assert_eq!(counts.round_trip, Duration::ZERO, "which of them was answered is not known");
     // What is answered at once teaches.
     for _ in 0..20 {
         let pending = echo(&script.client, ECHO, b"again");

@@ -21,7 +21,7 @@ fn a_reply_to_no_call_is_counted_and_nothing_else() {
     let (mut script, line, first) = Script::connected(Options::default());
     let call = line.calls().remove(0);
     for xid in [call.xid.wrapping_add(1), 0, u32::MAX] {
-        script.bring(&line, &framed(&message(xid, b"nobody asked")));
+        script.bring(&line, &framed(&message(xid, b"no such call")));
         script.bring(&line, &framed(&message(xid, &vec![7; 200_000])));
     }
     // Too short to have a number, and nothing at all.
@@ -37,7 +37,7 @@ fn a_reply_to_no_call_is_counted_and_nothing_else() {
 }
 
 #[test]
-fn what_is_no_answer_is_that_calls_failure() {
+fn a_malformed_reply_fails_its_own_call() {
     let refused = Rejected::Auth(AuthStat::TooWeak);
     type Make<'a> = &'a dyn Fn(u32) -> Vec<u8>;
     type Is = fn(&CallError) -> bool;
@@ -96,7 +96,7 @@ fn a_record_that_is_too_long_fails_its_call_and_the_others_are_sent_again() {
         line.set_at_a_time(at_a_time);
         script.bring(&line, &too_long(calls[0].xid.to_be_bytes())[form]);
         assert!(first.is_ready());
-        let error = first.wait().expect_err("nobody takes so much");
+        let error = first.wait().expect_err("beyond the limit");
         assert!(matches!(error, CallError::Garbage { why: Garbage::Record(_), .. }), "{error}");
         assert!(line.is_shut_down() && !other.is_ready());
         script.pass(Duration::from_millis(100));
@@ -124,7 +124,7 @@ fn a_record_that_is_too_long_for_a_call_in_the_middle_of_its_sending_fails_it() 
 }
 
 #[test]
-fn who_talks_nonsense_is_connected_to_later_each_time() {
+fn a_server_that_sends_malformed_records_is_reconnected_to_later_each_time() {
     let options = Options { reply_bytes_max: 10_000, ..Options::default() };
     let (mut script, line, first) = Script::connected(options);
     let call = line.calls().remove(0);

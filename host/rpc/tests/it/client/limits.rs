@@ -64,7 +64,7 @@ fn a_small_call_goes_before_bulk_calls_that_wait_for_the_socket() {
 }
 
 #[test]
-fn who_waits_for_room_is_woken_when_there_is_much_of_it() {
+fn waiters_for_a_permit_are_woken_when_many_are_free() {
     let (mut script, line, _first) = Script::connected(fixed(8));
     line.calls();
     assert!(script.client.has_permit());

@@ -27,15 +27,15 @@ fn calls_go_on_when_the_server_starts_again() {
 }
 
 #[test]
-fn a_soft_call_to_nobody_fails_soon_and_says_why() {
-    let nobody = {
+fn a_soft_call_to_an_unused_port_fails_soon_and_says_why() {
+    let unused = {
         let bed = Bed::default();
         bed.target(tombolo_host_rpc::client::Transport::Tcp)
     };
     let options = Options { recovery: Recovery::Soft, label: "there:/export".into(), ..Options::default() };
-    let client = tombolo_host_rpc::client::RpcClient::start(nobody, options).expect("start");
+    let client = tombolo_host_rpc::client::RpcClient::start(unused, options).expect("start");
     let start = std::time::Instant::now();
-    let error = wait(echo(&client, ECHO, b"")).expect_err("nobody is there");
+    let error = wait(echo(&client, ECHO, b"")).expect_err("no server is there");
     assert!(matches!(error, CallError::Unreachable { .. }), "{error:?}");
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     assert_eq!(error.to_string(), "there:/export: cannot connect: Connection refused (os error 111)");

@@ -89,7 +89,7 @@ fn a_connection_may_break_at_any_byte_that_is_sent() {
 }
 
 #[test]
-fn what_is_sent_again_keeps_its_order_and_its_numbers() {
+fn resent_calls_keep_their_order_and_xids() {
     let options = Options { in_flight: InFlight::Fixed(50), ..Options::default() };
     let (mut script, line, _first) = Script::connected(options);
     let _small: Vec<_> = (0..40).map(|_| echo(&script.client, ECHO, b"small")).collect();
@@ -108,7 +108,7 @@ fn what_is_sent_again_keeps_its_order_and_its_numbers() {
 }
 
 #[test]
-fn a_reply_over_a_new_connection_to_what_was_not_sent_there_is_nobodys() {
+fn a_reply_to_a_call_not_sent_over_that_connection_is_dropped() {
     let (mut script, line, first) = Script::connected(Options::default());
     let call = line.calls().remove(0);
     script.bring(&line, &framed(&message(7, b"")));

@@ -34,7 +34,7 @@ fn one_address_leaves_half_of_the_connections_to_others() {
     assert!(others.iter_mut().all(is_served), "half of what is left");
     let third = &mut bed.connect_from(Ipv4Addr::new(127, 0, 0, 3));
     assert!(is_served(third), "there is always something left");
-    assert!(crowd.iter_mut().all(is_served), "nobody in use has been closed");
+    assert!(crowd.iter_mut().all(is_served), "no connection in use has been closed");
     assert_eq!(bed.counts().closed_for_others, 0);
 }
 

@@ -37,5 +37,5 @@ fn a_port_that_another_has_is_named_with_its_transport() {
     let two = Listeners { tcp: vec![any()], udp: vec![] };
     let (first, second) = (two.bind().expect("bind"), two.bind().expect("bind"));
     let ports: Vec<_> = first.tcp_addresses().chain(second.tcp_addresses()).collect();
-    assert_ne!(ports[0], ports[1], "a free port is nobody else's, although nobody listens yet");
+    assert_ne!(ports[0], ports[1], "each free port is reserved before anything listens");
 }

@@ -58,7 +58,7 @@ fn answers_come_when_they_are_ready_and_from_the_address_that_was_asked() {
 }
 
 #[test]
-fn what_gets_no_answer_leaves_the_others_alone() {
+fn unanswered_datagrams_do_not_disturb_others() {
     let bed = Bed::default();
     let (client, to) = (socket(), bed.server.udp_addresses()[0]);
     for call in [&b""[..], &[SILENT], &[CLOSE], &[PANIC]] {
@@ -88,7 +88,7 @@ fn datagrams_beyond_a_client_s_limit_are_dropped() {
 }
 
 #[test]
-fn who_is_not_admitted_is_not_heard() {
+fn datagrams_of_refused_addresses_are_dropped() {
     let admit = Arc::new(|address: std::net::IpAddr| address != Ipv4Addr::new(127, 0, 0, 3));
     let bed = Bed::new(Options { admit: Some(admit), ..Options::default() });
     let to = bed.server.udp_addresses()[0];

@@ -55,7 +55,7 @@ fn a_panic_ends_its_connection_and_no_other() {
 }
 
 #[test]
-fn who_sends_no_more_still_gets_its_answers() {
+fn a_half_closed_connection_still_gets_its_replies() {
     let bed = Bed::default();
     let mut client = bed.connect();
     client.send(&[LATER, 50]);
@@ -79,7 +79,7 @@ fn who_sends_no_more_still_gets_its_answers() {
 }
 
 #[test]
-fn who_leaves_with_calls_under_way_leaves_nothing_behind() {
+fn a_connection_closed_with_calls_under_way_leaves_nothing_behind() {
     let bed = Bed::default();
     for _ in 0..20 {
         let mut client = bed.connect();
@@ -93,7 +93,7 @@ fn who_leaves_with_calls_under_way_leaves_nothing_behind() {
 }
 
 #[test]
-fn who_is_not_admitted_is_closed_at_once() {
+fn a_refused_connection_is_closed_at_once() {
     let admit = Arc::new(|address: IpAddr| address != Ipv4Addr::LOCALHOST);
     let bed = Bed::new(Options { admit: Some(admit), ..Options::default() });
     assert!(bed.connect().is_closed());
@@ -114,7 +114,7 @@ fn one_connection_too_many_is_refused_and_room_is_used_again() {
 }
 
 #[test]
-fn who_says_nothing_of_use_is_closed_and_who_did_is_not() {
+fn idle_connections_are_closed_unless_they_have_called() {
     let bed = Bed::new(Options { silent_after: Duration::from_secs(1), ..Options::default() });
     let (mut silent, mut useful, mut half) = (bed.connect(), bed.connect(), bed.connect());
     assert_eq!(useful.ask(b"e"), b"e");
@@ -159,7 +159,7 @@ fn stopping_does_not_wait_for_ever() {
 }
 
 #[test]
-fn a_server_that_nobody_called_stops_at_once_and_its_port_is_free() {
+fn a_server_without_calls_stops_at_once_and_frees_its_port() {
     let bed = Bed::default();
     let (tcp, udp) = (bed.server.tcp_addresses()[0], bed.server.udp_addresses()[0]);
     bed.server.stop();

@@ -19,7 +19,7 @@ fn answers_come_out_of_order_and_no_more_calls_than_the_limit_are_taken() {
     eventually("the first are held", || bed.player.held() == 16);
     thread::sleep(Duration::from_millis(30));
     assert_eq!(bed.player.held(), 16, "the others wait");
-    assert_eq!(bed.connect().ask(b"e"), b"e", "and nobody else does");
+    assert_eq!(bed.connect().ask(b"e"), b"e", "and no other connection does");
     let (mut answered, end) = (Vec::new(), Instant::now() + Duration::from_secs(60));
     while answered.len() < calls.len() {
         assert!(Instant::now() < end, "{} were answered", answered.len());
@@ -85,7 +85,7 @@ fn a_client_that_takes_no_replies_is_bounded_and_closed_and_others_do_not_notice
 }
 
 #[test]
-fn small_replies_that_nobody_takes_are_bounded_as_well() {
+fn untaken_small_replies_are_bounded_as_well() {
     let bed = Bed::new(Options { stuck_after: Duration::from_millis(1500), ..Options::default() });
     let mut greedy = bed.connect();
     greedy.0.set_write_timeout(Some(Duration::from_millis(300))).expect("timeout");
@@ -165,7 +165,7 @@ fn records_in_many_fragments_share_little_memory_and_all_come_through() {
 }
 
 #[test]
-fn who_asks_without_end_does_not_keep_others_waiting() {
+fn a_connection_that_calls_without_end_does_not_delay_others() {
     let bed = Bed::default();
     let done = std::sync::atomic::AtomicBool::new(false);
     thread::scope(|scope| {

@@ -48,7 +48,7 @@ fn slowest(client: &mut Client, call: &[u8]) -> Duration {
 }
 
 #[test]
-fn long_replies_that_others_of_the_address_do_not_take_slow_nobody() {
+fn untaken_long_replies_do_not_slow_other_connections_of_the_address() {
     let bed = Bed::default();
     let mut honest = bed.connect();
     let _crowd = crowd(&bed, 8, &framed(&data_call(1, MEBIBYTE), 8).repeat(300));
@@ -62,7 +62,7 @@ fn long_replies_that_others_of_the_address_do_not_take_slow_nobody() {
 }
 
 #[test]
-fn small_calls_do_not_wait_though_replies_that_nobody_takes_have_all_memory_of_the_address() {
+fn small_calls_do_not_wait_while_untaken_replies_hold_all_memory_of_the_address() {
     let bed = Bed::default();
     let mut honest = bed.connect();
     let crowd = crowd(&bed, 100, &framed(&data_call(1, MEBIBYTE), 8).repeat(20));
@@ -88,7 +88,7 @@ fn small_calls_do_not_wait_though_replies_that_nobody_takes_have_all_memory_of_t
 }
 
 #[test]
-fn small_replies_that_nobody_takes_use_up_no_calls_of_others() {
+fn untaken_small_replies_use_up_no_calls_of_others() {
     let bed = Bed::new(Options { client_calls_max: 64, ..Options::default() });
     let mut honest = bed.connect();
     let _crowd = crowd(&bed, 4, &framed(&numbered(ECHO, 1, 4000), 4000).repeat(3000));
@@ -97,7 +97,7 @@ fn small_replies_that_nobody_takes_use_up_no_calls_of_others() {
 }
 
 #[test]
-fn what_is_under_way_counts_for_the_connection() {
+fn records_under_way_count_for_their_connection() {
     let bed = Bed::default();
     let mut honest = bed.connect();
     let mut greedy = bed.connect();

@@ -9,15 +9,15 @@ use std::task::{Poll, Waker};
 use tombolo_core::Interrupt;
 use tombolo_shm::area::{Area, Span};
 
-/// Those who wait for bulk memory. Whoever gives some back says so.
+/// Waiters for bulk memory. [`changed`](Self::changed) is called when some is given back.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct BulkWaiters {
     waiters: Mutex<Vec<Waker>>,
     is_waited: AtomicBool,
 }
 
-impl Room {
-    /// `len_bytes` in one piece, once they are there; the area must be as large. None once `is_lost`, and if somebody wishes to end.
+impl BulkWaiters {
+    /// `len_bytes` in one piece, once they are there; the area must be as large. None once `is_lost`, and if the request is interrupted.
     pub(crate) async fn wait(
         &self,
         area: &Area,
@@ -40,7 +40,7 @@ impl Room {
                 }
                 self.is_waited.store(true, Ordering::SeqCst);
             }
-            // What was given back before that was said to nobody.
+            // What was given back before that woke no waiter.
             match area.take(len_bytes) {
                 Some(span) => Poll::Ready(Some(span)),
                 None if is_lost() => Poll::Ready(None),

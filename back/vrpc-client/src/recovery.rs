@@ -7,9 +7,9 @@ use tombolo_core::{Ctx, Error, Identity, Interrupt, SessionId};
 use tombolo_host_links::client::Reply as Raw;
 use tombolo_wire_vrpc::{Kind, Reply, Request};
 
-use crate::ask::NoAnswer;
 use crate::link::{Link, Unknown};
 use crate::reply::Answered;
+use crate::request::NoAnswer;
 use crate::slab::Theirs;
 
 type Found = Result<(), NoAnswer>;
@@ -23,17 +23,17 @@ pub(crate) async fn found_again(link: &Arc<Link>, cx: &Ctx, unknown: Unknown) ->
     }
 }
 
-/// Opens anew what was open, and takes its locks, though nobody asks for it.
+/// Opens anew what was open, and takes its locks, without a request.
 pub(crate) async fn opening(link: &Arc<Link>, open: OpenId) -> Found {
-    open_again(link, &nobody(), open).await
+    open_again(link, &no_caller(), open).await
 }
 
 /// Asks whether the server answers.
 pub(crate) async fn null(link: &Arc<Link>) -> Found {
-    asked(link, &nobody(), Request::Null, |reply| matches!(reply, Reply::Done).then_some(())).await
+    asked(link, &no_caller(), Request::Null, |reply| matches!(reply, Reply::Done).then_some(())).await
 }
 
-fn nobody() -> Ctx {
+fn no_caller() -> Ctx {
     Ctx { interrupt: Interrupt::default(), ..Ctx::root(SessionId(0)) }
 }
 
@@ -79,7 +79,7 @@ async fn open_again(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Found {
     let request = Request::Open { node, flags: opening.flags };
     let opener = Ctx { identity: opening.identity.clone(), want: Default::default(), ..cx.clone() };
     let opened = match asked(link, &opener, request, opened).await {
-        // Whoever has it open may have lost the right to open it. The server believes us that it had it, if it believes us at all.
+        // The opener may have lost the right to open it. The server believes us that it had it, if it believes us at all.
         Err(NoAnswer::Failed(Error::AccessDenied | Error::NotPermitted)) => {
             let root = Ctx { identity: Identity::ROOT, ..opener };
             asked(link, &root, request, opened).await?
@@ -93,8 +93,8 @@ async fn open_again(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Found {
     locks_again(link, cx, file, File { node, open: opened }).await
 }
 
-/// A lock that somebody else has breaks its opening for good: they may have changed what it guarded. If it is not had for another reason
-/// that is tried again when the opening is used. Whoever asks now may wish to end; the lock is not theirs alone.
+/// A lock that another client holds breaks its opening for good: it may have changed what it guarded. If it is not had for another reason
+/// that is tried again when the opening is used. The present request may be interrupted; the lock is not its alone.
 async fn locks_again(link: &Arc<Link>, cx: &Ctx, file: File, theirs: File) -> Found {
     for held in link.things.nodes.locks_of(file.node, file.open) {
         let holder = Ctx {

@@ -16,7 +16,7 @@ use crate::link::Link;
 use crate::reply::Answered;
 
 /// A request in the server's numbers, with what belongs to it.
-pub(crate) struct Question<'a> {
+pub(crate) struct OutgoingRequest<'a> {
     pub(crate) request: Request<'a>,
     /// Bytes behind the frame, as [`Data::Follows`](tombolo_wire_vrpc::Data::Follows) announces them.
     pub(crate) tail: &'a [u8],
@@ -24,7 +24,7 @@ pub(crate) struct Question<'a> {
     pub(crate) spans: Spans,
 }
 
-impl<'a> From<Request<'a>> for Question<'a> {
+impl<'a> From<Request<'a>> for OutgoingRequest<'a> {
     fn from(request: Request<'a>) -> Self {
         Self { request, tail: &[], spans: Spans::none() }
     }
@@ -62,15 +62,15 @@ pub(crate) enum Sent {
 impl Link {
     /// Sends a request, and waits for its answer no longer than pays.
     #[inline]
-    pub(crate) fn send(self: &Arc<Self>, cx: &Ctx, sequence: u64, question: Question<'_>) -> Sent {
-        let Question { request, tail, spans } = question;
+    pub(crate) fn send(self: &Arc<Self>, cx: &Ctx, sequence: u64, outgoing: OutgoingRequest<'_>) -> Sent {
+        let OutgoingRequest { request, tail, spans } = outgoing;
         let failed = |error| Sent::Ended(Err(NoAnswer::Failed(error)));
         let (caller, is_known) = match self.callers.enter(&cx.identity) {
             Entered::Known(caller) => (caller, true),
             Entered::Unknown(caller) => (caller, false),
             Entered::Full => return failed(Error::WouldBlock),
         };
-        let caller = Entry { link: self, caller };
+        let caller = CallerGuard { link: self, caller };
         let kind = request.kind();
         let handles = gives_nodes(kind) && self.has_handles();
         let header = Header { sequence, caller: caller.caller, want: cx.want, handles };
@@ -108,8 +108,8 @@ impl Link {
     }
 
     /// As [`send`](Self::send), and waits for the end.
-    pub(crate) async fn asked(self: &Arc<Self>, cx: &Ctx, question: Question<'_>) -> Outcome {
-        match self.send(cx, self.things.next_sequence(), question) {
+    pub(crate) async fn asked(self: &Arc<Self>, cx: &Ctx, outgoing: OutgoingRequest<'_>) -> Outcome {
+        match self.send(cx, self.things.next_sequence(), outgoing) {
             Sent::Ended(outcome) => outcome,
             Sent::Pending(pending) => pending.outcome(&cx.interrupt).await,
         }
@@ -125,11 +125,11 @@ impl Link {
     ) -> Result<T> {
         let result = finish(self, Answered { kind, reply });
         // The spans are given back.
-        self.room.changed();
+        self.bulk_waiters.changed();
         result
     }
 
-    /// Tells the server something that has no answer in the waist; nobody is told if the link is lost.
+    /// Tells the server something that has no answer in the waist; not sent again if the link is lost.
     pub(crate) fn tell(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) {
         let kind = request.kind();
         let heard = move |link: &Link, reply| {
@@ -149,7 +149,7 @@ impl Link {
         }
     }
 
-    /// Tells the server who a number is.
+    /// Tells the server the identity of a number.
     fn introduce(self: &Arc<Self>, cx: &Ctx, caller: CallerId) -> Introduced {
         let identity = &cx.identity;
         let groups = Groups::new(identity.groups());
@@ -210,49 +210,49 @@ enum Introduced {
 }
 
 /// A number in use by a request.
-struct Entry<'a> {
+struct CallerGuard<'a> {
     link: &'a Arc<Link>,
     caller: CallerId,
 }
 
-impl Entry<'_> {
+impl CallerGuard<'_> {
     /// The same for a request that goes on.
     fn pending(self, stage: Stage) -> InFlight {
-        let number = Number { callers: self.link.callers.clone(), caller: self.caller };
+        let number = OwnedCallerGuard { callers: self.link.callers.clone(), caller: self.caller };
         let link = self.link.clone();
         std::mem::forget(self);
         InFlight { link, number: Some(number), stage }
     }
 }
 
-impl Drop for Entry<'_> {
+impl Drop for CallerGuard<'_> {
     fn drop(&mut self) {
         self.link.callers.leave(self.caller);
     }
 }
 
 /// A number in use by a request that may outlive its session.
-struct Number {
+struct OwnedCallerGuard {
     callers: Arc<Callers>,
     caller: CallerId,
 }
 
-impl Drop for Number {
+impl Drop for OwnedCallerGuard {
     fn drop(&mut self) {
         self.callers.leave(self.caller);
     }
 }
 
-/// A request on its way. If nobody waits for the answer any more it goes on all the same.
+/// A request on its way. It goes on even if it is dropped.
 pub(crate) struct InFlight {
     pub(crate) link: Arc<Link>,
-    /// The caller's number, which is nobody else's before the request is answered.
-    number: Option<Number>,
+    /// The caller's number, which is not reused before the request is answered.
+    number: Option<OwnedCallerGuard>,
     stage: Stage,
 }
 
 enum Stage {
-    /// It waits until the server knows who asks.
+    /// It waits until the server knows the caller.
     Introduced { call: Call, kind: Kind, body: Body, frame: Vec<u8>, spans: Spans },
     /// It was sent.
     Asked(Call),
@@ -273,7 +273,7 @@ impl InFlight {
             stage => stage,
         };
         let mut raised = pin!(interrupt.raised());
-        // A wish that nobody can have need not be looked for.
+        // An interrupt that cannot be raised is not polled.
         let mut may_be_raised = interrupt.can_be_raised();
         let outcome = poll_fn(|context| {
             let Stage::Asked(call) = &mut self.stage else { return Poll::Pending };
@@ -299,13 +299,13 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let Stage::Asked(call) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
-        // Its memory is in use until it is answered; then those who wait for memory are told. The session may end before.
+        // Its memory is in use until it is answered; then waiters for memory are woken. The session may end before.
         let (link, number) = (Arc::downgrade(&self.link), self.number.take());
         task::spawn(async move {
             drop(call.await);
             drop(number);
             if let Some(link) = link.upgrade() {
-                link.room.changed();
+                link.bulk_waiters.changed();
             }
         });
     }
