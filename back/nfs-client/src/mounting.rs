@@ -29,11 +29,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why an export cannot be mounted. With its sources, each of which adds what the one above lacks, it is one line.
 #[derive(Debug, ThisError)]
 pub enum MountError {
-    /// No answer.
-    #[error("{server}: cannot reach {what}")]
+    /// No answer. The source names the server.
+    #[error("call to {what} failed")]
     Unreachable {
-        /// The server.
-        server: String,
         /// Which of its programs, in words.
         what: &'static str,
         /// Why.
@@ -178,7 +176,10 @@ impl ProgramEndpoint<'_> {
     ) -> Result<RpcClient, MountError> {
         match self {
             ProgramEndpoint::Port(server, port) => probe(server, port, program, reserved_port),
-            ProgramEndpoint::Links(_) => self.start(program, probe_options(Transport::Tcp)),
+            ProgramEndpoint::Links(route) => {
+                let label = route.label().to_string();
+                self.start(program, RpcOptions { label, ..probe_options(Transport::Tcp) })
+            }
         }
     }
 }
@@ -238,7 +239,7 @@ async fn ask_portmapper(
     };
     let rpc = probe(server, portmap::PORT, (portmap::PROGRAM, portmap::VERSION), Some(false))?;
     let mapping = Mapping { program, version, protocol };
-    let results = ask(server, &rpc, "the portmapper", portmap::GETPORT, |xdr| {
+    let results = ask(&rpc, "the portmapper", portmap::GETPORT, |xdr| {
         xdr.value(&mapping);
     })
     .await?;
@@ -261,7 +262,7 @@ pub(crate) async fn root(
     };
     let rpc = mount_endpoint(endpoint).await?.start_probe(MOUNT, reserved_port)?;
     let procedure = mount::Procedure::Mnt.number();
-    let results = ask(endpoint, &rpc, MOUNT_SERVICE, procedure, |xdr| {
+    let results = ask(&rpc, MOUNT_SERVICE, procedure, |xdr| {
         xdr.value(&mount::Call::Mnt(dir));
     })
     .await?;
@@ -284,7 +285,7 @@ pub(crate) async fn leave(
 ) -> Result<(), MountError> {
     let Some(dir) = DirPath::new(path.as_bytes()) else { return Ok(()) };
     let rpc = mount_endpoint(endpoint).await?.start_probe(MOUNT, reserved_port)?;
-    ask(endpoint, &rpc, MOUNT_SERVICE, mount::Procedure::Umnt.number(), |xdr| {
+    ask(&rpc, MOUNT_SERVICE, mount::Procedure::Umnt.number(), |xdr| {
         xdr.value(&mount::Call::Umnt(dir));
     })
     .await
@@ -297,7 +298,7 @@ pub(crate) async fn exports(
     reserved_port: Option<bool>,
 ) -> Result<Vec<Vec<u8>>, MountError> {
     let rpc = mount_endpoint(endpoint).await?.start_probe(MOUNT, reserved_port)?;
-    let results = ask(endpoint, &rpc, MOUNT_SERVICE, mount::Procedure::Export.number(), |_| ()).await?;
+    let results = ask(&rpc, MOUNT_SERVICE, mount::Procedure::Export.number(), |_| ()).await?;
     let list: ExportReply<'_> = decoded(endpoint, MOUNT_SERVICE, &results)?;
     Ok(list.into_iter().map(|export| export.path.as_bytes().to_vec()).collect())
 }
@@ -356,7 +357,6 @@ const LISTING_BYTES: u32 = 64 << 10;
 const _: () = assert!(LISTING_BYTES as usize > FATTR_BYTES);
 
 async fn ask(
-    server: &impl Display,
     rpc: &RpcClient,
     what: &'static str,
     procedure: u32,
@@ -370,11 +370,7 @@ async fn ask(
     // Some are lists of all that there is.
     let call = Call { results_bytes: LISTING_BYTES as usize, ..Call::new(procedure, credential) };
     let reply = rpc.call(call, arguments).await;
-    reply.map(|reply| reply.results).map_err(|source| MountError::Unreachable {
-        server: server.to_string(),
-        what,
-        source,
-    })
+    reply.map(|reply| reply.results).map_err(|source| MountError::Unreachable { what, source })
 }
 
 fn decoded<'a, T: Decode<'a>>(
