@@ -19,50 +19,15 @@ use rustix::fs::{
     statat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
+use tombolo_sys::thread_timer::ThreadTimer;
 
 /// So many threads that the server's pool always has jobs that wait.
 const THREADS: usize = 24;
+/// A signal for each of them so often.
+const SIGNAL_EVERY: Duration = Duration::from_millis(1);
 /// For so long on each file system.
 const TIME: Duration = Duration::from_millis(1500);
 const PIECE_BYTES: usize = 64 << 10;
-
-/// What a thread has its signals sent by.
-struct Timer(libc::timer_t);
-
-extern "C" fn on_signal(_: libc::c_int) {}
-
-impl Timer {
-    /// Sends this thread a signal each millisecond, whose handler does nothing.
-    fn start(restarts: bool) -> Self {
-        let number = if restarts { libc::SIGUSR1 } else { libc::SIGUSR2 };
-        // SAFETY: all of these structures may be zero.
-        let (mut action, mut event, mut timer) =
-            unsafe { std::mem::zeroed::<(libc::sigaction, libc::sigevent, libc::timer_t)>() };
-        action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
-        action.sa_flags = if restarts { libc::SA_RESTART } else { 0 };
-        // SAFETY: the handler does nothing, and lives as long as the program.
-        assert_eq!(unsafe { libc::sigaction(number, &raw const action, std::ptr::null_mut()) }, 0);
-        event.sigev_notify = libc::SIGEV_THREAD_ID;
-        event.sigev_signo = number;
-        // SAFETY: it has no arguments.
-        event.sigev_notify_thread_id = unsafe { libc::gettid() };
-        // SAFETY: both structures are there for the length of the call.
-        let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) };
-        assert_eq!(made, 0);
-        let period = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        let when = libc::itimerspec { it_interval: period, it_value: period };
-        // SAFETY: the timer was made, and the structure is there for the length of the call.
-        assert_eq!(unsafe { libc::timer_settime(timer, 0, &raw const when, std::ptr::null_mut()) }, 0);
-        Self(timer)
-    }
-}
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        // SAFETY: it was made, and is deleted once.
-        unsafe { libc::timer_delete(self.0) };
-    }
-}
 
 /// How often each call was made, and how often it said EINTR, by name and whether handlers restart.
 type Tally = BTreeMap<(&'static str, bool), (u64, u64)>;
@@ -133,7 +98,7 @@ fn call_all(dir: &Path) -> Tally {
         let own = dir.join(number.to_string());
         fs::create_dir(&own).expect("mkdir");
         let mut caller = Caller { restarts: number.is_multiple_of(2), tally: Tally::new() };
-        let timer = Timer::start(caller.restarts);
+        let timer = ThreadTimer::start(SIGNAL_EVERY, caller.restarts).expect("a timer");
         while Instant::now() < until {
             caller.round(&own);
         }
@@ -178,22 +143,14 @@ struct Served {
 impl Served {
     fn by_nfs() -> Option<Self> {
         let scratch = MountPlace::new()?;
-        let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--squash", "none", "--control", "serve.sock"];
-        let server = scratch.0.serve(&words, "ready control");
-        let address = server.said.lines().find_map(|line| line.strip_prefix("ready nfs "));
-        let address = address.and_then(|rest| rest.split(' ').next()).expect("an address").to_owned();
-        Some(Self { scratch, server, source: format!("nfs://{address}/tree") })
+        let (server, source) = scratch.0.serve_nfs();
+        Some(Self { scratch, server, source })
     }
 
     fn by_shm() -> Option<Self> {
         let scratch = MountPlace::new()?;
-        let server = Self::over_shm(&scratch);
+        let server = scratch.0.serve_shm(&[]);
         Some(Self { scratch, server, source: "shm:link.sock/tree".to_owned() })
-    }
-
-    fn over_shm(scratch: &MountPlace) -> Server {
-        let words = ["serve", "tree", "--shm", "link.sock", "--control", "serve.sock"];
-        scratch.0.serve(&words, "ready control")
     }
 
     fn mount(&self, options: &str) {
@@ -311,7 +268,7 @@ fn who_is_killed_dies_though_the_server_over_shared_memory_is_away() {
         served.server.signal("KILL");
         served.server.wait();
     };
-    only_the_killed_leave(&mut served, go, |served| served.server = Served::over_shm(&served.scratch));
+    only_the_killed_leave(&mut served, go, |served| served.server = served.scratch.0.serve_shm(&[]));
     served.scratch.umount();
 }
 

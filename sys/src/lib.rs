@@ -37,6 +37,7 @@ pub mod sync;
 pub mod tcp;
 pub mod terminal;
 pub mod thread;
+pub mod thread_timer;
 pub mod trace;
 pub mod udp;
 pub mod umask;

@@ -187,8 +187,7 @@ fn top_says_that_nobody_is_there() {
 #[test]
 fn mount_helper_has_the_exit_codes_of_mount() {
     let scratch = Scratch::new();
-    let helper = scratch.path("mount.tombolo");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
+    let helper = scratch.mount_helper();
     let run = |words: &[&str]| Ran::new(scratch.program(&helper, words));
     run(&["dir:tree", "mnt", "-o", "rw,frob"]).failed(1, &["unknown mount option \"frob\""]);
     run(&["dir:nothere", "mnt", "-o", "rw"]).failed(32, &["No such file"]);

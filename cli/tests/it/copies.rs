@@ -8,15 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use crate::common::{Ran, Scratch, Server, signal, until};
-
-fn serve(scratch: &Scratch) -> (Server, String) {
-    let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state", "--squash", "none"];
-    let server = scratch.serve(&words, "ready control");
-    let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
-    let url = format!("nfs://{}/tree", line.split(' ').nth(2).expect("an address"));
-    (server, url)
-}
+use crate::common::{Ran, Scratch, signal, until};
 
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).expect("list").map(|entry| entry.expect("an entry").file_name());
@@ -29,7 +21,7 @@ fn names(dir: &Path) -> Vec<String> {
 #[test]
 fn the_same_command_with_resume_goes_on_where_the_target_did_not_exist() {
     let scratch = Scratch::new();
-    let (server, url) = serve(&scratch);
+    let (server, url) = scratch.serve_nfs();
     fs::create_dir_all(scratch.path("src/sub")).expect("mkdir");
     fs::write(scratch.path("src/small"), "x").expect("write");
     fs::write(scratch.path("src/sub/large"), vec![7; 150 << 20]).expect("write");
@@ -91,7 +83,7 @@ fn pipes_devices_and_descriptors_are_written_into_and_not_replaced() {
     assert_eq!(ran.code, Some(1));
     assert!(fs::symlink_metadata(scratch.path("tree/fifo")).expect("stat").file_type().is_fifo());
     assert!(scratch.path("tree/beside").exists());
-    let (_server, url) = serve(&scratch);
+    let (_server, url) = scratch.serve_nfs();
     let ran = scratch.run(&["cp", "source", &format!("{url}/fifo")]);
     assert!(ran.code == Some(1) && ran.err.contains("is a pipe, socket or device"), "{ran:?}");
 }
@@ -99,7 +91,7 @@ fn pipes_devices_and_descriptors_are_written_into_and_not_replaced() {
 #[test]
 fn a_target_that_is_a_link_stands_for_what_it_leads_to() {
     let scratch = Scratch::new();
-    let (_server, url) = serve(&scratch);
+    let (_server, url) = scratch.serve_nfs();
     fs::write(scratch.path("source"), "new").expect("write");
     fs::create_dir(scratch.path("tree/dir")).expect("mkdir");
     let here = scratch.text("tree");
@@ -196,7 +188,7 @@ impl Said {
 #[test]
 fn a_silent_server_is_told_of_in_the_bar() {
     let scratch = Scratch::new();
-    let (server, url) = serve(&scratch);
+    let (server, url) = scratch.serve_nfs();
     fs::write(scratch.path("tree/large"), vec![1; 150 << 20]).expect("write");
     let words = format!("{} cp {url}/large copy", env!("CARGO_BIN_EXE_tombolo"));
     let mut command = Command::new("script");
@@ -215,7 +207,7 @@ fn a_silent_server_is_told_of_in_the_bar() {
 #[test]
 fn a_second_signal_ends_a_copy_from_a_silent_server() {
     let scratch = Scratch::new();
-    let (server, url) = serve(&scratch);
+    let (server, url) = scratch.serve_nfs();
     fs::write(scratch.path("tree/large"), vec![1; 150 << 20]).expect("write");
     let mut command = scratch.tombolo(&["cp", &format!("{url}/large"), "copy"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");

@@ -72,10 +72,8 @@ fn clients_that_open_all_they_can_are_not_noticed_by_others() {
     let words = [limit.as_str(), program, "serve", "tree", "--fuse", "mnt", "--shm", "link", "--nfs", "0"];
     let more = ["--squash", "none", "--virtiofs", "guest", "--state", "kept"];
     let command = scratch.program(Path::new("prlimit"), &[&words[..], &more].concat());
-    let mut server = scratch.started(command, "ready control");
-    let port = server.said.lines().find_map(|line| line.strip_prefix("ready nfs 127.0.0.1:"));
-    let port = port.and_then(|rest| rest.split(' ').next()).expect("a line for NFS");
-    let nfs = format!("nfs://127.0.0.1:{port}/tree");
+    let server = scratch.started(command, "ready control");
+    let nfs = format!("nfs://{}/tree", server.nfs_address());
     let other = Mounted::new(scratch, "shm:link/tree", "other");
 
     // A guest's and a link's, one after the other.
@@ -108,8 +106,7 @@ fn clients_that_open_all_they_can_are_not_noticed_by_others() {
     drop((greedy, greedy_link));
     until("what was closed can be opened", || open_all(&scratch.path("mnt/file")).len() > count / 2);
     drop((other, third, newcomer));
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
+    server.stop();
 }
 
 fn serve_many(scratch: &Scratch, limit: usize, exports: usize) -> Command {
@@ -131,14 +128,11 @@ fn is_served(stream: &mut TcpStream) -> bool {
 #[test]
 fn many_exports_at_a_low_limit_leave_connections_to_nfs_or_it_does_not_start() {
     let scratch = &Scratch::new();
-    let mut server = scratch.started(serve_many(scratch, 1024, 7), "ready control");
-    let port = server.said.lines().find_map(|line| line.strip_prefix("ready nfs 127.0.0.1:"));
-    let port = port.and_then(|rest| rest.split(' ').next()).expect("a line for NFS");
-    let connect = |_| TcpStream::connect(("127.0.0.1", port.parse().expect("a port"))).expect("connect");
+    let server = scratch.started(serve_many(scratch, 1024, 7), "ready control");
+    let connect = |_| TcpStream::connect(server.nfs_address()).expect("connect");
     let mut streams: Vec<_> = (0..16).map(connect).collect();
     assert!(streams.iter_mut().all(is_served));
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
+    server.stop();
     let said = ["cannot serve NFS", "fewer than 32 descriptors", "LimitNOFILE=524288"];
     Ran::new(serve_many(scratch, 400, 3)).failed(1, &said);
 }

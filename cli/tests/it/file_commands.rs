@@ -5,20 +5,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use crate::common::{Scratch, Server, until};
-
-fn serve(scratch: &Scratch) -> (Server, String) {
-    let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state", "--squash", "none"];
-    let server = scratch.serve(&words, "ready control");
-    let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
-    let url = format!("nfs://{}/tree", line.split(' ').nth(2).expect("an address"));
-    (server, url)
-}
+use crate::common::{Scratch, until};
 
 #[test]
 fn listings_are_sorted_and_shown_as_asked_for() {
     let scratch = Scratch::new();
-    let (_server, url) = serve(&scratch);
+    let (_server, url) = scratch.serve_nfs();
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     for (name, size, age) in [("a", 10, 3), ("b", 2_500_000, 1), ("c", 2048, 2)] {
         fs::write(scratch.path("tree").join(name), vec![1; size]).expect("write");
@@ -54,8 +46,7 @@ fn the_exports_of_a_server_are_listed() {
     fs::create_dir(scratch.path("more")).expect("mkdir");
     let words = ["serve", "tree", "more", "--nfs", "127.0.0.1:0", "--state", "nfs-state"];
     let server = scratch.serve(&words, "ready control");
-    let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
-    let host = line.split(' ').nth(2).expect("an address");
+    let host = server.nfs_address();
     let ran = scratch.run(&["ls", &format!("nfs://{host}/")]);
     ran.succeeded();
     assert_eq!(ran.out, "/more\n/tree\n");
@@ -68,7 +59,7 @@ fn the_exports_of_a_server_are_listed() {
 #[test]
 fn directories_are_made() {
     let scratch = Scratch::new();
-    let (_server, url) = serve(&scratch);
+    let (_server, url) = scratch.serve_nfs();
     let here = scratch.text("tree/here");
     let there = format!("{url}/there");
     fs::create_dir(scratch.path("tree/here")).expect("mkdir");
@@ -94,7 +85,7 @@ fn directories_are_made() {
 #[test]
 fn things_are_moved_within_an_export_and_out_of_it() {
     let scratch = Scratch::new();
-    let (_server, url) = serve(&scratch);
+    let (_server, url) = scratch.serve_nfs();
     let tree = |name: &str| scratch.path("tree").join(name);
     let there = |name: &str| format!("{url}/{name}");
     // A rename: the file stays the same.
@@ -134,7 +125,7 @@ fn things_are_moved_within_an_export_and_out_of_it() {
 #[test]
 fn nothing_is_lost_by_a_move_that_copies() {
     let scratch = Scratch::new();
-    let (server, url) = serve(&scratch);
+    let (server, url) = scratch.serve_nfs();
     let tree = |name: &str| scratch.path("tree").join(name);
     let there = |name: &str| format!("{url}/{name}");
     // One file by two routes.
@@ -185,7 +176,7 @@ fn nothing_is_lost_by_a_move_that_copies() {
 #[test]
 fn space_is_summed_up() {
     let scratch = Scratch::new();
-    let (_server, url) = serve(&scratch);
+    let (_server, url) = scratch.serve_nfs();
     fs::create_dir_all(scratch.path("tree/a/b")).expect("mkdir");
     fs::write(scratch.path("tree/a/large"), vec![1; 3 << 20]).expect("write");
     fs::hard_link(scratch.path("tree/a/large"), scratch.path("tree/a/again")).expect("link");

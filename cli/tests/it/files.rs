@@ -7,16 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::common::{Ran, Scratch, Server, free_port, signal, until};
-
-/// A server of `tree`, and the URL of what it exports.
-fn serve(scratch: &Scratch, more: &[&str]) -> (Server, String) {
-    let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state"];
-    let server = scratch.serve(&[&words[..], more].concat(), "ready control");
-    let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
-    let url = format!("nfs://{}/tree", line.split(' ').nth(2).expect("an address"));
-    (server, url)
-}
+use crate::common::{Ran, Scratch, free_port, signal, until};
 
 /// A directory with something of everything.
 fn plant(top: &Path) {
@@ -67,7 +58,7 @@ fn same(one: &Path, other: &Path, exact: bool) {
 #[test]
 fn a_tree_goes_to_a_server_and_back() {
     let scratch = Scratch::new();
-    let (_server, url) = serve(&scratch, &["--squash", "none"]);
+    let (_server, url) = scratch.serve_nfs();
     plant(&scratch.path("source"));
     let ran = scratch.run(&["cp", "-r", "-p", "source", &format!("{url}/copy")]);
     ran.succeeded();
@@ -92,7 +83,7 @@ fn files_are_listed_shown_and_removed() {
     plant(&scratch.path("tree"));
     fs::write(scratch.path("tree/.hidden"), "").expect("write");
     fs::write(scratch.path("tree/esc\x1b[2J"), "").expect("write");
-    let (_server, url) = serve(&scratch, &["--squash", "none"]);
+    let (_server, url) = scratch.serve_nfs();
     let ran = scratch.run(&["ls", &url]);
     ran.succeeded();
     assert_eq!(ran.out, "deep\nesc\\u{1b}[2J\nfile\nlarge\n");
@@ -159,7 +150,7 @@ fn a_server_that_is_just_starting_is_waited_for() {
 #[test]
 fn what_cannot_be_done_is_one_line_and_the_rest_is_done() {
     let scratch = Scratch::new();
-    let (_server, url) = serve(&scratch, &[]);
+    let (_server, url) = scratch.serve_nfs_with(&[]);
     scratch.run(&["cp", "nfs://127.0.0.1:1/x", "."]).failed_with_summary(&["127.0.0.1"]);
     scratch.run(&["cp", &url_of(&url, "none"), "."]).failed_with_summary(&["cannot find", "no such file"]);
     scratch.run(&["cat", "nfs://"]).failed(2, &["nfs://HOST"]);
@@ -196,7 +187,7 @@ impl WithSummary for Ran {
 fn owners_that_a_server_refuses_are_explained_once() {
     let scratch = Scratch::new();
     fs::set_permissions(scratch.path("tree"), PermissionsExt::from_mode(0o777)).expect("chmod");
-    let (_server, url) = serve(&scratch, &[]);
+    let (_server, url) = scratch.serve_nfs_with(&[]);
     fs::create_dir(scratch.path("source")).expect("mkdir");
     for number in 0..20 {
         fs::write(scratch.path(&format!("source/{number}")), "x").expect("write");
@@ -210,7 +201,7 @@ fn owners_that_a_server_refuses_are_explained_once() {
 #[test]
 fn an_interrupted_copy_goes_on() {
     let scratch = Scratch::new();
-    let (mut server, url) = serve(&scratch, &["--squash", "none"]);
+    let (server, url) = scratch.serve_nfs();
     fs::create_dir(scratch.path("source")).expect("mkdir");
     // Each is longer than what is under way at once.
     for number in 0..2 {
@@ -239,9 +230,8 @@ fn an_interrupted_copy_goes_on() {
         String::from_utf8_lossy(&output.stdout)
     );
     // The server may end meanwhile, and so may what it did not have on its disk.
-    server.signal("KILL");
-    server.wait();
-    let (_server, url) = serve(&scratch, &["--squash", "none"]);
+    server.kill();
+    let (_server, url) = scratch.serve_nfs();
     // The same command, though there is a directory now where there was none.
     let ran = scratch.run(&["cp", "-rp", "--resume", "source", &url_of(&url, "copy")]);
     ran.succeeded();
@@ -255,7 +245,7 @@ fn an_interrupted_copy_goes_on() {
 #[test]
 fn progress_is_told_where_it_is_asked_for_and_a_reader_may_leave() {
     let scratch = Scratch::new();
-    let (_server, url) = serve(&scratch, &["--squash", "none"]);
+    let (_server, url) = scratch.serve_nfs();
     fs::write(scratch.path("tree/large"), noise(5 << 20)).expect("write");
     let start = Instant::now();
     let cat = format!("{} cat {url}/large | head -c 10 | wc -c", env!("CARGO_BIN_EXE_tombolo"));

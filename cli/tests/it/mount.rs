@@ -115,9 +115,8 @@ fn a_server_comes_back_to_its_control_socket_and_to_its_own_version() {
 fn a_dead_mount_without_a_supervisor_is_replaced_or_taken_away() {
     let Some(scratch) = MountPlace::new() else { return };
     let kill_a_server = || {
-        let mut server = scratch.0.serve(&["mount", "-f", "dir:tree", "mnt"], "ready fuse");
-        server.signal("KILL");
-        server.wait();
+        let server = scratch.0.serve(&["mount", "-f", "dir:tree", "mnt"], "ready fuse");
+        server.kill();
         let dead = fs::metadata(scratch.mnt()).expect_err("a dead mount");
         assert_eq!(dead.kind(), std::io::ErrorKind::NotConnected);
     };
@@ -134,10 +133,9 @@ fn a_dead_mount_without_a_supervisor_is_replaced_or_taken_away() {
 #[test]
 fn a_signal_unmounts() {
     let Some(scratch) = MountPlace::new() else { return };
-    let mut server = scratch.0.serve(&["mount", "--foreground", "dir:tree", "mnt"], "ready fuse");
+    let server = scratch.0.serve(&["mount", "--foreground", "dir:tree", "mnt"], "ready fuse");
     assert!(is_mounted(&scratch.mnt()));
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
+    server.stop();
     assert!(!is_mounted(&scratch.mnt()));
 
     scratch.mount("ro");
@@ -148,8 +146,7 @@ fn a_signal_unmounts() {
 #[test]
 fn mount_8_mounts_through_the_helper() {
     let Some(scratch) = MountPlace::new() else { return };
-    let helper = scratch.0.path("mount.tombolo");
-    symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
+    let helper = scratch.0.mount_helper();
     // As mount(8) calls it.
     let words = ["dir:tree", "mnt", "-o", "rw,nosuid,_netdev,coherence=strict"];
     Ran::new(scratch.0.program(&helper, &words)).succeeded();
@@ -191,8 +188,7 @@ fn a_mount_is_changed_while_it_is_used_and_stays_so_when_its_server_comes_back()
     scratch.mount("rw");
     scratch.0.run(&["mount", "-o", "remount,ro", "dir:tree", "mnt"]).succeeded();
     // As mount(8) calls the helper.
-    let helper = scratch.0.path("mount.tombolo");
-    symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
+    let helper = scratch.0.mount_helper();
     Ran::new(scratch.0.program(&helper, &["dir:tree", "mnt", "-o", "rw,remount"])).succeeded();
     fs::write(scratch.mnt().join("new"), "").expect("writable again");
     scratch.umount();
@@ -279,7 +275,7 @@ fn a_server_of_guests_mounts_on_its_own_host_too() {
     let Some(scratch) = MountPlace::new() else { return };
     let before = scratch.0.listing();
     let words = ["serve", "tree", "--virtiofs", "vm.sock", "--fuse", "mnt,allow_other", "--readonly"];
-    let mut server = scratch.0.serve(&words, "ready control");
+    let server = scratch.0.serve(&words, "ready control");
     assert!(
         server.said.contains(&format!("ready fuse {} export=/tree", scratch.mnt().display())),
         "{}",
@@ -289,8 +285,7 @@ fn a_server_of_guests_mounts_on_its_own_host_too() {
     assert!(fs::write(scratch.mnt().join("file"), "").is_err(), "read-only");
     let ways = scratch.status()["ways"].as_array().map(Vec::len);
     assert_eq!(ways, Some(2));
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
+    server.stop();
     assert!(!is_mounted(&scratch.mnt()));
     assert_eq!(scratch.0.listing(), before);
 }

@@ -1,10 +1,9 @@
 //! `tombolo mount nfs://…`, as users and mount(8) see it. Needs /dev/fuse and the right to mount.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use crate::common::{MountPlace, Ran, Server, is_mounted, signal, until};
+use crate::common::{MountPlace, Ran, Server, is_mounted, numbers, signal, until};
 
 /// A place whose tree is served by NFS.
 struct Served {
@@ -25,16 +24,14 @@ impl Served {
         let address = format!("127.0.0.1:{}", self.port);
         let words = ["serve", "tree", "--nfs", &address, "--squash", "none", "--control", "serve.sock"];
         let server = self.scratch.0.serve(&words, "ready control");
-        let line = server.said.lines().find(|line| line.starts_with("ready nfs ")).expect("a line for NFS");
-        let port = line.split([' ', ':']).nth(3).and_then(|port| port.parse().ok());
+        let port = server.nfs_address().rsplit(':').next().and_then(|port| port.parse().ok());
         self.port = port.expect("a port");
         self.server = Some(server);
     }
 
     fn stop(&mut self) {
-        let mut server = self.server.take().expect("it runs");
-        server.signal("TERM");
-        assert_eq!(server.wait().code(), Some(0));
+        let server = self.server.take().expect("it runs");
+        server.stop();
     }
 
     fn url(&self, rest: &str) -> String {
@@ -63,7 +60,7 @@ fn an_export_is_mounted_used_and_gone() {
     for options in ["allow_other", "proto=udp,noperm,allow_other", "noac,nconnect=4,rsize=4k,wsize=4k"] {
         served.mount(options);
         assert_eq!(served.read("file").expect("read"), "content\n", "{options}");
-        let large: String = (0..300_000).map(|number| format!("{number} ")).collect();
+        let large = numbers();
         fs::write(served.scratch.mnt().join("new"), &large).expect("write");
         assert!(fs::read_to_string(served.scratch.0.path("tree/new")).expect("read") == large, "{options}");
         assert!(served.read("new").expect("read") == large, "{options}");
@@ -253,8 +250,7 @@ fn without_attributes_kept_every_change_is_seen() {
 #[test]
 fn mount_8_mounts_a_server_through_the_helper() {
     let Some(served) = Served::new() else { return };
-    let helper = served.scratch.0.path("mount.tombolo");
-    symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
+    let helper = served.scratch.0.mount_helper();
     let options = format!("rw,_netdev,nofail,port={},vers=3,nolock,hard", served.port);
     let words = ["127.0.0.1:/tree", "mnt", "-o", &options];
     Ran::new(served.scratch.0.program(&helper, &words)).succeeded();

@@ -2,24 +2,14 @@
 
 use std::fs;
 
-use crate::common::{MountPlace, Scratch, Server, until};
-
-fn serve(scratch: &Scratch, more: &[&str]) -> Server {
-    let words = [&["serve", "tree", "--shm", "link.sock", "--control", "serve.sock"], more].concat();
-    scratch.serve(&words, "ready control")
-}
-
-fn stop(mut server: Server) {
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
-}
+use crate::common::{MountPlace, Scratch, numbers, until};
 
 #[test]
 fn files_are_listed_read_and_copied_at_the_socket_that_speaks_the_other_protocol_too() {
     let scratch = Scratch::new();
-    let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
+    let large = numbers();
     fs::write(scratch.path("large"), &large).expect("write");
-    let server = serve(&scratch, &["--squash", "none"]);
+    let server = scratch.serve_shm(&["--squash", "none"]);
     scratch.run(&["cp", "-q", "large", "nfs+shm:link.sock/tree/dir"]).succeeded();
     assert!(fs::read_to_string(scratch.path("tree/dir")).expect("read") == large);
     for scheme in ["nfs+shm", "shm"] {
@@ -32,23 +22,23 @@ fn files_are_listed_read_and_copied_at_the_socket_that_speaks_the_other_protocol
     assert!(fs::read_to_string(scratch.path("back")).expect("read") == large);
     scratch.run(&["rm", "nfs+shm:link.sock/tree/dir"]).succeeded();
     assert!(!scratch.path("tree/dir").exists());
-    stop(server);
+    server.stop();
 }
 
 #[test]
 fn root_is_squashed_unless_somebody_says_otherwise() {
     let scratch = Scratch::new();
-    let server = serve(&scratch, &[]);
+    let server = scratch.serve_shm(&[]);
     let refused = scratch.run(&["cp", "-q", "plain", "nfs+shm:link.sock/tree/new"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(!scratch.path("tree/new").exists());
-    stop(server);
+    server.stop();
 }
 
 #[test]
 fn a_mount_waits_for_its_server_and_goes_on() {
     let Some(scratch) = MountPlace::new() else { return };
-    let mut server = serve(&scratch.0, &["--squash", "none"]);
+    let mut server = scratch.0.serve_shm(&["--squash", "none"]);
     scratch.0.run(&["mount", "nfs+shm:link.sock/tree", "mnt", "-o", "noac"]).succeeded();
     assert_eq!(fs::read_to_string(scratch.mnt().join("file")).expect("read"), "content\n");
     let first = scratch.server_pid();
@@ -58,14 +48,14 @@ fn a_mount_waits_for_its_server_and_goes_on() {
         let file = scratch.mnt().join(name);
         // It waits for the server, and the one that comes then performs it.
         let writing = std::thread::spawn(move || fs::write(file, "x"));
-        server = serve(&scratch.0, &["--squash", "none"]);
+        server = scratch.0.serve_shm(&["--squash", "none"]);
         writing.join().expect("no panic").expect("written in the end");
         assert_eq!(fs::read_to_string(scratch.0.path("tree").join(name)).expect("read"), "x");
     }
     assert_eq!(scratch.server_pid(), first, "the same process all the time");
     scratch.umount();
     until("the supervisor has ended", || !scratch.is_served());
-    stop(server);
+    server.stop();
 }
 
 #[test]
@@ -73,19 +63,19 @@ fn a_directory_within_an_export_can_be_mounted_and_a_file_be_the_memory() {
     let Some(scratch) = MountPlace::new() else { return };
     fs::create_dir_all(scratch.0.path("tree/a/b")).expect("made");
     fs::write(scratch.0.path("tree/a/b/deep"), "deep\n").expect("made");
-    let server = serve(&scratch.0, &["--shm-file", "region,size=16M"]);
+    let server = scratch.0.serve_shm(&["--shm-file", "region,size=16M"]);
     for source in ["nfs+shm:link.sock/tree/a/b", "nfs+shm+file:region/tree/a/b"] {
         scratch.0.run(&["mount", source, "mnt", "-o", "ro"]).succeeded();
         assert_eq!(fs::read_to_string(scratch.mnt().join("deep")).expect("read"), "deep\n", "{source}");
         scratch.umount();
     }
-    stop(server);
+    server.stop();
 }
 
 #[test]
 fn what_cannot_be_mounted_is_said_in_one_line() {
     let scratch = Scratch::new();
-    let server = serve(&scratch, &[]);
+    let server = scratch.serve_shm(&[]);
     for (words, code, said) in [
         (&["nfs+shm:none.sock/tree"][..], 1, &["none.sock", "no socket", "tombolo serve DIR --shm"][..]),
         (&["nfs+shm:plain/tree"], 1, &["plain is not a socket"]),
@@ -100,5 +90,5 @@ fn what_cannot_be_mounted_is_said_in_one_line() {
         eprintln!("tombolo {words:?}");
         scratch.run(&words).failed(code, said);
     }
-    stop(server);
+    server.stop();
 }

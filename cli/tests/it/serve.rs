@@ -15,7 +15,7 @@ use crate::common::{Ran, Scratch, http};
 fn a_server_says_how_to_get_in_and_leaves_nothing_behind() {
     let scratch = Scratch::new();
     let before = scratch.listing();
-    let mut server = scratch.serve(
+    let server = scratch.serve(
         &["serve", "tree", "--virtiofs", "vm.sock,tag=src", "--metrics", "0"],
         "ready metrics http://127.0.0.1:",
     );
@@ -51,8 +51,7 @@ fn a_server_says_how_to_get_in_and_leaves_nothing_behind() {
         "{metrics}"
     );
 
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
+    server.stop();
     assert_eq!(scratch.listing(), before);
     assert!(std::net::TcpStream::connect(&address).is_err());
 }
@@ -82,11 +81,10 @@ fn sighup_is_ignored_and_sigint_ends() {
 fn a_killed_server_is_replaced_and_a_live_one_is_not() {
     let scratch = Scratch::new();
     let words = ["serve", "tree", "--virtiofs", "vm.sock"];
-    let mut killed = scratch.serve(&words, "ready control");
-    killed.signal("KILL");
-    killed.wait();
+    let killed = scratch.serve(&words, "ready control");
+    killed.kill();
     assert!(scratch.path("vm.sock").exists(), "a killed server cannot clean up");
-    let mut server = scratch.serve(&words, "ready control");
+    let server = scratch.serve(&words, "ready control");
     assert!(
         server.said.contains("run/tombolo/tree.sock"),
         "its control socket was stale too: {}",
@@ -96,14 +94,13 @@ fn a_killed_server_is_replaced_and_a_live_one_is_not() {
     scratch.run(&words).failed(1, &["vm.sock", "another server listens there"]);
     assert_eq!(scratch.listing(), before);
     scratch.run(&["top", "--once"]).succeeded();
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
+    server.stop();
 }
 
 #[test]
 fn several_directories_have_sockets_of_their_own() {
     let scratch = Scratch::new();
-    let mut server = scratch.serve(
+    let server = scratch.serve(
         &[
             "serve",
             "tree",
@@ -117,15 +114,14 @@ fn several_directories_have_sockets_of_their_own() {
     );
     assert!(server.said.contains("tag=tombolo export=/other/name"), "{}", server.said);
     assert!(server.said.contains("num-request-queues=2"), "{}", server.said);
-    let mut second = scratch.serve(&["serve", "tree", "--virtiofs", "c"], "ready control");
+    let second = scratch.serve(&["serve", "tree", "--virtiofs", "c"], "ready control");
     assert!(second.said.contains("run/tombolo/tree-2.sock"), "{}", second.said);
     let json = scratch.run(&["top", "--once", "--json"]);
     json.succeeded();
     let value: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
     assert_eq!(value["servers"].as_array().map(Vec::len), Some(2), "{value}");
-    for server in [&mut server, &mut second] {
-        server.signal("TERM");
-        assert_eq!(server.wait().code(), Some(0));
+    for server in [server, second] {
+        server.stop();
     }
 }
 
@@ -160,13 +156,12 @@ fn the_configuration_speaks_where_the_command_line_is_silent() {
     let text = "dir = ['../tree=/one']\nvirtiofs = ['../vm.sock,tag=conf']\nreadonly = true\ncontrol = '../c.sock'\n";
     fs::write(scratch.path("etc/tombolo.toml"), text).expect("write");
     let words = ["serve", "--config", "etc/tombolo.toml", "--virtiofs", "flag.sock,tag=flag"];
-    let mut server = scratch.serve(&words, "ready control");
+    let server = scratch.serve(&words, "ready control");
     assert!(server.said.contains("flag.sock tag=flag export=/one"), "{}", server.said);
     assert!(!scratch.path("vm.sock").exists(), "the command line counts first");
     let status = scratch.run(&["top", "--once", "--json", "c.sock"]).out;
     assert!(status.contains("\"read_only\":true"), "{status}");
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
+    server.stop();
 }
 
 #[test]
@@ -200,15 +195,14 @@ fn a_socket_of_the_parent_is_served_and_left_to_it() {
     let mut command = scratch.program(Path::new("sh"), &[]);
     let serve = format!("exec {} serve tree --fd 3,tag=src 3<&0 </dev/null", env!("CARGO_BIN_EXE_tombolo"));
     command.args(["-c", &serve]).stdin(OwnedFd::from(listener));
-    let mut server = scratch.started(command, "ready control");
+    let server = scratch.started(command, "ready control");
     let line = format!("ready virtiofs {} tag=src export=/tree\n", scratch.text("parent.sock"));
     assert!(server.said.contains(&line), "{}", server.said);
     let mut vmm = UnixStream::connect(scratch.path("parent.sock")).expect("connect");
     // GET_FEATURES, which a vhost-user back end answers.
     vmm.write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).expect("write");
     vmm.read_exact(&mut [0; 20]).expect("an answer");
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
+    server.stop();
     assert!(scratch.path("parent.sock").exists());
     scratch
         .run(&["serve", "tree", "--fd", "7"])
@@ -219,17 +213,16 @@ fn a_socket_of_the_parent_is_served_and_left_to_it() {
 #[test]
 fn a_server_stops_although_somebody_is_connected() {
     let scratch = Scratch::new();
-    let mut server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    let server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
     let _vmm = UnixStream::connect(scratch.path("vm.sock")).expect("connect");
     let _tool = UnixStream::connect(scratch.path("run/tombolo/tree.sock")).expect("connect");
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
+    server.stop();
 }
 
 #[test]
 fn top_follows_a_server_to_its_end() {
     let scratch = Scratch::new();
-    let mut server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    let server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
     let top = scratch
         .tombolo(&["top", "-n", "0.1"])
         .stdout(Stdio::piped())
@@ -237,8 +230,7 @@ fn top_follows_a_server_to_its_end() {
         .spawn()
         .expect("top");
     std::thread::sleep(std::time::Duration::from_millis(300));
-    server.signal("TERM");
-    server.wait();
+    server.stop();
     let output = top.wait_with_output().expect("its end");
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).expect("text");

@@ -5,17 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::process::Stdio;
 
-use crate::common::{MountPlace, Scratch, Server, is_mounted, signal, until};
-
-fn serve(scratch: &Scratch, more: &[&str]) -> Server {
-    let words = [&["serve", "tree", "--shm", "link.sock", "--control", "serve.sock"], more].concat();
-    scratch.serve(&words, "ready control")
-}
-
-fn stop(mut server: Server) {
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
-}
+use crate::common::{MountPlace, Scratch, is_mounted, numbers, signal, until};
 
 #[test]
 fn a_server_says_what_to_type_and_leaves_nothing_behind() {
@@ -40,16 +30,16 @@ fn a_server_says_what_to_type_and_leaves_nothing_behind() {
     top.succeeded();
     assert!(top.out.contains(&format!("/tree by shm {link}")), "{}", top.out);
     scratch.run(&["ls", "shm:one/tree"]).failed(1, &["shm:one/tree", "no such export"]);
-    stop(server);
+    server.stop();
     assert_eq!(scratch.listing(), before);
 }
 
 #[test]
 fn files_are_listed_read_and_copied() {
     let scratch = Scratch::new();
-    let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
+    let large = numbers();
     fs::write(scratch.path("large"), &large).expect("write");
-    let server = serve(&scratch, &[]);
+    let server = scratch.serve_shm(&[]);
     scratch.run(&["cp", "-q", "large", "shm:link.sock/tree/dir"]).succeeded();
     assert!(fs::read_to_string(scratch.path("tree/dir")).expect("read") == large);
     let listed = scratch.run(&["ls", "shm:link.sock/tree"]);
@@ -70,7 +60,7 @@ fn files_are_listed_read_and_copied() {
         let ran = scratch.run(&["cp", "-r", top, &format!("{top}/{into}/copy")]);
         assert!(ran.code == Some(1) && ran.err.contains("the copy lies within it"), "{ran:?}");
     }
-    stop(server);
+    server.stop();
 }
 
 #[test]
@@ -91,18 +81,18 @@ fn of_exports_within_each_other_the_inner_one_is_opened() {
         none.failed(1, &["no such export"]);
         assert!(!none.err.contains("export:") && !none.err.contains(": ;"), "{none:?}");
     }
-    stop(server);
+    server.stop();
 }
 
 #[test]
 fn what_outlives_a_restart_is_kept_and_nfs_has_the_same() {
     let scratch = Scratch::new();
     let words = ["serve", "tree", "--shm", "link.sock", "--control", "serve.sock", "--state", "kept"];
-    stop(scratch.serve(&words, "ready control"));
+    scratch.serve(&words, "ready control").stop();
     let keys = fs::read(scratch.path("kept/tree/handle-keys")).expect("keys");
     assert!(scratch.path("kept/tree/replies-tree").metadata().expect("the file").len() > 0);
     assert_eq!(scratch.run(&["keys", "list", "--state", "kept"]).out, "1  signs\n");
-    stop(scratch.serve(&[&words[..], &["--nfs", "0"]].concat(), "ready control"));
+    scratch.serve(&[&words[..], &["--nfs", "0"]].concat(), "ready control").stop();
     assert!(fs::read(scratch.path("kept/tree/handle-keys")).expect("keys") == keys);
     scratch.run(&["keys", "rotate", "--state", "kept"]).succeeded();
     let server = scratch.serve(&words, "ready control");
@@ -110,7 +100,7 @@ fn what_outlives_a_restart_is_kept_and_nfs_has_the_same() {
     scratch
         .run(&["serve", "tree", "--shm", "other.sock", "--control", "other", "--state", "kept"])
         .failed(1, &["in use", "--state DIR"]);
-    stop(server);
+    server.stop();
     scratch
         .run(&["serve", "tree", "--virtiofs", "s", "--state", "kept"])
         .failed(2, &["--state", "--nfs PORT", "--shm SOCKET"]);
@@ -119,25 +109,25 @@ fn what_outlives_a_restart_is_kept_and_nfs_has_the_same() {
 #[test]
 fn without_a_place_for_it_memory_in_common_is_served_all_the_same() {
     let scratch = Scratch::new();
-    let server = serve(&scratch, &[]);
+    let server = scratch.serve_shm(&[]);
     let words = ["serve", "tree", "--shm", "second.sock", "--control", "second"];
     let second = scratch.serve(&words, "ready control");
     for socket in ["link.sock", "second.sock"] {
         assert_eq!(scratch.run(&["cat", &format!("shm:{socket}/tree/file")]).out, "content\n", "{socket}");
     }
-    stop(second);
-    stop(server);
+    second.stop();
+    server.stop();
 }
 
 #[test]
 fn an_export_is_mounted_used_and_gone() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = serve(&scratch.0, &[]);
+    let server = scratch.0.serve_shm(&[]);
     let before = scratch.0.listing();
     for options in ["rw", "doorbell=event", "doorbell=poll,allow_other", "coherence=strict,threads=3"] {
         scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", options]).succeeded();
         assert_eq!(fs::read_to_string(scratch.mnt().join("file")).expect("read"), "content\n", "{options}");
-        let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
+        let large = numbers();
         fs::write(scratch.mnt().join("new"), &large).expect("write");
         symlink("new", scratch.mnt().join("link")).expect("a link");
         assert!(fs::read_to_string(scratch.0.path("tree/new")).expect("read") == large, "{options}");
@@ -151,30 +141,30 @@ fn an_export_is_mounted_used_and_gone() {
     }
     until("the supervisors have ended", || !scratch.is_served());
     assert_eq!(scratch.0.listing(), before);
-    stop(server);
+    server.stop();
 }
 
 #[test]
 fn refused_changes_are_refused_on_either_side() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = serve(&scratch.0, &["--readonly"]);
+    let server = scratch.0.serve_shm(&["--readonly"]);
     scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
     let refused = fs::write(scratch.mnt().join("new"), "x").expect_err("read-only").kind();
     assert_eq!(refused, std::io::ErrorKind::ReadOnlyFilesystem);
     scratch.umount();
-    stop(server);
-    let server = serve(&scratch.0, &[]);
+    server.stop();
+    let server = scratch.0.serve_shm(&[]);
     scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "ro"]).succeeded();
     let refused = fs::write(scratch.mnt().join("new"), "x").expect_err("read-only").kind();
     assert_eq!(refused, std::io::ErrorKind::ReadOnlyFilesystem);
     scratch.umount();
-    stop(server);
+    server.stop();
 }
 
 #[test]
 fn a_killed_server_of_the_mount_is_replaced() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = serve(&scratch.0, &[]);
+    let server = scratch.0.serve_shm(&[]);
     scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
     let first = scratch.server_pid();
     signal(first, "KILL");
@@ -182,13 +172,13 @@ fn a_killed_server_of_the_mount_is_replaced() {
     until("another serves the mount", || fs::read_to_string(&file).is_ok_and(|text| text == "content\n"));
     assert_ne!(scratch.server_pid(), first);
     scratch.umount();
-    stop(server);
+    server.stop();
 }
 
 #[test]
 fn what_cannot_be_mounted_is_said_in_one_line() {
     let scratch = Scratch::new();
-    let server = serve(&scratch, &[]);
+    let server = scratch.serve_shm(&[]);
     for (words, code, said) in [
         (&["shm:none.sock/tree"][..], 1, &["none.sock", "no socket", "tombolo serve DIR --shm"][..]),
         (&["shm:plain/tree"], 1, &["plain is not a socket"]),
@@ -203,7 +193,7 @@ fn what_cannot_be_mounted_is_said_in_one_line() {
         eprintln!("tombolo {words:?}");
         scratch.run(&words).failed(code, said);
     }
-    stop(server);
+    server.stop();
     // What a server that is gone leaves behind, and one that speaks something else.
     drop(std::os::unix::net::UnixListener::bind(scratch.path("dead")).expect("a socket"));
     scratch
@@ -211,13 +201,13 @@ fn what_cannot_be_mounted_is_said_in_one_line() {
         .failed(1, &["dead", "no server listens there", "tombolo serve DIR --shm"]);
     let other = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
     scratch.run(&["mount", "shm:vm.sock/tree", "mnt"]).failed(1, &["vm.sock", "not the socket of links"]);
-    stop(other);
+    other.stop();
 }
 
 #[test]
 fn a_mount_goes_on_when_its_server_is_there_again() {
     let Some(scratch) = MountPlace::new() else { return };
-    let mut server = serve(&scratch.0, &[]);
+    let mut server = scratch.0.serve_shm(&[]);
     scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
     let mounted_by = scratch.server_pid();
     let file = scratch.mnt().join("file");
@@ -244,7 +234,7 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
             let path = scratch.mnt().join(name);
             move || fs::write(path, name)
         });
-        server = serve(&scratch.0, &[]);
+        server = scratch.0.serve_shm(&[]);
         asked.join().expect("no panic").expect("written");
         assert_eq!(fs::read_to_string(scratch.0.path("tree").join(name)).expect("read"), name);
         hold(name);
@@ -260,29 +250,27 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
     drop(lines);
     holder.wait().expect("it ends");
     // Who unmounts while the server is away waits for nobody.
-    server.signal("KILL");
-    server.wait();
+    server.kill();
     scratch.umount();
     assert!(!is_mounted(&scratch.mnt()));
     until("the supervisor has ended", || !scratch.is_served());
-    stop(serve(&scratch.0, &[]));
+    scratch.0.serve_shm(&[]).stop();
     assert!(!is_mounted(&scratch.mnt()));
 }
 
 #[test]
 fn a_soft_mount_waits_so_long_for_its_server() {
     let Some(scratch) = MountPlace::new() else { return };
-    let mut server = serve(&scratch.0, &[]);
+    let server = scratch.0.serve_shm(&[]);
     scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "soft,timeo=5"]).succeeded();
     let file = scratch.mnt().join("file");
-    server.signal("KILL");
-    server.wait();
+    server.kill();
     let failed = fs::read_to_string(&file).expect_err("nobody is there");
     assert_eq!(failed.kind(), std::io::ErrorKind::TimedOut, "{failed}");
-    let server = serve(&scratch.0, &[]);
+    let server = scratch.0.serve_shm(&[]);
     until("the mount goes on", || fs::read_to_string(&file).is_ok_and(|text| text == "content\n"));
     scratch.umount();
-    stop(server);
+    server.stop();
 }
 
 #[test]
@@ -295,7 +283,7 @@ fn a_file_says_who_may_have_what() {
     assert_eq!(scratch.path("link.sock").metadata().expect("a socket").permissions().mode() & 0o777, 0o666);
     assert_eq!(scratch.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
     scratch.run(&["ls", "shm:link.sock/other"]).failed(1, &["not allowed", "--shm-policy"]);
-    stop(server);
+    server.stop();
     rules("[[allow]]\nusers = ['root']\n");
     scratch.run(&words).failed(1, &["links.toml"]);
     scratch
@@ -314,14 +302,14 @@ fn the_configuration_has_the_same_words() {
     fs::write(scratch.path("etc/serve.toml"), text).expect("write");
     let server = scratch.serve(&["serve", "--config", "etc/serve.toml"], "ready control");
     assert_eq!(scratch.run(&["cat", "shm:link.sock/one/file"]).out, "content\n");
-    stop(server);
+    server.stop();
 }
 
 #[test]
 fn memory_that_a_guest_has_too_is_served_and_mounted() {
     let Some(scratch) = MountPlace::new() else { return };
     let words = ["serve", "tree", "--shm-file", "region,size=16M", "--control", "serve.sock"];
-    let mut server = scratch.0.serve(&words, "ready control");
+    let server = scratch.0.serve(&words, "ready control");
     let region = scratch.0.text("region");
     for part in [
         format!("ready shm-file {region} export=/tree\n"),
@@ -339,17 +327,16 @@ fn memory_that_a_guest_has_too_is_served_and_mounted() {
     assert_eq!((listed.code, listed.out.as_str()), (Some(0), "file\n"), "{listed:?}");
     scratch.0.run(&["mount", "shm+file:region/other", "mnt"]).failed(1, &["no such export"]);
     scratch.0.run(&["mount", "shm+file:region/tree", "mnt"]).succeeded();
-    let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
+    let large = numbers();
     fs::write(scratch.mnt().join("new"), &large).expect("write");
     assert!(fs::read_to_string(scratch.0.path("tree/new")).expect("read") == large);
     assert!(fs::read_to_string(scratch.mnt().join("new")).expect("read") == large);
-    server.signal("KILL");
-    server.wait();
+    server.kill();
     let file = scratch.mnt().join("file");
     let server = scratch.0.serve(&words, "ready control");
     assert_eq!(fs::read_to_string(&file).expect("it waits for the server"), "content\n");
     scratch.umount();
-    stop(server);
+    server.stop();
 }
 
 #[test]
@@ -395,7 +382,7 @@ fn who_is_linked_is_listed_while_it_is() {
     assert!(nobody.out.contains("no server of this user offers links"), "{nobody:?}");
     let words =
         ["serve", "tree", "mnt=/other", "--shm", "link.sock,export=/tree", "--shm-file", "region,size=16M"];
-    let mut server = scratch.0.serve(&words, "ready control");
+    let server = scratch.0.serve(&words, "ready control");
     let (link, region) = (scratch.0.text("link.sock"), scratch.0.text("region"));
     let offered = links(&scratch.0);
     assert_eq!(offered["pid"], server.pid());
@@ -429,23 +416,22 @@ fn who_is_linked_is_listed_while_it_is() {
     }
 
     // What one that is killed leaves behind is cleared away by who looks.
-    server.signal("KILL");
-    server.wait();
+    server.kill();
     let left = || fs::read_dir(scratch.0.path("run/tombolo/links")).expect("the list").count();
     assert_ne!(left(), 0);
     assert_eq!(scratch.0.run(&["links", "--json"]).out, "{\"servers\":[]}\n");
     assert_eq!(left(), 0);
     let server = scratch.0.serve(&words, "ready control");
     assert_ne!(left(), 0);
-    stop(server);
+    server.stop();
     assert_eq!(left(), 0);
 }
 
 #[test]
 fn a_stopped_guest_is_late_and_one_that_cannot_be_listed_is_served() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = serve(&scratch.0, &[]);
-    let mut mount = scratch.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
+    let server = scratch.0.serve_shm(&[]);
+    let mount = scratch.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
     until("the mount is listed", || guest_count(&scratch.0) == 1);
     mount.signal("STOP");
     until("its silence shows", || links(&scratch.0)["guests"][0]["health"] == "late");
@@ -453,25 +439,24 @@ fn a_stopped_guest_is_late_and_one_that_cannot_be_listed_is_served() {
     assert!(shown.out.contains("  late by ") && shown.out.contains(" s  "), "{shown:?}");
     mount.signal("CONT");
     until("it is well again", || links(&scratch.0)["guests"][0]["health"] == "well");
-    mount.signal("TERM");
-    assert_eq!(mount.wait().code(), Some(0));
-    stop(server);
+    mount.stop();
+    server.stop();
 
     let list = scratch.0.path("run/tombolo/links");
     fs::set_permissions(&list, fs::Permissions::from_mode(0o777)).expect("chmod");
-    let server = serve(&scratch.0, &[]);
+    let server = scratch.0.serve_shm(&[]);
     assert_eq!(scratch.0.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
     scratch.0.run(&["links"]).failed(1, &["run/tombolo/links", "no other user can write to"]);
-    stop(server);
+    server.stop();
 }
 
 /// What another server offers is served on; whoever of the two dies, the program at the other end hears of it.
 #[test]
 fn what_a_server_offers_is_served_on_by_another() {
     let scratch = Scratch::new();
-    let large: String = (0..400_000).map(|number| format!("{number} ")).collect();
+    let large = numbers();
     fs::write(scratch.path("large"), &large).expect("write");
-    let last = serve(&scratch, &[]);
+    let last = scratch.serve_shm(&[]);
     let middle = || {
         let words =
             ["serve", "shm:link.sock/tree=/mid", "--shm", "mid.sock", "--control", "mid-control.sock"];
@@ -487,17 +472,17 @@ fn what_a_server_offers_is_served_on_by_another() {
     assert!(fs::read_to_string(scratch.path("tree/copy")).expect("read") == large);
     scratch.run(&["cp", "-q", "shm:mid.sock/mid/copy", "back"]).succeeded();
     assert!(fs::read_to_string(scratch.path("back")).expect("read") == large);
-    stop(server);
+    server.stop();
     let words = ["serve", "shm:link.sock/tree=/mid", "--shm", "mid.sock", "--readonly", "--control", "c"];
     let server = scratch.serve(&words, "ready control");
     scratch.run(&["rm", "shm:mid.sock/mid/copy"]).failed(1, &["ead-only"]);
-    stop(server);
+    server.stop();
     let server = middle();
     last.signal("KILL");
     let mut last = last;
     last.wait();
     scratch.run(&["cp", "-q", "large", "shm:mid.sock/mid/again"]).failed(1, &["mid.sock"]);
-    stop(server);
+    server.stop();
     let nobody = ["serve", "shm:none.sock/tree", "--shm", "mid.sock", "--control", "c"];
     scratch.run(&nobody).failed(1, &["shm:", "none.sock"]);
     scratch.run(&["serve", "shm:link.sock", "--shm", "mid.sock"]).failed(2, &["write shm:SOCKET/NAME"]);

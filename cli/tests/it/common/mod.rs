@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -82,6 +83,33 @@ impl Scratch {
     /// Starts a server and reads what it says until it says `last`.
     pub fn serve(&self, words: &[&str], last: &str) -> Server {
         self.started(self.tombolo(words), last)
+    }
+
+    /// Starts a server of `tree` over shared memory, at `link.sock`.
+    pub fn serve_shm(&self, more: &[&str]) -> Server {
+        let words = ["serve", "tree", "--shm", "link.sock", "--control", "serve.sock"];
+        self.serve(&[&words[..], more].concat(), "ready control")
+    }
+
+    /// Starts a server of `tree` over NFS that takes root for root, and says the URL of the export.
+    pub fn serve_nfs(&self) -> (Server, String) {
+        self.serve_nfs_with(&["--squash", "none"])
+    }
+
+    /// The same with other options.
+    pub fn serve_nfs_with(&self, more: &[&str]) -> (Server, String) {
+        let words =
+            ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state", "--control", "serve.sock"];
+        let server = self.serve(&[&words[..], more].concat(), "ready control");
+        let url = format!("nfs://{}/tree", server.nfs_address());
+        (server, url)
+    }
+
+    /// The program by the name under which mount(8) calls it.
+    pub fn mount_helper(&self) -> PathBuf {
+        let helper = self.path("mount.tombolo");
+        symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
+        helper
     }
 
     /// The same, for a command that was prepared.
@@ -182,8 +210,27 @@ impl Server {
         self.child.id()
     }
 
+    /// The address in the line that says that NFS is ready.
+    pub fn nfs_address(&self) -> &str {
+        let line = self.said.lines().find_map(|line| line.strip_prefix("ready nfs "));
+        line.and_then(|rest| rest.split(' ').next()).expect("a line for NFS")
+    }
+
     pub fn signal(&self, name: &str) {
         signal(self.pid(), name);
+    }
+
+    /// Ends it in good order.
+    #[track_caller]
+    pub fn stop(mut self) {
+        self.signal("TERM");
+        assert_eq!(self.wait().code(), Some(0));
+    }
+
+    /// Kills it, so that it leaves everything as it is.
+    pub fn kill(mut self) {
+        self.signal("KILL");
+        self.wait();
     }
 
     pub fn wait(&mut self) -> ExitStatus {
@@ -272,4 +319,9 @@ pub fn http(address: &str, path: &str) -> String {
     let mut said = String::new();
     stream.read_to_string(&mut said).expect("read");
     said
+}
+
+/// Some megabytes of text in which no piece is like another.
+pub fn numbers() -> String {
+    (0..400_000).map(|number| format!("{number} ")).collect()
 }
