@@ -73,7 +73,6 @@ impl Command {
 }
 
 impl Cli {
-    /// Does what was asked for.
     pub fn run(self) -> Outcome {
         let destination = match &self.command {
             Command::Mount(args) => args.log_destination(),

@@ -7,10 +7,8 @@ use std::process::ExitCode;
 
 use tombolo_host_runtime::signals::StopSignal;
 
-/// What a command comes to.
 pub type Outcome = Result<(), Failure>;
 
-/// The exit codes of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// The command was understood, and could not be done.
@@ -23,7 +21,6 @@ pub enum Code {
     Terminated = 143,
 }
 
-/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
     text: String,
@@ -52,18 +49,15 @@ impl Failure {
         Self { text: String::new(), code }
     }
 
-    /// Whether a signal ended it.
     pub fn is_stop(&self) -> bool {
         matches!(self.code, Code::Interrupted | Code::Terminated)
     }
 
-    /// Adds what to do about it.
     pub fn remedy(mut self, what: impl fmt::Display) -> Self {
         self.text = format!("{}; {what}", self.text);
         self
     }
 
-    /// Prints it on standard error.
     pub fn print(&self) {
         if !self.text.is_empty() {
             // With standard error closed the exit code says enough.
@@ -71,7 +65,6 @@ impl Failure {
         }
     }
 
-    /// What kind of failure it is.
     pub fn code(&self) -> Code {
         self.code
     }
@@ -89,7 +82,6 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// A reason in words.
 pub struct Reason(String);
 
 impl From<&str> for Reason {

@@ -6,10 +6,8 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
-/// One of a list of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting<'a> {
-    /// As it was written.
     pub text: &'a str,
     /// What stands before the `=`.
     pub name: &'a str,

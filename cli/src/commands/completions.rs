@@ -22,7 +22,6 @@ Examples:
   tombolo completions fish > ~/.config/fish/completions/tombolo.fish";
 
 impl CompletionsArgs {
-    /// Prints them.
     pub fn run(&self) -> Outcome {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut public(&Cli::command()), "tombolo", &mut script);

@@ -51,7 +51,6 @@ Examples:
   tombolo keys retire 1 --server src";
 
 impl KeysArgs {
-    /// Does what was asked for.
     pub fn run(self) -> Outcome {
         let path = state_path(self.state.as_deref())?;
         let failed = |error| unusable(&path, &error);

@@ -57,7 +57,6 @@ Configuration file: the same names; what the command line says counts before it.
   nfs-no-udp = true";
 
 impl ServeArgs {
-    /// Serves until a signal ends it.
     pub fn run(self) -> Outcome {
         servers::serve(&Plan::new(self.options.over_file(self.config.as_deref())?)?)
     }

@@ -29,7 +29,6 @@ Examples:
   tombolo tune /mnt/src inflight=auto";
 
 impl TuneArgs {
-    /// Asks the mount's server to change it.
     pub fn run(&self) -> Outcome {
         let tuning = format!("tune {}", self.mountpoint.display());
         let point = absolute(&self.mountpoint).map_err(|error| Failure::cannot(&tuning, &error))?;

@@ -32,7 +32,6 @@ Examples:
   tombolo umount --lazy /mnt/src";
 
 impl UmountArgs {
-    /// Unmounts, and waits for the server.
     pub fn run(&self) -> Outcome {
         let unmounting = format!("unmount {}", self.mountpoint.display());
         let cannot = |error: &io::Error| Failure::cannot(&unmounting, error);

@@ -40,7 +40,6 @@ pub use shm::ShmLocation;
 pub use shm_link::mount as mount_shm;
 pub use url::NfsUrl;
 
-/// Where something lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]`, or `HOST:/NAME[/PATH]` as mount.nfs(8) writes it.
@@ -53,14 +52,10 @@ pub enum Location {
     Dir(PathBuf),
 }
 
-/// How to open a location.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Refuse changes.
     pub read_only: bool,
-    /// What is asked of an NFS client, over what the URL asks.
     pub nfs: NfsOptions,
-    /// What the path's end stands for.
     pub end: End,
     /// Since when a server that is not there yet is waited for, if it is.
     pub since: Option<Instant>,
@@ -82,9 +77,7 @@ pub enum End {
     Name,
 }
 
-/// What a location leads to.
 pub struct Opened {
-    /// The tree.
     pub export: Arc<dyn Export>,
     /// Where in it: components with `/` between them; empty for its root.
     pub path: Vec<u8>,

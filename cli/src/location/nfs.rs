@@ -49,7 +49,6 @@ pub fn mount(url: &NfsUrl, options: &OpenOptions) -> Result<NfsExport, NotMounte
     at_any_address(url, &settings, |server| NfsExport::mount(server, path, settings.client.clone()))
 }
 
-/// The in-flight limit that an option asks for.
 pub fn in_flight(limit: Limit) -> InFlight {
     match limit {
         Limit::Fixed(count) => InFlight::Fixed(count),

@@ -8,38 +8,25 @@ use crate::setting::Setting;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NfsOptions(Vec<(String, NfsOption)>);
 
-/// One option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NfsOption {
-    /// `proto=tcp|udp`, `tcp`, `udp`.
     Transport(Proto),
     /// `port=`: of NFS; and of MOUNT, where nothing else is said.
     Port(u16),
-    /// `mountport=`.
     MountPort(u16),
-    /// `rsize=`: bytes of the largest READ.
     ReadSize(u32),
-    /// `wsize=`: bytes of the largest WRITE.
     WriteSize(u32),
     /// `timeo=`, in tenths of a second there.
     Timeout(Duration),
-    /// `retrans=`.
     Retries(u32),
-    /// `hard`, `soft`.
     Hard(bool),
-    /// `intr`, `nointr`.
     Interruptible(bool),
-    /// `nconnect=`.
     Connections(usize),
-    /// `ac`, `noac`.
     KeepAttributes(bool),
     /// `actimeo=` and its four parts: from when to when attributes are cached.
     AttributeTime(AttributeTime, Duration),
-    /// `resvport`, `noresvport`.
     ReservedPort(bool),
-    /// `readahead=`: bytes.
     ReadAhead(usize),
-    /// `inflight=`.
     InFlight(Limit),
     /// `bg`, `fg`: whether the mount command returns when the server is not there, and goes on trying in the background.
     Background(bool),
@@ -49,34 +36,24 @@ pub enum NfsOption {
     SoAnyway,
 }
 
-/// What the calls travel by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proto {
-    /// Over TCP.
     Tcp,
-    /// Over UDP.
     Udp,
 }
 
-/// Which time of the attribute cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeTime {
-    /// All four.
     All,
-    /// The shortest for files.
     FileMin,
-    /// The longest for files.
     FileMax,
-    /// The shortest for directories.
     DirMin,
-    /// The longest for directories.
     DirMax,
 }
 
 /// How many reads and writes may be outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// So many.
     Fixed(u32),
     /// As many as are of use.
     Auto,

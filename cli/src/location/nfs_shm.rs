@@ -24,7 +24,6 @@ use super::{NotMounted, OpenOptions, Opened, nfs};
 pub struct NfsShmUrl {
     /// Where the server is met, and the name of an export behind it.
     pub place: ShmLocation,
-    /// How to talk to it.
     pub options: NfsOptions,
 }
 
@@ -99,12 +98,9 @@ pub fn mount(url: &NfsShmUrl, mode: Mode, options: &OpenOptions) -> Result<NfsEx
     found.mount(&path, url, options)
 }
 
-/// An export that a link leads to.
 struct Found {
     route: Arc<Route>,
-    /// Its name.
     name: String,
-    /// What follows it.
     within: String,
 }
 
@@ -141,7 +137,6 @@ fn find(place: &ShmLocation, mode: Mode) -> Result<Found, NotMounted> {
     Err(failed.unwrap_or_else(|| NotMounted::new("it names nothing")))
 }
 
-/// Makes links to one export.
 struct LinkDoor {
     connector: Connector,
     /// The link that was made to see whether there is such an export.

@@ -2,14 +2,10 @@
 
 use crate::failure::Failure;
 
-/// Why there is no export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotMounted {
-    /// What may be expected of the server.
     pub server: ServerState,
-    /// For people.
     pub reason: String,
-    /// What to do about it.
     pub remedy: Option<&'static str>,
 }
 

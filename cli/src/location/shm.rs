@@ -21,7 +21,6 @@ pub struct ShmLocation {
     path: String,
 }
 
-/// What kind of endpoint it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Socket,
@@ -30,32 +29,24 @@ enum Scheme {
     Mmapper,
 }
 
-/// What a [`ShmLocation`] comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmParts {
-    /// The server's endpoint.
     pub at: ShmEndpoint,
     /// What follows: `/` and components.
     pub rest: String,
 }
 
-/// The endpoint of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShmEndpoint {
-    /// It listens there.
     Socket(PathBuf),
-    /// It looks at this memory.
     Memory(MemoryLocation),
 }
 
-/// Why there is no server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotReachable {
     /// Whether a server may yet come and make it.
     pub away: bool,
-    /// For people.
     pub reason: String,
-    /// Whether it was to be a file.
     pub file: bool,
 }
 

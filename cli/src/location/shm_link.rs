@@ -62,7 +62,6 @@ fn export(at: ShmEndpoint, name: &str, mode: Mode) -> Result<VrpcExport, NoLink>
     Ok(VrpcExport::new(connector).with_first(incarnation, first))
 }
 
-/// Makes links to one export.
 pub(super) struct Connector {
     at: ShmEndpoint,
     options: ConnectOptions,
@@ -117,7 +116,6 @@ impl Connector {
         Ok(Self { at, options, mode })
     }
 
-    /// Another link.
     pub(super) fn link(&self) -> Result<Connected, NoLink> {
         self.link_as(self.options.client)
     }

@@ -9,16 +9,13 @@ use super::percent::{decoded, encoded};
 use crate::setting::Setting;
 use crate::suggestion::unknown;
 
-/// Something on an NFS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsUrl {
     /// The server.
     pub host: Host,
-    /// Its one port for NFS and MOUNT.
     pub port: Option<u16>,
     /// The path on the server, from its root: `/` and components. Which of them name the export only the server knows.
     pub path: Vec<u8>,
-    /// How to talk to it.
     pub options: NfsOptions,
 }
 

@@ -14,7 +14,6 @@ pub use mountinfo::{MountEntry, mounted_at};
 /// The type under which our mounts are listed.
 pub const KIND: &str = "fuse.tombolo";
 
-/// A directory that can be mounted on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
     /// Absolute, without links.

@@ -6,10 +6,8 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Where.
     pub point: PathBuf,
     /// The file system's type, as in `fuse.tombolo`.
     pub kind: String,
@@ -18,7 +16,6 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
-    /// Whether a flag is among its own.
     pub fn has(&self, flag: &str) -> bool {
         self.flags.split(',').any(|own| own == flag)
     }

@@ -23,10 +23,8 @@ pub struct Counters {
     pub nfs_clients: BTreeMap<String, NfsClientCounters>,
 }
 
-/// The counters of one NFS port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NfsCounters {
-    /// Connections there are.
     pub connections: u64,
     /// Connections there have been.
     pub connections_total: u64,
@@ -35,11 +33,8 @@ pub struct NfsCounters {
     /// Connections that were cut off: their peer took no replies, said nothing of use, sent what is too long, or was silent when others
     /// had no room.
     pub cut_off: u64,
-    /// Calls received.
     pub calls: u64,
-    /// Bytes of calls.
     pub received_bytes: u64,
-    /// Bytes of replies.
     pub sent_bytes: u64,
 }
 
@@ -77,7 +72,6 @@ impl NfsCounters {
 /// What the client of one NFS server did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NfsClientCounters {
-    /// Calls made.
     pub calls: u64,
     /// Replies that answered one.
     pub replies: u64,
@@ -87,9 +81,7 @@ pub struct NfsClientCounters {
     pub retransmissions: u64,
     /// Connections that replaced one that was lost.
     pub reconnects: u64,
-    /// Bytes of calls.
     pub sent_bytes: u64,
-    /// Bytes of replies.
     pub received_bytes: u64,
     /// File data that were received where they belong.
     pub landed_bytes: u64,
@@ -103,7 +95,6 @@ pub struct NfsClientCounters {
     pub outstanding: u64,
     /// Reads and writes that wait for the in-flight limit.
     pub waiting: u64,
-    /// The in-flight limit.
     pub in_flight: u64,
     /// The smoothed round trip, in nanoseconds; 0 before the first answer.
     pub round_trip_ns: u64,

@@ -8,34 +8,25 @@ use tombolo_host_service::control::Client;
 
 use crate::failure::Failure;
 
-/// A running server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The version of the control protocol.
     pub protocol: u32,
-    /// The version of the program.
     pub version: String,
-    /// Its process.
     pub pid: u32,
-    /// The trees that it shares.
     pub exports: Vec<ExportStatus>,
     /// How one gets at them.
     #[serde(rename = "ways")]
     pub endpoints: Vec<EndpointStatus>,
 }
 
-/// A tree that is shared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExportStatus {
-    /// Its name.
     pub name: String,
     /// Where its files come from.
     pub source: String,
-    /// Whether all changes are refused.
     pub read_only: bool,
 }
 
-/// What clients connect to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndpointStatus {
     /// `virtiofs`, `fuse`, `shm`, `shm-file` or `nfs`.

@@ -27,7 +27,6 @@ impl ShmHint<'_> {
 /// An export over memory that a guest has too.
 #[derive(Debug)]
 pub struct MemoryHint<'a> {
-    /// Where it is.
     pub place: &'a MemoryLocation,
     /// How long it is.
     pub size_bytes: u64,

@@ -7,12 +7,10 @@ use std::str::FromStr;
 use crate::assembly::plan::tree::Tree;
 use crate::setting::Setting;
 
-/// A directory to share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportArg {
     /// The directory, or the location behind shared memory, as the user wrote it.
     pub dir: PathBuf,
-    /// The name that was given.
     pub name: Option<ExportName>,
 }
 

@@ -13,7 +13,6 @@ use crate::assembly::plan::tree::Tree;
 use crate::failure::Failure;
 
 impl ServerOptions {
-    /// Reads the file at `path`. Paths in it count from where the file lies.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let reading = format!("read the configuration {}", path.display());
         let text = fs::read_to_string(path).map_err(|error| Failure::cannot(&reading, &error))?;
@@ -59,7 +58,6 @@ impl<'de, T: FromStr<Err = String>> Deserialize<'de> for Word<T> {
     }
 }
 
-/// A list of words.
 pub fn list<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -67,7 +65,6 @@ pub fn list<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(
     Ok(words.into_iter().map(|Word(value)| value).collect())
 }
 
-/// A word.
 pub fn one<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {

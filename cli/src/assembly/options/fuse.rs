@@ -6,12 +6,9 @@ use std::str::FromStr;
 use super::export::ExportName;
 use crate::setting::behind_word;
 
-/// One mount through FUSE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FuseArg {
-    /// Where to mount.
     pub mountpoint: PathBuf,
-    /// Which export it leads to.
     pub export: Option<ExportName>,
     /// Whether users other than the server's may enter.
     pub allow_other: bool,

@@ -10,10 +10,8 @@ use super::address::ListenAddress;
 use super::export::{ExportName, named_exports};
 use crate::setting::behind_word;
 
-/// One endpoint of NFS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsArg {
-    /// Where to listen.
     pub address: ListenAddress,
     /// Which exports are offered there; all if none is named.
     pub exports: Vec<ExportName>,
@@ -51,7 +49,6 @@ impl From<SquashArg> for Whom {
     }
 }
 
-/// As it is written on the command line.
 pub fn squash_word(whom: Whom) -> &'static str {
     match whom {
         Whom::Nobody => "none",
@@ -60,7 +57,6 @@ pub fn squash_word(whom: Whom) -> &'static str {
     }
 }
 
-/// Addresses of clients that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowArg(pub Network);
 

@@ -10,10 +10,8 @@ use super::export::{ExportName, named_exports};
 use super::nfs::SquashArg;
 use crate::setting::{Setting, behind_word};
 
-/// One socket at which processes of this host ask for links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmArg {
-    /// Where they connect.
     pub socket: PathBuf,
     /// Which exports are offered there; all if none is named.
     pub exports: Vec<ExportName>,
@@ -22,7 +20,6 @@ pub struct ShmArg {
 /// Memory that a server shares with one client at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmFileArg {
-    /// Where it is.
     pub place: MemoryLocation,
     /// Its size in bytes, where it does not know it itself.
     pub size_bytes: Option<u64>,

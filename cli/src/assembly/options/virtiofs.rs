@@ -7,23 +7,17 @@ use std::str::FromStr;
 use super::export::ExportName;
 use crate::setting::{Setting, behind_word};
 
-/// One endpoint of virtio-fs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtioFsArg {
-    /// Where the VMM connects.
     pub socket: VirtioFsSocket,
     /// What the guest calls it.
     pub tag: String,
-    /// Which export it leads to.
     pub export: Option<ExportName>,
-    /// How many queues take requests.
     pub request_queues: u16,
 }
 
-/// Where VMMs connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VirtioFsSocket {
-    /// A socket to be made.
     Path(PathBuf),
     /// A socket that listens already, as this descriptor.
     Inherited(i32),

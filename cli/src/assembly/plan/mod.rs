@@ -24,15 +24,10 @@ use tree::Tree;
 /// A server: its exports, the layers over them, and the front ends that lead to them.
 #[derive(Debug)]
 pub struct Plan {
-    /// The trees, each with a name of its own.
     pub exports: Vec<PlannedExport>,
-    /// What stands over each of them.
     pub layers: Layers,
-    /// What leads to them.
     pub front_ends: FrontEnds,
-    /// The control socket, where it was asked for.
     pub control: Option<PathBuf>,
-    /// Where metrics are served, if they are.
     pub metrics: Option<ListenAddress>,
     /// The directory for state that outlives a restart, where it was asked for.
     pub state: Option<PathBuf>,
@@ -41,61 +36,44 @@ pub struct Plan {
 /// What stands over each export, besides the counters.
 #[derive(Clone, Copy, Debug)]
 pub struct Layers {
-    /// Whether all changes are refused.
     pub read_only: bool,
-    /// How nested mounts are treated.
     pub submounts: Submounts,
 }
 
-/// What takes requests in.
 #[derive(Debug)]
 pub struct FrontEnds {
-    /// The sockets of virtio-fs.
     pub guests: Vec<PlannedGuests>,
-    /// Which users may connect there.
     pub socket_access: SocketAccess,
-    /// The mounts on this host.
     pub mounts: Vec<PlannedMount>,
     /// What guests and mounts may cache.
     pub coherence: Coherence,
     /// Whether guests and mounts see extended attributes.
     pub xattrs: Xattrs,
-    /// What is served to NFS clients.
     pub nfs: NfsPlan,
     /// What is served over shared memory.
     pub shm: ShmPlan,
 }
 
-/// A tree under a name.
 #[derive(Debug)]
 pub struct PlannedExport {
-    /// The tree.
     pub tree: Tree,
-    /// Its name.
     pub name: ExportName,
 }
 
-/// A socket for guests.
 #[derive(Debug)]
 pub struct PlannedGuests {
-    /// Where the VMM connects.
     pub socket: VirtioFsSocket,
     /// What the guest calls it.
     pub tag: String,
-    /// How many queues take requests.
     pub request_queues: u16,
-    /// Where in `exports` it leads.
     pub export: usize,
 }
 
-/// A mount on this host.
 #[derive(Debug)]
 pub struct PlannedMount {
-    /// Where.
     pub point: MountPoint,
     /// Whether users other than the server's may enter.
     pub allow_other: bool,
-    /// Where in `exports` it leads.
     pub export: usize,
 }
 

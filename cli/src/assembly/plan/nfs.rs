@@ -8,29 +8,21 @@ use crate::assembly::options::export::ExportName;
 use crate::assembly::options::nfs::{AllowArg, NfsArg};
 use crate::failure::Failure;
 
-/// How NFS is served.
 #[derive(Debug, Default)]
 pub struct NfsPlan {
-    /// Where, and what.
     pub ports: Vec<PlannedPort>,
     /// Which callers become the anonymous user.
     pub squash: Squash,
-    /// Which clients are served.
     pub allow: AllowList,
     /// Whether groups are looked up here.
     pub manage_gids: bool,
-    /// What is stable when it is answered.
     pub durability: Durability,
-    /// How many threads wait for calls, if that was asked for.
     pub threads: Option<usize>,
-    /// Whether calls are taken over UDP too.
     pub udp: bool,
 }
 
-/// A port.
 #[derive(Debug)]
 pub struct PlannedPort {
-    /// Where to listen.
     pub address: std::net::SocketAddr,
     /// Where in the plan's exports those are that are offered.
     pub exports: Vec<usize>,

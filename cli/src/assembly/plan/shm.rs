@@ -15,20 +15,16 @@ use crate::failure::Failure;
 /// What is served over shared memory.
 #[derive(Debug, Default)]
 pub struct ShmPlan {
-    /// The sockets.
     pub sockets: Vec<PlannedShm>,
     /// Memory that both sides can write.
     pub memory: Vec<PlannedMemory>,
-    /// How to wait.
     pub doorbell: Mode,
     /// The file that says which users may have links, if there is one.
     pub policy: Option<PathBuf>,
 }
 
-/// A socket at which links are made.
 #[derive(Debug)]
 pub struct PlannedShm {
-    /// Where clients connect.
     pub socket: PathBuf,
     /// Where in the plan's exports those are that are offered.
     pub exports: Vec<usize>,
@@ -37,7 +33,6 @@ pub struct PlannedShm {
 /// Memory that both sides can write.
 #[derive(Debug)]
 pub struct PlannedMemory {
-    /// Where it is.
     pub place: MemoryLocation,
     /// How long it is, where it does not know it itself.
     pub size_bytes: Option<u64>,
@@ -48,12 +43,10 @@ pub struct PlannedMemory {
 }
 
 impl ShmPlan {
-    /// Whether anything is served.
     pub fn is_any(&self) -> bool {
         !self.sockets.is_empty() || !self.memory.is_empty()
     }
 
-    /// Whether an export is offered anywhere.
     pub fn offers(&self, export: usize) -> bool {
         self.sockets.iter().any(|place| place.exports.contains(&export))
             || self.memory.iter().any(|memory| memory.exports.contains(&export))

@@ -11,7 +11,6 @@ use tombolo_layer_basic::readonly;
 use crate::failure::Failure;
 use crate::location::{Location, OpenOptions, ShmLocation};
 
-/// What is served under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {
     /// A directory of this host, without links and relative parts.
@@ -54,7 +53,6 @@ impl Tree {
         }
     }
 
-    /// The directory, if it is one of this host.
     pub fn dir(&self) -> Option<&Path> {
         match self {
             Self::Dir(dir) => Some(dir),
@@ -87,7 +85,6 @@ impl Tree {
     }
 }
 
-/// As users write it.
 impl fmt::Display for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -14,12 +14,9 @@ use tombolo_sys::{change, creds, open, socket, users};
 use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::failure::Failure;
 
-/// Which users may connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// The group of the sockets.
     pub group: Option<u32>,
-    /// Their permission bits.
     pub mode: Option<u32>,
 }
 
@@ -29,7 +26,6 @@ pub enum GuestSocket {
     Made(Listener),
     /// Its file, if there is one, belongs to another process.
     Inherited {
-        /// The socket.
         socket: UnixListener,
         /// Where it listens, or which descriptor it came as.
         at: PathBuf,
@@ -62,7 +58,6 @@ fn group_id(group: &str) -> Result<u32, Failure> {
 }
 
 impl GuestSocket {
-    /// Listens where it was asked for.
     pub fn open(at: &VirtioFsSocket, access: SocketAccess) -> Result<Self, Failure> {
         match at {
             VirtioFsSocket::Path(path) => {
@@ -86,7 +81,6 @@ impl GuestSocket {
         }
     }
 
-    /// The socket itself.
     pub fn socket(&self) -> &UnixListener {
         match self {
             Self::Made(listener) => listener.socket(),
@@ -94,7 +88,6 @@ impl GuestSocket {
         }
     }
 
-    /// Where VMMs connect.
     pub fn path(&self) -> PathBuf {
         match self {
             Self::Made(listener) => absolute(listener.path()).unwrap_or_else(|_| listener.path().to_owned()),

@@ -41,7 +41,6 @@ use crate::assembly::servers::state::DurableState;
 use nfs::{NfsServers, Taken};
 use shm::ShmServers;
 
-/// Serves until a signal says that it is enough.
 pub fn serve(plan: &Plan) -> Outcome {
     // Before anything is open.
     DescriptorBudget::of_process();

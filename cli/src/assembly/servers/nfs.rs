@@ -23,24 +23,19 @@ const CONNECTIONS_MIN: usize = 32;
 const RAISE_LIMIT: &str =
     "raise the limit on open files: ulimit -Hn 524288, or LimitNOFILE=524288 in the unit";
 
-/// Everything that serves NFS over a network.
 pub struct NfsServers {
     ports: Vec<Port>,
 }
 
-/// One port.
 pub struct Port {
-    /// Where it is.
     pub address: SocketAddr,
     /// Where in the plan's exports those are that are offered.
     pub exports: Vec<usize>,
     server: Arc<NfsServer>,
-    /// For its connections.
     _descriptors: Share,
 }
 
 impl Taken {
-    /// Takes all ports of a plan.
     pub fn take(plan: &NfsPlan) -> Result<Self, Failure> {
         let take = |port: &PlannedPort| {
             let tcp = vec![port.address];
@@ -86,7 +81,6 @@ impl NfsServers {
         Ok(Self { ports })
     }
 
-    /// The ports.
     pub fn ports(&self) -> &[Port] {
         &self.ports
     }

@@ -24,7 +24,6 @@ struct Made {
 }
 
 impl NfsOverLinks {
-    /// For the exports with these numbers.
     pub fn new(offered: &[usize], plan: &Plan, state: &Arc<DurableState>) -> Self {
         let exports = offered.iter().filter_map(|&index| plan.exports.get(index));
         let names = exports.map(|export| export.name.to_string()).collect();

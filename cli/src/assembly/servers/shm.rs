@@ -24,21 +24,17 @@ use crate::assembly::servers::state::DurableState;
 use crate::failure::Failure;
 use crate::service::status::EndpointStatus;
 
-/// Everything that makes links.
 pub struct ShmServers {
     /// None without endpoints, or where there can be no list. Goes before those that it lists.
     _listed: Option<Listed>,
     endpoints: Arc<[Endpoint]>,
 }
 
-/// Where links are made.
 pub struct Endpoint {
     at: At,
-    /// The names of the exports that are offered.
     exports: Vec<String>,
 }
 
-/// Where clients come.
 enum At {
     Socket { path: PathBuf, listener: LinkListener },
     Memory { place: MemoryLocation, size_bytes: u64, listener: MemoryListener },
@@ -79,7 +75,6 @@ impl ShmServers {
         Ok(())
     }
 
-    /// The endpoints that clients connect to.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointStatus> + '_ {
         self.endpoints.iter().flat_map(|place| {
             place.exports.iter().map(|export| EndpointStatus {
@@ -92,7 +87,6 @@ impl ShmServers {
 }
 
 impl Endpoint {
-    /// The clients that have links.
     pub fn guests(&self) -> Vec<Guest> {
         match &self.at {
             At::Socket { listener, .. } => listener.guests(),

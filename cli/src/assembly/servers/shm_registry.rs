@@ -21,7 +21,6 @@ pub struct Listed {
 }
 
 enum Call {
-    /// A guest has come or gone.
     Changed,
     Stop,
 }

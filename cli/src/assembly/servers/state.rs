@@ -70,7 +70,6 @@ impl DurableState {
         })
     }
 
-    /// What answers calls to these exports, by their numbers in the plan.
     pub fn service(&self, offered: &[usize]) -> Result<Arc<NfsService>, Failure> {
         let opened = self.opened()?;
         if let Err(missing) = &opened.state {
@@ -102,7 +101,6 @@ impl DurableState {
         Ok(Some(export))
     }
 
-    /// What handles are signed with.
     pub fn keys(&self) -> Result<Arc<Keys>, Failure> {
         Ok(Arc::clone(&self.opened()?.keys))
     }

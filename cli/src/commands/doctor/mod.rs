@@ -30,7 +30,6 @@ Examples:
   tombolo doctor --json | jq '.findings[] | select(.level != \"ok\")'";
 
 impl DoctorArgs {
-    /// Looks at the machine and prints what it found.
     pub fn run(&self) -> Outcome {
         let findings: Vec<_> = [kernel::findings(), fuse::findings(), machine::findings()].concat();
         let text = if self.json { as_json(&findings) } else { as_table(&findings) };
@@ -45,11 +44,9 @@ impl DoctorArgs {
     }
 }
 
-/// How well the machine does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Level {
-    /// It is there.
     Ok,
     /// It is there in part, or its lack costs speed only.
     Warn,
@@ -57,16 +54,13 @@ enum Level {
     Missing,
 }
 
-/// One ability of the machine.
 #[derive(Clone, Debug, Serialize)]
 struct Finding {
     name: &'static str,
     level: Level,
     /// Whether nothing works without it.
     essential: bool,
-    /// What was found.
     found: String,
-    /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     mend: Option<String>,
 }

@@ -52,7 +52,6 @@ struct Met {
     depth: usize,
 }
 
-/// One walk.
 struct Walk<'a> {
     args: &'a DuArgs,
     place: &'a OpenPath,

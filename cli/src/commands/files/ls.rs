@@ -68,7 +68,6 @@ Examples:
   tombolo ls -l nfs://server/export
   tombolo ls -R --json nfs://server:20049/src | jq '.[] | select(.size > 1000000) | .path'";
 
-/// Something that is listed.
 struct Row {
     name: Vec<u8>,
     /// Its path, or as it was given.
@@ -78,7 +77,6 @@ struct Row {
     target: Option<Vec<u8>>,
 }
 
-/// What goes out.
 struct Report {
     facts: Vec<serde_json::Value>,
     all_well: bool,

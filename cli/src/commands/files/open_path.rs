@@ -30,10 +30,8 @@ pub struct Opener {
     watched: Vec<Watched>,
 }
 
-/// A server that may not respond.
 #[derive(Clone)]
 pub struct Watched {
-    /// Its name.
     pub host: String,
     export: Arc<NfsExport>,
 }
@@ -57,23 +55,17 @@ struct OpenExport {
 /// The realm of this host's files.
 const LOCAL: &str = "local";
 
-/// A path in an open tree.
 #[derive(Clone, Debug)]
 pub struct OpenPath {
-    /// The tree.
     pub tree: Tree,
-    /// Where in it.
     pub path: Vec<u8>,
     /// As the user wrote it.
     pub label: Vec<u8>,
-    /// The same for people.
     pub word: String,
-    /// Whether it lies on a server.
     pub is_remote: bool,
 }
 
 impl Opener {
-    /// Nothing open yet.
     pub fn new() -> Self {
         // Each directory that is open takes some descriptors, and so do files under way.
         if let Err(errno) = process::raise_open_file_limit() {
@@ -94,7 +86,6 @@ impl Opener {
         Self { unless_asked: &["inflight=64", "nconnect=2"], ..Self::new() }
     }
 
-    /// The NFS servers that were opened so far.
     pub fn watched(&self) -> Vec<Watched> {
         self.watched.clone()
     }
@@ -185,7 +176,6 @@ impl OpenPath {
         self.find(last).map_err(|error| self.cannot("find", &error))
     }
 
-    /// The directory that it lies in, and its name there.
     pub fn parent(&self) -> Result<(Node, NameBuf), Error> {
         block_on(self.tree.find_parent(&self.path))
     }

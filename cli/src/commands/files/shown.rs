@@ -25,7 +25,6 @@ fn is_invisible(letter: char) -> bool {
     matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// A type in a word.
 pub fn file_type(file_type: FileType) -> &'static str {
     match file_type {
         FileType::Regular => "file",

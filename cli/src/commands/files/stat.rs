@@ -64,7 +64,6 @@ pub struct Facts {
     #[serde(rename = "type")]
     pub file_type: &'static str,
     pub size: u64,
-    /// In octal digits.
     pub mode: String,
     pub nlink: u32,
     pub uid: u32,
@@ -76,10 +75,8 @@ pub struct Facts {
     pub atime: String,
     pub mtime: String,
     pub ctime: String,
-    /// Where a link leads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Of a device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<(u32, u32)>,
     #[serde(skip)]
@@ -98,7 +95,6 @@ impl Facts {
         Ok(Self::new(given_name(location, place), place.word.clone(), &attr, target.as_deref()))
     }
 
-    /// Of what has these attributes.
     pub fn new(name: String, path: String, attr: &Attr, target: Option<&[u8]>) -> Self {
         let is_device = matches!(attr.file_type, FileType::BlockDevice | FileType::CharDevice);
         Self {

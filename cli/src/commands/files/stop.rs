@@ -29,7 +29,6 @@ pub fn on_signal(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<(
     Ok(())
 }
 
-/// The signal that came, if one did.
 pub fn came() -> Option<StopSignal> {
     CAME.get().copied()
 }

@@ -9,9 +9,7 @@ use tombolo_sys::creds;
 /// The user that runs the program: what servers are told, and what is taken off the mode of what is made.
 #[derive(Clone, Debug)]
 pub struct Myself {
-    /// User and groups.
     pub identity: Identity,
-    /// The umask.
     pub umask: Mode,
 }
 

@@ -28,7 +28,6 @@ Examples:
   tombolo man /usr/local/share/man/man1";
 
 impl ManArgs {
-    /// Prints or writes them.
     pub fn run(&self) -> Outcome {
         match &self.dir {
             None => {

@@ -11,10 +11,8 @@ use roff::{Roff, bold, roman};
 
 use super::references::{files, see_also};
 
-/// The page of a command.
 pub struct Page {
     man: Man,
-    /// `tombolo-mount`.
     name: String,
     section: &'static str,
     after_help: String,
@@ -43,7 +41,6 @@ impl Page {
         format!("{}.{}", self.name, self.section)
     }
 
-    /// Writes it.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         // The macros of this one's beginning say how to write a quotation mark.
         Roff::default().to_writer(out)?;
@@ -116,7 +113,6 @@ fn entry(roff: &mut Roff, word: &str, what: &str) {
     roff.text([roman(what)]);
 }
 
-/// A line to type.
 fn literal(roff: &mut Roff, line: &str) {
     roff.control("PP", []);
     roff.control("nf", []);

@@ -2,7 +2,6 @@
 
 type Files = &'static [(&'static str, &'static str)];
 
-/// The files that a command uses.
 pub fn files(name: &str) -> Files {
     match name {
         "tombolo" => &[CONTROL, STATE],
@@ -46,7 +45,6 @@ const FSTAB: (&str, &str) =
 const LINKS: (&str, &str) =
     ("$XDG_RUNTIME_DIR/tombolo/links/", "where servers write themselves into the list");
 
-/// Other pages of interest.
 pub fn see_also(name: &str) -> &'static str {
     match name {
         "tombolo" => {

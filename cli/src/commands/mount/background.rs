@@ -51,7 +51,6 @@ pub fn start(mount: &Mount, options: &[String], log: LogArgs) -> Outcome {
     }
 }
 
-/// Starts this program in a role.
 pub fn spawn(mount: &Mount, options: &[String], log: LogArgs, role: Role<'_>) -> io::Result<Child> {
     // Also when the program's file was replaced meanwhile: both ends of a pipe speak the same version.
     let mut command = Command::new("/proc/self/exe");

@@ -60,7 +60,6 @@ Exit codes:
   32  it failed: one line on standard error says why";
 
 impl Helper {
-    /// Mounts.
     pub fn run(self) -> Outcome {
         let log = LogArgs { verbose: self.verbose, quiet: 0 };
         start_log(log, Destination::StandardError)?;

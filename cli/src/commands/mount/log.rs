@@ -37,7 +37,6 @@ impl Log {
         })
     }
 
-    /// The file, open for appending.
     pub fn file(&self) -> &File {
         &self.file
     }

@@ -113,7 +113,6 @@ impl MountArgs {
         }
     }
 
-    /// Mounts.
     pub fn run(self, log: LogArgs) -> Outcome {
         let mut options = MountOptions::default();
         for list in &self.options {

@@ -11,10 +11,8 @@ use crate::location::NfsOptions;
 use crate::setting::{self, Setting};
 use crate::suggestion::unknown;
 
-/// What the options come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
-    /// `remount`: change a mount that is there.
     pub remount: bool,
     /// `ro`: the mount and the back end refuse changes. As with all flags, `None`: nothing was said of it.
     pub read_only: Option<bool>,
@@ -22,17 +20,11 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// `noperm`: only the server checks permissions, also where the kernel could.
     pub no_kernel_checks: bool,
-    /// `coherence=strict|auto|always`.
     pub coherence: Option<Coherence>,
-    /// `locks=shared|local`.
     pub locks: Option<Locks>,
-    /// `threads=N`.
     pub threads: Option<usize>,
-    /// `submounts=hide|show`.
     pub submounts: Option<Submounts>,
-    /// `doorbell=poll|event|adaptive|umwait`.
     pub doorbell: Option<Doorbell>,
-    /// Those of nfs(5).
     pub nfs: NfsOptions,
     /// `fsname=NAME`: the first column in mount's list.
     pub fsname: Option<String>,
@@ -116,7 +108,6 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Whether a new mount refuses changes.
     pub fn is_read_only(&self) -> bool {
         self.read_only.unwrap_or(false)
     }

@@ -182,7 +182,6 @@ fn leave_terminal(log: &File, has_left: &Cell<bool>) -> io::Result<()> {
     daemon::leave_terminal(log)
 }
 
-/// Unmounts when a signal says so.
 fn end_on(stopped: mpsc::Receiver<signals::StopSignal>, fuse: &Arc<FuseMount>) -> io::Result<()> {
     // Not the thread that waits for a signal is to keep a mount that has ended.
     let fuse = Arc::downgrade(fuse);

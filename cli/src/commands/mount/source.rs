@@ -17,11 +17,8 @@ use super::Mount;
 use super::options::{Locks, MountOptions};
 use crate::mount_point::mounted_at;
 
-/// What was opened.
 pub struct Source {
-    /// The tree.
     pub export: Arc<dyn Export>,
-    /// The client of its server, where it has one.
     pub nfs: Option<Arc<NfsExport>>,
 }
 
@@ -106,7 +103,6 @@ fn directory(path: &Path) -> Result<std::path::PathBuf, Failure> {
     Ok(path)
 }
 
-/// What mount(8) lists as the source.
 pub fn name(location: &Location) -> String {
     match location {
         Location::Nfs(url) => url.mount_word(),

@@ -1,6 +1,5 @@
 //! What keys mean, as in less(1).
 
-/// What a key asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     Quit,

@@ -11,13 +11,11 @@ use tombolo_sys::terminal::{self, KeyMode};
 use super::keys::{Key, keys};
 use super::print;
 
-/// Where the tables go.
 pub struct Screen {
     out: Stdout,
     live: bool,
     /// How the keyboard was before, if there is one.
     keyboard: Option<KeyMode>,
-    /// The first line that is shown.
     first: usize,
 }
 
@@ -52,7 +50,6 @@ impl Screen {
         Ok(Self { out, live, keyboard, first: 0 })
     }
 
-    /// Shows a page.
     pub fn show(&mut self, text: &str) -> io::Result<()> {
         if !self.live {
             return print(&mut self.out, text);

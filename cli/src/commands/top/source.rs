@@ -8,7 +8,6 @@ use crate::failure::Failure;
 use crate::service::counters::Counters;
 use crate::service::status::{self, Status};
 
-/// A server that is watched.
 pub struct Source {
     socket: PathBuf,
     client: Client,
@@ -18,9 +17,7 @@ pub struct Source {
 
 /// What one look at a server found.
 pub struct Look {
-    /// The server's socket.
     pub socket: PathBuf,
-    /// What the server is.
     pub status: Status,
     /// Since it started.
     pub total: Counters,
@@ -28,7 +25,6 @@ pub struct Look {
     pub recent: Counters,
 }
 
-/// Connects to these servers, or to all that run.
 pub fn connect(sockets: &[PathBuf]) -> Result<Vec<Source>, Failure> {
     if !sockets.is_empty() {
         return sockets.iter().map(|socket| Source::connect(socket)).collect();

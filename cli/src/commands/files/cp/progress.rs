@@ -13,14 +13,10 @@ use super::super::open_path::Watched;
 use super::super::shown::size;
 use super::report::Report;
 
-/// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Not at all.
     Nothing,
-    /// A bar on a terminal.
     Bar,
-    /// A line now and then.
     Lines,
 }
 
@@ -69,7 +65,6 @@ pub fn bar() -> ProgressBar {
 }
 
 impl Progress {
-    /// Begins to show.
     pub fn start(style: Style, report: Arc<Report>, watcher: Watcher, servers: Vec<Watched>) -> Self {
         let shared = Arc::new(Shared {
             style,
@@ -107,7 +102,6 @@ impl Progress {
         self.measurers.extend(thread);
     }
 
-    /// Takes the bar away.
     pub fn finish(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         for thread in self.shower.take().into_iter().chain(self.measurers.drain(..)) {

@@ -30,29 +30,24 @@ pub struct Report {
 }
 
 impl Report {
-    /// Nothing to tell yet.
     pub fn new(style: Style, to: Tree) -> Self {
         let bar = (style == Style::Bar).then(super::progress::bar);
         Self { bar, to, stopped: OnceLock::new(), parts: Mutex::default(), parts_count: AtomicU64::new(0) }
     }
 
-    /// The bar, where there is one.
     pub fn bar(&self) -> Option<&ProgressBar> {
         self.bar.as_ref()
     }
 
-    /// Prints a failure.
     pub fn print(&self, failure: &Failure) {
         self.around_bar(|| failure.print());
     }
 
-    /// A signal came.
     pub fn stopping(&self, signal: StopSignal) {
         let _ = self.stopped.set(signal);
         self.say(&format!("{signal}: finishing what is under way; once more ends at once"));
     }
 
-    /// The signal that came.
     pub fn stopped_by(&self) -> Option<StopSignal> {
         self.stopped.get().copied()
     }
@@ -78,7 +73,6 @@ impl Report {
         }
     }
 
-    /// A line on standard error.
     pub fn say(&self, text: &str) {
         // With standard error closed it is not said.
         self.around_bar(|| drop(writeln!(io::stderr(), "tombolo: {text}")));

@@ -8,12 +8,9 @@ use crate::location::{End, Location};
 
 use super::super::open_path::{OpenPath, Opener, own_name};
 
-/// One source, found.
 #[derive(Debug)]
 pub struct Source {
-    /// Where it is.
     pub place: OpenPath,
-    /// What it is.
     pub node: Node,
     /// The name that a copy of it gets in a directory; `None`: what is in it goes there.
     pub name: Option<NameBuf>,
@@ -30,12 +27,10 @@ impl Source {
         Ok(Self { place, node, name: own_name(location), file_type: attr.file_type })
     }
 
-    /// Whether it is a symbolic link, to be copied as one.
     pub fn is_link(&self) -> bool {
         self.file_type == FileType::Symlink
     }
 
-    /// Whether it is a directory.
     pub fn is_directory(&self) -> bool {
         self.file_type == FileType::Directory
     }

@@ -13,9 +13,7 @@ use super::source::Source;
 /// What the last word of the command line came to.
 #[derive(Debug)]
 pub struct Target {
-    /// The directory.
     pub dir: Node,
-    /// What it is called.
     pub path: Vec<u8>,
     /// The one name that a copy gets in it; `None`: each gets its source's.
     name: Option<NameBuf>,
