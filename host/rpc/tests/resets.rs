@@ -17,7 +17,7 @@ use rustix::net::sockopt::set_socket_linger;
 use tombolo_host_rpc::server::Options;
 use tombolo_host_runtime::buffer_pool::BufferLimits;
 
-use common::{Bed, Client, HOLD, data_call, eventually, numbered};
+use common::{Client, HOLD, TestHost, data_call, eventually, numbered};
 
 const MEBIBYTE: usize = 1 << 20;
 
@@ -34,28 +34,28 @@ fn reset(client: Client) {
 #[test]
 fn a_connection_that_is_reset_while_it_waits_is_closed_and_counted_until_then() {
     let buffers = BufferLimits { share_bytes: 4 << 20, ..BufferLimits::default() };
-    let bed = Bed::new(Options { buffers, ..Options::default() });
+    let host = TestHost::new(Options { buffers, ..Options::default() });
     // Calls that have all memory of the address, as long as they are held.
-    let mut holders: Vec<_> = (0..3).map(|_| bed.connect()).collect();
+    let mut holders: Vec<_> = (0..3).map(|_| host.connect()).collect();
     holders.iter_mut().for_each(|holder| holder.send(&numbered(HOLD, 1, MEBIBYTE)));
-    eventually("they are held", || bed.player.held() == 3);
+    eventually("they are held", || host.player.held() == 3);
     let before = descriptors();
     for round in 0..100 {
-        let received = bed.counts().received_bytes;
-        let mut waiting = bed.connect();
+        let received = host.counts().received_bytes;
+        let mut waiting = host.connect();
         waiting.send(&data_call(1, MEBIBYTE));
-        bed.until("the call has come", |counts| counts.received_bytes > received);
-        assert_eq!(bed.counts().connections, 4, "round {round}: there is no room for its reply");
+        host.until("the call has come", |counts| counts.received_bytes > received);
+        assert_eq!(host.counts().connections, 4, "round {round}: there is no room for its reply");
         reset(waiting);
-        bed.until("it is closed", |counts| counts.connections == 3);
+        host.until("it is closed", |counts| counts.connections == 3);
     }
     let after = descriptors();
     assert!(after <= before, "{} descriptors more after 100 resets", after - before);
     // A call keeps the descriptor, and that counts.
     holders.drain(..).for_each(reset);
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!((bed.counts().connections, descriptors()), (3, before - 3));
-    while bed.player.release(false) {}
-    bed.until("all are closed", |counts| counts.connections == 0 && counts.lent_bytes == 0);
+    assert_eq!((host.counts().connections, descriptors()), (3, before - 3));
+    while host.player.release(false) {}
+    host.until("all are closed", |counts| counts.connections == 0 && counts.lent_bytes == 0);
     assert!(descriptors() <= before - 6);
 }

@@ -34,15 +34,15 @@ fn limits() -> Limits {
 }
 
 /// Both sides of a file, and a clock.
-struct Bed {
+struct Fixture {
     region: Region,
     now: Instant,
     epoch: u32,
 }
 
-impl Bed {
-    fn new() -> Bed {
-        Bed { region: Region::heap(TOTAL), now: Instant::now(), epoch: 0 }
+impl Fixture {
+    fn new() -> Fixture {
+        Fixture { region: Region::heap(TOTAL), now: Instant::now(), epoch: 0 }
     }
 
     fn later(&mut self, ms: u64) {
@@ -108,32 +108,32 @@ fn is_common(client: &Ends, server: &Ends) -> bool {
 
 #[test]
 fn a_link_is_made_and_left_and_made_again() {
-    let mut bed = Bed::new();
-    assert_eq!(length_of(&bed.region), Err(PageError::Blank));
-    let mut server = bed.server(5, false);
-    assert!(matches!(bed.serve(&mut server), ServerStep::Nothing));
+    let mut fixture = Fixture::new();
+    assert_eq!(length_of(&fixture.region), Err(PageError::Blank));
+    let mut server = fixture.server(5, false);
+    assert!(matches!(fixture.serve(&mut server), ServerStep::Nothing));
     let mut epochs = Vec::new();
     for token in 1..4 {
-        let mut client = bed.client(token);
-        let (of_client, of_server) = bed.link(&mut server, &mut client).expect("a link");
+        let mut client = fixture.client(token);
+        let (of_client, of_server) = fixture.link(&mut server, &mut client).expect("a link");
         assert!(is_common(&of_client, &of_server));
         assert_eq!((of_client.layout, of_client.epoch), (of_server.layout, of_server.epoch));
         assert_eq!(of_client.doorbell, DoorbellKind::Silent);
         epochs.push(of_client.epoch);
         client.goodbye(&Goodbye::new(Cause::Leaving, "done")).expect("inside");
-        let over = bed.serve(&mut server);
+        let over = fixture.serve(&mut server);
         assert!(
             matches!(&over, ServerStep::Over(PageEnd::Said(goodbye)) if goodbye.reason == "done"),
             "{over:?}"
         );
         // Until nothing of the link is in use any more no other client gets its memory.
-        let mut early = bed.client(9);
+        let mut early = fixture.client(9);
         for _ in 0..20 {
-            bed.later(100);
-            assert!(matches!(bed.serve(&mut server), ServerStep::Nothing));
-            assert!(matches!(early.step(bed.now), Ok(ClientStep::Busy)));
+            fixture.later(100);
+            assert!(matches!(fixture.serve(&mut server), ServerStep::Nothing));
+            assert!(matches!(early.step(fixture.now), Ok(ClientStep::Busy)));
         }
-        server.reopen(bed.now).expect("inside");
+        server.reopen(fixture.now).expect("inside");
     }
     epochs.dedup();
     assert_eq!(epochs.len(), 3);
@@ -141,112 +141,112 @@ fn a_link_is_made_and_left_and_made_again() {
 
 #[test]
 fn a_second_client_has_to_wait() {
-    let mut bed = Bed::new();
-    let mut server = bed.server(5, false);
-    bed.serve(&mut server);
-    let mut first = bed.client(1);
-    bed.link(&mut server, &mut first).expect("a link");
-    let mut second = bed.client(2);
+    let mut fixture = Fixture::new();
+    let mut server = fixture.server(5, false);
+    fixture.serve(&mut server);
+    let mut first = fixture.client(1);
+    fixture.link(&mut server, &mut first).expect("a link");
+    let mut second = fixture.client(2);
     for _ in 0..30 {
-        bed.later(100);
-        assert!(matches!(second.step(bed.now), Ok(ClientStep::Busy)));
-        assert!(matches!(first.step(bed.now), Ok(ClientStep::Nothing)));
-        assert!(matches!(bed.serve(&mut server), ServerStep::Nothing));
+        fixture.later(100);
+        assert!(matches!(second.step(fixture.now), Ok(ClientStep::Busy)));
+        assert!(matches!(first.step(fixture.now), Ok(ClientStep::Nothing)));
+        assert!(matches!(fixture.serve(&mut server), ServerStep::Nothing));
     }
 }
 
 #[test]
 fn a_client_that_dies_is_noticed_by_its_heart() {
-    let mut bed = Bed::new();
-    let mut server = bed.server(5, false);
-    bed.serve(&mut server);
-    let mut client = bed.client(1);
-    bed.link(&mut server, &mut client).expect("a link");
-    let silent_since = bed.now;
+    let mut fixture = Fixture::new();
+    let mut server = fixture.server(5, false);
+    fixture.serve(&mut server);
+    let mut client = fixture.client(1);
+    fixture.link(&mut server, &mut client).expect("a link");
+    let silent_since = fixture.now;
     let end = loop {
-        bed.later(100);
-        match bed.serve(&mut server) {
+        fixture.later(100);
+        match fixture.serve(&mut server) {
             ServerStep::Over(end) => break end,
-            _ => assert!(bed.now < silent_since + Duration::from_secs(10)),
+            _ => assert!(fixture.now < silent_since + Duration::from_secs(10)),
         }
     };
     assert_eq!(end, PageEnd::Died);
-    assert!(bed.now > silent_since + Duration::from_secs(4));
-    server.reopen(bed.now).expect("inside");
+    assert!(fixture.now > silent_since + Duration::from_secs(4));
+    server.reopen(fixture.now).expect("inside");
     // It was only asleep, and finds another client there.
-    let mut next = bed.client(2);
-    bed.link(&mut server, &mut next).expect("a link");
-    assert!(matches!(client.step(bed.now), Ok(ClientStep::Over(PageEnd::Died))));
+    let mut next = fixture.client(2);
+    fixture.link(&mut server, &mut next).expect("a link");
+    assert!(matches!(client.step(fixture.now), Ok(ClientStep::Over(PageEnd::Died))));
     for _ in 0..5 {
-        bed.later(100);
-        assert!(matches!(bed.serve(&mut server), ServerStep::Nothing));
-        assert!(matches!(next.step(bed.now), Ok(ClientStep::Nothing)));
+        fixture.later(100);
+        assert!(matches!(fixture.serve(&mut server), ServerStep::Nothing));
+        assert!(matches!(next.step(fixture.now), Ok(ClientStep::Nothing)));
     }
 }
 
 #[test]
 fn a_client_that_claims_and_dies_keeps_the_next_out_for_a_while_only() {
-    let mut bed = Bed::new();
-    let mut server = bed.server(5, false);
-    bed.serve(&mut server);
-    let mut dead = bed.client(1);
+    let mut fixture = Fixture::new();
+    let mut server = fixture.server(5, false);
+    fixture.serve(&mut server);
+    let mut dead = fixture.client(1);
     // It says hello; of the answer it hears nothing any more.
-    assert!(matches!(dead.step(bed.now), Ok(ClientStep::Nothing)));
+    assert!(matches!(dead.step(fixture.now), Ok(ClientStep::Nothing)));
     std::mem::forget(dead);
-    let mut next = bed.client(2);
-    let begun = bed.now;
-    while bed.link(&mut server, &mut next).is_none() {
-        assert!(bed.now < begun + Duration::from_secs(20));
+    let mut next = fixture.client(2);
+    let begun = fixture.now;
+    while fixture.link(&mut server, &mut next).is_none() {
+        assert!(fixture.now < begun + Duration::from_secs(20));
     }
 }
 
 #[test]
 fn dropping_an_unfinished_handshake_releases_its_claim() {
     for steps in 0..4 {
-        let mut bed = Bed::new();
-        let mut server = bed.server(5, false);
-        bed.serve(&mut server);
-        let mut hasty = bed.client(1);
-        assert!(matches!(hasty.step(bed.now), Ok(ClientStep::Nothing)));
+        let mut fixture = Fixture::new();
+        let mut server = fixture.server(5, false);
+        fixture.serve(&mut server);
+        let mut hasty = fixture.client(1);
+        assert!(matches!(hasty.step(fixture.now), Ok(ClientStep::Nothing)));
         // Before the claim was seen, before and after the hello was heard, and after the welcome.
         for _ in 0..steps {
-            bed.serve(&mut server);
+            fixture.serve(&mut server);
         }
         drop(hasty);
-        let mut next = bed.client(2);
-        let begun = bed.now;
-        assert!(bed.link(&mut server, &mut next).is_some(), "after {steps} steps");
-        assert!(bed.now < begun + Duration::from_secs(1));
+        let mut next = fixture.client(2);
+        let begun = fixture.now;
+        assert!(fixture.link(&mut server, &mut next).is_some(), "after {steps} steps");
+        assert!(fixture.now < begun + Duration::from_secs(1));
     }
 }
 
 #[test]
 fn a_server_that_dies_or_leaves_is_told_apart_and_another_takes_its_place() {
     for (orderly, alone) in [(true, false), (false, false), (false, true)] {
-        let mut bed = Bed::new();
-        let mut server = bed.server(5, false);
-        bed.serve(&mut server);
-        let mut client = bed.client(1);
-        bed.link(&mut server, &mut client).expect("a link");
+        let mut fixture = Fixture::new();
+        let mut server = fixture.server(5, false);
+        fixture.serve(&mut server);
+        let mut client = fixture.client(1);
+        fixture.link(&mut server, &mut client).expect("a link");
         if orderly {
             server.goodbye(&Goodbye::new(Cause::Leaving, "")).expect("inside");
             server.leave();
-            let over = client.step(bed.now).expect("inside");
+            let over = client.step(fixture.now).expect("inside");
             assert!(matches!(over, ClientStep::Over(PageEnd::Said(_))), "{over:?}");
         } else {
             drop(server);
         }
-        let mut heir = bed.server(6, alone);
-        let begun = bed.now;
-        let mut next = bed.client(2);
-        while bed.link(&mut heir, &mut next).is_none() {
-            assert!(bed.now < begun + Duration::from_secs(20));
-            next = bed.client(2);
+        let mut heir = fixture.server(6, alone);
+        let begun = fixture.now;
+        let mut next = fixture.client(2);
+        while fixture.link(&mut heir, &mut next).is_none() {
+            assert!(fixture.now < begun + Duration::from_secs(20));
+            next = fixture.client(2);
         }
-        let took = bed.now - begun;
+        let took = fixture.now - begun;
         assert_eq!(took < Duration::from_secs(2), orderly || alone, "{took:?}");
         if !orderly {
-            let over = client.step(bed.now).expect("inside");
+            let over = client.step(fixture.now).expect("inside");
             assert!(matches!(over, ClientStep::Over(PageEnd::Died)), "{over:?}");
         }
     }
@@ -254,43 +254,43 @@ fn a_server_that_dies_or_leaves_is_told_apart_and_another_takes_its_place() {
 
 #[test]
 fn two_servers_do_not_share_a_file() {
-    let mut bed = Bed::new();
-    let mut server = bed.server(5, false);
-    bed.serve(&mut server);
-    let mut second = bed.server(6, false);
+    let mut fixture = Fixture::new();
+    let mut server = fixture.server(5, false);
+    fixture.serve(&mut server);
+    let mut second = fixture.server(6, false);
     for _ in 0..100 {
-        bed.later(100);
-        assert!(matches!(bed.serve(&mut server), ServerStep::Nothing));
-        assert!(matches!(bed.serve(&mut second), ServerStep::Busy));
+        fixture.later(100);
+        assert!(matches!(fixture.serve(&mut server), ServerStep::Nothing));
+        assert!(matches!(fixture.serve(&mut second), ServerStep::Busy));
     }
     // The first is stopped for so long that the second takes over: it must not go on.
     for _ in 0..60 {
-        bed.later(100);
-        bed.serve(&mut second);
+        fixture.later(100);
+        fixture.serve(&mut second);
     }
-    assert!(matches!(bed.serve(&mut server), ServerStep::Busy));
+    assert!(matches!(fixture.serve(&mut server), ServerStep::Busy));
 }
 
 #[test]
 fn a_refused_client_reads_why() {
-    let mut bed = Bed::new();
-    let mut server = bed.server(5, false);
-    bed.serve(&mut server);
+    let mut fixture = Fixture::new();
+    let mut server = fixture.server(5, false);
+    fixture.serve(&mut server);
     let unknown = Features::from_bits(1 << 40);
     let needy = Hello { required: unknown, offered: unknown, ..hello() };
-    let mut client =
-        ClientHandshake::new(bed.region.clone(), TOTAL as u64, needy, 1, bed.now).expect("a handshake");
+    let mut client = ClientHandshake::new(fixture.region.clone(), TOTAL as u64, needy, 1, fixture.now)
+        .expect("a handshake");
     let refused = (0..10).find_map(|_| {
-        bed.later(10);
-        bed.serve(&mut server);
-        match client.step(bed.now).expect("inside") {
+        fixture.later(10);
+        fixture.serve(&mut server);
+        match client.step(fixture.now).expect("inside") {
             ClientStep::Refused(refused) => Some(refused),
             _ => None,
         }
     });
     assert_eq!(refused.expect("a refusal").code, RefusalCode::Features);
-    let mut next = bed.client(2);
-    assert!(bed.link(&mut server, &mut next).is_some());
+    let mut next = fixture.client(2);
+    assert!(fixture.link(&mut server, &mut next).is_some());
 }
 
 #[test]
@@ -302,16 +302,16 @@ fn files_that_are_too_small_are_refused() {
     let region = Region::heap(12_288 + 100);
     assert!(ServerHandshake::new(region, Incarnation([2; 16]), 1, true, Instant::now()).is_err());
     // A page that promises more than is mapped.
-    let mut bed = Bed::new();
-    let mut server = bed.server(5, true);
-    bed.serve(&mut server);
+    let mut fixture = Fixture::new();
+    let mut server = fixture.server(5, true);
+    fixture.serve(&mut server);
     let mut page = vec![0; 4096];
-    bed.region.read_at(0, &mut page).expect("inside");
+    fixture.region.read_at(0, &mut page).expect("inside");
     let short = Region::from(page);
     assert_eq!(length_of(&short), Ok(TOTAL as u64));
-    assert!(ClientHandshake::new(short, TOTAL as u64, hello(), 1, bed.now).is_err());
-    bed.region.write_at(16, &u64::MAX.to_le_bytes()).expect("inside");
-    assert!(matches!(length_of(&bed.region), Err(PageError::Size { .. })));
+    assert!(ClientHandshake::new(short, TOTAL as u64, hello(), 1, fixture.now).is_err());
+    fixture.region.write_at(16, &u64::MAX.to_le_bytes()).expect("inside");
+    assert!(matches!(length_of(&fixture.region), Err(PageError::Size { .. })));
 }
 
 proptest! {
@@ -320,37 +320,37 @@ proptest! {
     fn scribbling_ends_links_and_nothing_else(
         writes in proptest::collection::vec((0usize..5000, proptest::collection::vec(any::<u8>(), 1..9), any::<bool>()), 0..60),
     ) {
-        let mut bed = Bed::new();
-        let mut server = bed.server(5, true);
-        bed.serve(&mut server);
-        let mut client = bed.client(1);
+        let mut fixture = Fixture::new();
+        let mut server = fixture.server(5, true);
+        fixture.serve(&mut server);
+        let mut client = fixture.client(1);
         for (at, bytes, likely) in writes {
-            bed.later(50);
+            fixture.later(50);
             // The words of the page are few: aim at them half of the time, and say things that mean something.
             let at = if likely { 128 + at % 5 * 128 } else { at };
             let bytes = if likely { vec![bytes[0] % 8, bytes[0] / 128, 0, 0] } else { bytes };
             if at != 128 {
-                bed.region.write_at(at, &bytes).expect("inside");
+                fixture.region.write_at(at, &bytes).expect("inside");
             }
-            if let ServerStep::Over(_) = bed.serve(&mut server) {
-                server.reopen(bed.now).expect("inside");
+            if let ServerStep::Over(_) = fixture.serve(&mut server) {
+                server.reopen(fixture.now).expect("inside");
             }
-            let _ = client.step(bed.now);
+            let _ = client.step(fixture.now);
         }
         let total = TOTAL as u64;
-        let begun = bed.now;
+        let begun = fixture.now;
         loop {
-            prop_assert!(bed.now < begun + Duration::from_secs(60));
+            prop_assert!(fixture.now < begun + Duration::from_secs(60));
             // Whatever was scribbled over the first bytes, a client that knows the length needs only them.
-            bed.region.write_at(0, b"TMBLPAGE\x01\0\0\0").expect("inside");
-            let mut next = ClientHandshake::new(bed.region.clone(), total, hello(), 77, bed.now).expect("a handshake");
-            if bed.link(&mut server, &mut next).is_some() {
+            fixture.region.write_at(0, b"TMBLPAGE\x01\0\0\0").expect("inside");
+            let mut next = ClientHandshake::new(fixture.region.clone(), total, hello(), 77, fixture.now).expect("a handshake");
+            if fixture.link(&mut server, &mut next).is_some() {
                 break;
             }
             for _ in 0..60 {
-                bed.later(100);
-                if let ServerStep::Over(_) = bed.serve(&mut server) {
-                    server.reopen(bed.now).expect("inside");
+                fixture.later(100);
+                if let ServerStep::Over(_) = fixture.serve(&mut server) {
+                    server.reopen(fixture.now).expect("inside");
                 }
             }
         }
@@ -363,10 +363,10 @@ fn a_file_that_is_truncated_is_told_to_both_sides() {
     let path = dir.path().join("memory");
     let now = Instant::now();
     let region = tombolo_shm::region::file::serve(&path, Some(TOTAL as u64)).expect("a file").region;
-    let mut bed = Bed { region, now, epoch: 0 };
-    let mut server = bed.server(1, true);
-    bed.serve(&mut server);
-    let mut client = bed.client(2);
+    let mut fixture = Fixture { region, now, epoch: 0 };
+    let mut server = fixture.server(1, true);
+    fixture.serve(&mut server);
+    let mut client = fixture.client(2);
     client.step(now).expect("the file is there");
     std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(0)).expect("truncated");
     // The first side to touch it notices; from then on both have private memory only.

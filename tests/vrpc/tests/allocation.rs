@@ -8,7 +8,7 @@ use tombolo_core::Answer;
 use tombolo_core::fs::{Create, File, FileSystem, Mode as FileMode, Name, NewMode, NodeId, OpenFlags, Write};
 use tombolo_mem::Buffer;
 use tombolo_shm::doorbell::Mode;
-use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
+use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -34,8 +34,8 @@ fn done<T>(answer: Answer<T>) -> bool {
 
 #[test]
 fn null_getattr_read_and_write_allocate_nothing() {
-    let bed = Bed::new(Arc::new(Memory::default()), Plan { mode: Mode::Poll, ..Plan::default() });
-    let fs = bed.export().attach_session(&client()).expect("a session");
+    let host = TestHost::new(Arc::new(Memory::default()), Plan { mode: Mode::Poll, ..Plan::default() });
+    let fs = host.export().attach_session(&client()).expect("a session");
     let cx = root();
     let how = Create {
         mode: NewMode::settled(FileMode::new(0o600)),
@@ -48,7 +48,7 @@ fn null_getattr_read_and_write_allocate_nothing() {
     let data = Buffer::new(65536);
     let write = |len: usize| fs.write(&cx, file, &Write::default(), data.source(0..len));
     let read = |len: usize| fs.read(&cx, file, 0, data.sink(0..len));
-    assert!(done(write(65536)) || bed.end().is_none());
+    assert!(done(write(65536)) || host.end().is_none());
     let rows: [(&str, &dyn Fn() -> bool); 6] = [
         ("null", &|| done(fs.null(&cx))),
         ("getattr", &|| done(fs.getattr(&cx, file.node, None))),

@@ -16,7 +16,7 @@ use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::Server;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Features, Incarnation};
-use tombolo_vrpc_tests::bed::{client, root};
+use tombolo_vrpc_tests::test_host::{client, root};
 
 /// Far more than it takes.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -122,11 +122,11 @@ fn a_session_holds_no_more_than_it_may_and_others_do_not_notice() {
 #[test]
 fn handles_of_another_tree_are_stale() {
     let (one, another) = (Memory::default(), Memory::default());
-    let (bed_of_one, bed_of_another) = (fixture(&one), fixture(&another));
-    bed_of_another.mkdir("dir").unwrap();
-    let dir = bed_of_one.mkdir("dir").unwrap();
-    let handles = bed_of_one.fs.persistent_handles().unwrap();
-    let handle = handles.handle_of(&bed_of_one.cx, dir).wait().unwrap();
-    let elsewhere = bed_of_another.fs.persistent_handles().unwrap();
-    assert!(matches!(elsewhere.resolve(&bed_of_another.cx, &handle).wait(), Err(Error::Stale)));
+    let (one_fixture, other_fixture) = (fixture(&one), fixture(&another));
+    other_fixture.mkdir("dir").unwrap();
+    let dir = one_fixture.mkdir("dir").unwrap();
+    let handles = one_fixture.fs.persistent_handles().unwrap();
+    let handle = handles.handle_of(&one_fixture.cx, dir).wait().unwrap();
+    let elsewhere = other_fixture.fs.persistent_handles().unwrap();
+    assert!(matches!(elsewhere.resolve(&other_fixture.cx, &handle).wait(), Err(Error::Stale)));
 }

@@ -12,11 +12,11 @@ use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_front_vrpc_server::Options;
 use tombolo_layer_basic::delay;
 use tombolo_shm::doorbell::Mode;
-use tombolo_vrpc_tests::bed::{Bed, Plan};
+use tombolo_vrpc_tests::test_host::{Plan, TestHost};
 
 fn run_over(title: &str, export: Arc<dyn Export>, plan: Plan, may_skip: &[&str]) {
-    let bed = Bed::new(export, plan);
-    let export: Arc<dyn Export> = Arc::new(bed.export());
+    let host = TestHost::new(export, plan);
+    let export: Arc<dyn Export> = Arc::new(host.export());
     let setup = Setup { owners: true, checks: plan.options.checks, lacks: Needs::empty() };
     run(&export, setup).expect(title, may_skip);
 }

@@ -8,7 +8,7 @@ use tombolo_back_vrpc_client::VrpcFileSystem;
 use tombolo_core::fs::{Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, Write};
 use tombolo_layer_basic::delay;
 use tombolo_mem::{Buffer, Source};
-use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
+use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 
 const THREADS: usize = 6;
 const ROUNDS: usize = 400;
@@ -16,8 +16,8 @@ const ROUNDS: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn crowd(export: Arc<dyn Export>, plan: Plan) {
-    let bed = Bed::new(export, plan);
-    let fs = bed.export().attach_session(&client()).expect("a session");
+    let host = TestHost::new(export, plan);
+    let fs = host.export().attach_session(&client()).expect("a session");
     let cx = root();
     let how = Create {
         mode: NewMode::settled(Mode::new(0o600)),
@@ -50,7 +50,7 @@ fn crowd(export: Arc<dyn Export>, plan: Plan) {
     drop(done);
     for _ in 0..THREADS {
         if all.recv_timeout(PATIENCE).is_err() {
-            panic!("somebody waits for ever, or failed: {:?} {:?}", fs.counts(), bed.server.counts());
+            panic!("somebody waits for ever, or failed: {:?} {:?}", fs.counts(), host.server.counts());
         }
     }
 }
@@ -74,11 +74,11 @@ fn many_threads_on_one_link_whose_answers_come_later() {
 /// Links come and go, each with one caller, who often has to sleep: the wake-ups are what is tested.
 #[test]
 fn one_thread_on_each_of_many_links() {
-    let bed = Bed::new(Arc::new(Memory::default()), Plan::default());
+    let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
     let (done, all) = mpsc::channel();
     let sessions: Arc<Mutex<Vec<Weak<VrpcFileSystem>>>> = Arc::default();
     for thread in 0..THREADS {
-        let (export, done, sessions) = (bed.export(), done.clone(), sessions.clone());
+        let (export, done, sessions) = (host.export(), done.clone(), sessions.clone());
         std::thread::spawn(move || {
             for life in 0..20 {
                 let fs = export.attach_session(&client()).expect("a session");
@@ -104,7 +104,7 @@ fn one_thread_on_each_of_many_links() {
         if all.recv_timeout(PATIENCE).is_err() {
             let sessions = sessions.lock().expect("no panic");
             let left: Vec<_> = sessions.iter().filter_map(Weak::upgrade).map(|fs| fs.counts()).collect();
-            panic!("somebody waits for ever, or failed: {left:?} {:?}", bed.counts());
+            panic!("somebody waits for ever, or failed: {left:?} {:?}", host.counts());
         }
     }
 }

@@ -10,7 +10,7 @@ use tombolo_core::fs::{
     Create, File, FileSystem, Lock, LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId,
     OpenFlags,
 };
-use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
+use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 
 /// Far longer than it takes on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,8 +35,8 @@ fn take(fs: &VrpcFileSystem, file: File, owner: u64) -> Result<(), Error> {
 /// A session that waits for a lock is not kept by its waiting: when its link is cut it ends, and its own lock is free.
 #[test]
 fn a_session_that_waits_for_a_lock_ends_with_its_link() {
-    let bed = Bed::new(Arc::new(Memory::default()), Plan::default());
-    let export = bed.export();
+    let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
+    let export = host.export();
     let holder = export.attach_session(&client()).expect("a session");
     let held = opened(&holder);
     take(&holder, held, 1).expect("the lock is free");
@@ -52,7 +52,7 @@ fn a_session_that_waits_for_a_lock_ends_with_its_link() {
     let waiting = waiter.locks().expect("locks").lock(&root(), file, &lock(2), true);
     assert!(!waiting.is_done());
     waiter.null(&root()).wait().expect("the server has taken the request");
-    bed.cut_newest();
+    host.cut_newest();
     // Its other lock is given back with the session, although the first holder never moves.
     let name = Name::new(b"other").expect("a name");
     let node = holder.lookup(&root(), NodeId::ROOT, name).wait().expect("look-up").node;
@@ -67,8 +67,8 @@ fn a_session_that_waits_for_a_lock_ends_with_its_link() {
 /// What a session held is free once it is dropped.
 #[test]
 fn locks_of_an_ended_session_are_given_back() {
-    let bed = Bed::new(Arc::new(Memory::default()), Plan::default());
-    let export = bed.export();
+    let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
+    let export = host.export();
     let first = export.attach_session(&client()).expect("a session");
     let file = opened(&first);
     take(&first, file, 1).expect("the lock is free");

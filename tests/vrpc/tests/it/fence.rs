@@ -26,8 +26,8 @@ use tombolo_shm::link::{
     VERSION, length_of,
 };
 use tombolo_shm::region::file;
-use tombolo_vrpc_tests::bed::{client, root};
 use tombolo_vrpc_tests::site::{Plan, Site};
+use tombolo_vrpc_tests::test_host::{client, root};
 
 /// Far longer than it takes on the slowest machine.
 const LONG: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::Error;
 use tombolo_core::fs::{Export, FileSystem, Name, NodeId};
-use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
+use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 
 #[test]
 fn a_handle_that_a_peer_made_itself_leads_nowhere() {
@@ -22,18 +22,19 @@ fn a_handle_that_a_peer_made_itself_leads_nowhere() {
     let bare = handles.handle_of(&root(), node).wait().expect("a handle");
     handles.resolve(&root(), &bare).wait().expect("good in the process itself");
 
-    let bed = Bed::new(export.clone(), Plan::default());
-    let fs = bed.export().attach_session(&client()).expect("a session");
+    let host = TestHost::new(export.clone(), Plan::default());
+    let fs = host.export().attach_session(&client()).expect("a session");
     let handles = fs.persistent_handles().expect("handles");
     let forged = handles.resolve(&root(), &bare).wait();
     assert!(matches!(forged, Err(Error::Stale)), "{forged:?}");
 
     let node = fs.lookup(&root(), NodeId::ROOT, name).wait().expect("a file").node;
     let given = handles.handle_of(&root(), node).wait().expect("a handle");
-    let other = bed.export().attach_session(&client()).expect("a session");
+    let other = host.export().attach_session(&client()).expect("a session");
     let found = other.persistent_handles().expect("handles").resolve(&root(), &given).wait();
     assert_eq!(found.expect("what was given out").attr.size, 4, "in another session");
-    let elsewhere = Bed::new(export, Plan::default()).export().attach_session(&client()).expect("a session");
+    let elsewhere =
+        TestHost::new(export, Plan::default()).export().attach_session(&client()).expect("a session");
     let found = elsewhere.persistent_handles().expect("handles").resolve(&root(), &given).wait();
     assert!(matches!(found, Err(Error::Stale)), "of another server: {found:?}");
 }

@@ -8,23 +8,23 @@ use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenId};
 use tombolo_host_links::End;
 use tombolo_host_links::client::{Line, LineError, Reply as Raw};
 use tombolo_shm::doorbell::Mode;
-use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
+use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 use tombolo_wire_vrpc::{
     Body, CallerId, Data, Destination, FrameBuf, Groups, Header, Kind, Reference, Reply, Request, Status,
 };
 
 /// A client that says what it likes.
 struct HostilePeer {
-    bed: Arc<Bed>,
+    host: Arc<TestHost>,
     line: Line,
 }
 
 impl HostilePeer {
     fn new() -> Self {
-        let bed = Bed::new(Arc::new(Memory::default()), Plan::default());
-        let ends = bed.ends().expect("a link");
+        let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
+        let ends = host.ends().expect("a link");
         let line = Line::start(&ends, "hostile", Mode::Event).expect("a line");
-        Self { bed, line }
+        Self { host, line }
     }
 
     /// One that is known as the superuser.
@@ -49,7 +49,7 @@ impl HostilePeer {
                 return outcome;
             }
             // Nobody watches over a socket here who would tell of the link's end.
-            if let Some(end) = self.bed.end() {
+            if let Some(end) = self.host.end() {
                 self.line.cut(end);
             }
             std::thread::yield_now();
@@ -59,11 +59,11 @@ impl HostilePeer {
     /// The link is cut with this reason, and a client of the same server goes on.
     fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
         assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
-        match self.bed.end() {
+        match self.host.end() {
             Some(End::ProtocolError(error)) => assert!(error.to_string().contains(reason), "{error}"),
             other => panic!("the link ended so: {other:?}"),
         }
-        let fs = self.bed.export().attach_session(&client()).expect("a session");
+        let fs = self.host.export().attach_session(&client()).expect("a session");
         fs.getattr(&root(), NodeId::ROOT, None).wait().expect("others are served");
     }
 }

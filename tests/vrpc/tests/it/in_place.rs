@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tombolo_back_memory::Memory;
 use tombolo_core::Error;
 use tombolo_core::fs::{Create, File, FileSystem, Name, NodeId, OpenFlags, Write};
-use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
+use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 
 #[test]
 fn data_in_the_links_own_memory_are_written_and_read_where_they_lie() {
-    let bed = Bed::new(Arc::new(Memory::default()), Plan { bulk_bytes: 1 << 20, ..Plan::default() });
-    let fs = bed.export().attach_session(&client()).expect("a session");
+    let host = TestHost::new(Arc::new(Memory::default()), Plan { bulk_bytes: 1 << 20, ..Plan::default() });
+    let fs = host.export().attach_session(&client()).expect("a session");
     let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
     let name = Name::new(b"file").expect("a name");
     let created = fs.create(&root(), NodeId::ROOT, name, &how).wait().expect("create");
@@ -27,7 +27,7 @@ fn data_in_the_links_own_memory_are_written_and_read_where_they_lie() {
         assert!(found.data().to_vec(bytes.len()) == bytes, "the data came back changed");
     }
     assert!(matches!(fs.lend(2 << 20).map(drop), Err(Error::NoMemory)));
-    let other = bed.export().attach_session(&client()).expect("a session");
+    let other = host.export().attach_session(&client()).expect("a session");
     let lent = other.lend(100).expect("there is room");
     let refused = fs.write_in_place(&root(), file, &Write::default(), lent, 100).wait();
     assert!(matches!(refused, Err(Error::InvalidArgument)), "memory of another link");

@@ -7,8 +7,8 @@ use tombolo_back_vrpc_client::VrpcExport;
 use tombolo_core::fs::{FileSystem, NodeId, StatFs};
 use tombolo_core::{Ctx, Error, Identity};
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
-use tombolo_vrpc_tests::bed::{client, root};
 use tombolo_vrpc_tests::made_up::{Dial, said, terms};
+use tombolo_vrpc_tests::test_host::{client, root};
 use tombolo_wire_vrpc::{Kind, Reply, Session as Terms};
 
 /// Far longer than it takes on the slowest machine.

@@ -25,9 +25,9 @@ use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_layer_replies as replies;
 use tombolo_mem::{Buffer, Source};
 use tombolo_shm::link::Incarnation;
-use tombolo_vrpc_tests::bed::{client, root};
 use tombolo_vrpc_tests::made_up::{Dial, said, terms};
 use tombolo_vrpc_tests::site::{Plan, Site};
+use tombolo_vrpc_tests::test_host::{client, root};
 use tombolo_wire_vrpc::{Body, Kind, Reply, Session as Terms};
 
 mod halting;

@@ -7,12 +7,12 @@ use tombolo_core::fs::{
     Cookie, Create, DirBudget, DirPage, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, Write,
 };
 use tombolo_mem::{Buffer, Source};
-use tombolo_vrpc_tests::bed::{Bed, Plan, client, root};
+use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 
 #[test]
 fn what_is_written_over_a_link_is_read_back_and_listed() {
-    let bed = Bed::new(Arc::new(Memory::default()), Plan::default());
-    let fs = bed.export().attach_session(&client()).expect("a session");
+    let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
+    let fs = host.export().attach_session(&client()).expect("a session");
     let cx = root();
     fs.null(&cx).wait().expect("null");
     let how = Create {

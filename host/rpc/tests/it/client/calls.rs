@@ -8,9 +8,9 @@ use super::common::*;
 
 #[test]
 fn a_call_is_answered_with_its_results() {
-    let bed = Bed::default();
+    let host = TestHost::default();
     for transport in [Transport::Tcp, Transport::Udp] {
-        let client = RpcClient::start(bed.target(transport), Options::of(transport)).expect("start");
+        let client = RpcClient::start(host.target(transport), Options::of(transport)).expect("start");
         for len in [0, 4, 400, 40_000] {
             let bytes = pattern(len as u32, len);
             let reply = wait(echo(&client, ECHO, &bytes)).expect("a reply");
@@ -25,8 +25,8 @@ fn a_call_is_answered_with_its_results() {
 
 #[test]
 fn data_go_out_from_where_they_lie_and_come_in_where_they_belong() {
-    let bed = Bed::default();
-    let client = bed.client(Options::default());
+    let host = TestHost::default();
+    let client = host.client(Options::default());
     for len in [0, 1, 3, 4096, 100_001, 1 << 20] {
         let data = pattern(5, len);
         let reply = wait(write(&client, data.clone())).expect("written");
@@ -40,10 +40,10 @@ fn data_go_out_from_where_they_lie_and_come_in_where_they_belong() {
 
 #[test]
 fn many_calls_at_once_each_get_their_own_answer() {
-    let bed = Bed::default();
+    let host = TestHost::default();
     for connections in [1, 3] {
         let in_flight = InFlight::Fixed(20);
-        let client = bed.client(Options { connections, in_flight, ..Options::default() });
+        let client = host.client(Options { connections, in_flight, ..Options::default() });
         std::thread::scope(|scope| {
             for thread in 0..4_u32 {
                 let client = client.clone();
@@ -82,8 +82,8 @@ fn many_calls_at_once_each_get_their_own_answer() {
 
 #[test]
 fn datagrams_carry_data_both_ways() {
-    let bed = Bed::default();
-    let client = RpcClient::start(bed.target(Transport::Udp), Options::of(Transport::Udp)).expect("start");
+    let host = TestHost::default();
+    let client = RpcClient::start(host.target(Transport::Udp), Options::of(Transport::Udp)).expect("start");
     for len in [0, 1, 8192, 60_000] {
         let data = pattern(5, len);
         assert_eq!(wait(write(&client, data.clone())).expect("written").results, written(&data));

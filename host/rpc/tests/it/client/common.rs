@@ -135,18 +135,18 @@ pub fn pattern(fill: u32, len: usize) -> Vec<u8> {
 }
 
 /// A server on loopback.
-pub struct Bed {
+pub struct TestHost {
     pub server: Server,
     pub player: Arc<Player>,
 }
 
-impl Default for Bed {
+impl Default for TestHost {
     fn default() -> Self {
         Self::at((Ipv4Addr::LOCALHOST, 0).into())
     }
 }
 
-impl Bed {
+impl TestHost {
     pub fn at(address: SocketAddr) -> Self {
         let bound = Listeners { tcp: vec![address], udp: vec![address] }.bind().expect("bind");
         let player = Arc::new(Player::default());

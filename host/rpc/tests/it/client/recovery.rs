@@ -9,19 +9,19 @@ use super::common::*;
 
 #[test]
 fn calls_go_on_when_the_server_starts_again() {
-    let bed = Bed::default();
-    let address = bed.server.tcp_addresses()[0];
-    let client = bed.client(Options::default());
+    let host = TestHost::default();
+    let address = host.server.tcp_addresses()[0];
+    let client = host.client(Options::default());
     let held: Vec<_> = (0..10).map(|index| echo(&client, HOLD, &pattern(index, 100))).collect();
-    eventually("all are held", || bed.player.held() == 10);
-    drop(bed);
-    let bed = Bed::at(address);
-    eventually("all are held again", || bed.player.held() == 10);
-    bed.player.release(10);
+    eventually("all are held", || host.player.held() == 10);
+    drop(host);
+    let host = TestHost::at(address);
+    eventually("all are held again", || host.player.held() == 10);
+    host.player.release(10);
     for (index, pending) in (0..).zip(held) {
         assert_eq!(wait(pending).expect("an answer").results, pattern(index, 100));
     }
-    assert_eq!(bed.player.begun.load(Ordering::SeqCst), 10, "each was sent once more");
+    assert_eq!(host.player.begun.load(Ordering::SeqCst), 10, "each was sent once more");
     let counts = client.counts();
     assert_eq!((counts.reconnects, counts.retransmissions), (1, 10));
 }
@@ -29,8 +29,8 @@ fn calls_go_on_when_the_server_starts_again() {
 #[test]
 fn a_soft_call_to_an_unused_port_fails_soon_and_says_why() {
     let unused = {
-        let bed = Bed::default();
-        bed.target(tombolo_host_rpc::client::Transport::Tcp)
+        let host = TestHost::default();
+        host.target(tombolo_host_rpc::client::Transport::Tcp)
     };
     let options = Options { recovery: Recovery::Soft, label: "there:/export".into(), ..Options::default() };
     let client = tombolo_host_rpc::client::RpcClient::start(unused, options).expect("start");

@@ -113,9 +113,9 @@ fn write_some(client: &RpcClient, random: &mut fastrand::Rng, interrupted: &Atom
 
 #[test]
 fn callers_get_what_is_theirs_while_connections_break_and_calls_are_interrupted() {
-    let bed = Bed::default();
+    let host = TestHost::default();
     let stop = Arc::new(AtomicBool::new(false));
-    let address = breaking_proxy(bed.server.tcp_addresses()[0], stop.clone());
+    let address = breaking_proxy(host.server.tcp_addresses()[0], stop.clone());
     for connections in [1, 3] {
         let (interrupted, calls) = (AtomicU64::new(0), AtomicU64::new(0));
         let options = Options {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use tombolo_host_rpc::server::Options;
 
-use crate::server::common::{Bed, Client, HOLD};
+use crate::server::common::{Client, HOLD, TestHost};
 
-fn bed(connections_max: usize) -> Bed {
-    Bed::new(Options { connections_max, ..Options::default() })
+fn host(connections_max: usize) -> TestHost {
+    TestHost::new(Options { connections_max, ..Options::default() })
 }
 
 fn is_served(client: &mut Client) -> bool {
@@ -18,47 +18,47 @@ fn is_served(client: &mut Client) -> bool {
 }
 
 /// Another connection; none if it is refused.
-fn served(bed: &Bed) -> Option<Client> {
-    let mut client = bed.connect();
+fn served(host: &TestHost) -> Option<Client> {
+    let mut client = host.connect();
     let sent = std::io::Write::write_all(&mut client.0, &crate::server::common::framed(b"e", 1));
     (sent.is_ok() && client.try_receive().is_ok()).then_some(client)
 }
 
 #[test]
 fn one_address_leaves_half_of_the_connections_to_others() {
-    let bed = bed(40);
-    let mut crowd: Vec<_> = std::iter::from_fn(|| served(&bed)).collect();
+    let host = host(40);
+    let mut crowd: Vec<_> = std::iter::from_fn(|| served(&host)).collect();
     assert_eq!(crowd.len(), 20);
     let other = Ipv4Addr::new(127, 0, 0, 2);
-    let mut others: Vec<_> = (0..10).map(|_| bed.connect_from(other)).collect();
+    let mut others: Vec<_> = (0..10).map(|_| host.connect_from(other)).collect();
     assert!(others.iter_mut().all(is_served), "half of what is left");
-    let third = &mut bed.connect_from(Ipv4Addr::new(127, 0, 0, 3));
+    let third = &mut host.connect_from(Ipv4Addr::new(127, 0, 0, 3));
     assert!(is_served(third), "there is always something left");
     assert!(crowd.iter_mut().all(is_served), "no connection in use has been closed");
-    assert_eq!(bed.counts().closed_for_others, 0);
+    assert_eq!(host.counts().closed_for_others, 0);
 }
 
 #[test]
 fn connections_that_never_asked_anything_make_room_and_those_in_use_stay() {
-    let bed = bed(40);
-    let mut in_use: Vec<_> = (0..4).map(|_| bed.connect()).collect();
+    let host = host(40);
+    let mut in_use: Vec<_> = (0..4).map(|_| host.connect()).collect();
     assert!(in_use.iter_mut().all(is_served));
     in_use[0].send(&[HOLD]);
-    let _idle: Vec<_> = (0..16).map(|_| bed.connect()).collect();
-    bed.until("all are there", |counts| counts.connections == 20);
+    let _idle: Vec<_> = (0..16).map(|_| host.connect()).collect();
+    host.until("all are there", |counts| counts.connections == 20);
     thread::sleep(Duration::from_millis(1100));
     let begun = Instant::now();
     let newcomers: Vec<_> = (0..8)
         .map(|_| {
-            let newcomer = served(&bed).expect("a place");
+            let newcomer = served(&host).expect("a place");
             assert!(in_use[1..].iter_mut().all(is_served));
             newcomer
         })
         .collect();
     assert!(begun.elapsed() < Duration::from_secs(10));
-    assert!(bed.player.release(true));
+    assert!(host.player.release(true));
     assert_eq!(in_use[0].receive(), [HOLD]);
-    let counts = bed.counts();
+    let counts = host.counts();
     assert!(counts.closed_for_others >= 8 && counts.connections <= 20, "{counts:?}");
     drop(newcomers);
 }

@@ -160,12 +160,12 @@ impl Service for Player {
 }
 
 /// A server on loopback and its service.
-pub struct Bed {
+pub struct TestHost {
     pub server: Server,
     pub player: Arc<Player>,
 }
 
-impl Bed {
+impl TestHost {
     pub fn new(options: Options) -> Self {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let bound = Listeners { tcp: vec![any], udp: vec![any] }.bind().expect("bind");
@@ -197,7 +197,7 @@ impl Bed {
     }
 }
 
-impl Default for Bed {
+impl Default for TestHost {
     fn default() -> Self {
         Self::new(Options::default())
     }

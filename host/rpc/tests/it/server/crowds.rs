@@ -6,7 +6,7 @@ use std::thread;
 
 use tombolo_sys::process;
 
-use crate::server::common::{Bed, Client, HOLD, eventually, framed};
+use crate::server::common::{Client, HOLD, TestHost, eventually, framed};
 use std::io::Write;
 
 /// One crowd at a time: there are only so many descriptors.
@@ -27,10 +27,10 @@ fn affordable(wanted: usize) -> usize {
     possible.min(wanted)
 }
 
-fn crowd(bed: &Bed, count: usize) -> Vec<Client> {
-    let address = bed.server.tcp_addresses()[0];
+fn crowd(host: &TestHost, count: usize) -> Vec<Client> {
+    let address = host.server.tcp_addresses()[0];
     let crowd: Vec<_> = (0..count).map(|_| Client(TcpStream::connect(address).expect("connect"))).collect();
-    bed.until("all are there", |counts| counts.connections == count as u64);
+    host.until("all are there", |counts| counts.connections == count as u64);
     crowd
 }
 
@@ -38,13 +38,13 @@ fn crowd(bed: &Bed, count: usize) -> Vec<Client> {
 fn a_crowd_with_a_half_record_each_is_bounded() {
     let _turn = turn();
     let count = affordable(200);
-    let bed = Bed::default();
-    let mut crowd = crowd(&bed, count);
+    let host = TestHost::default();
+    let mut crowd = crowd(&host, count);
     let stream = framed(&vec![b'e'; (1 << 20) + 4], (1 << 20) + 4);
     crowd.iter_mut().for_each(|client| client.0.write_all(&stream[..1000]).expect("send"));
-    eventually("most of a share is lent", || bed.counts().lent_bytes >= 56 << 20);
+    eventually("most of a share is lent", || host.counts().lent_bytes >= 56 << 20);
     thread::sleep(std::time::Duration::from_millis(100));
-    let lent = bed.counts().lent_bytes;
+    let lent = host.counts().lent_bytes;
     assert!(lent <= 66 << 20, "a share: {lent}");
     // All the same each is served, as calls that hold memory go on.
     thread::scope(|scope| {
@@ -60,15 +60,15 @@ fn a_crowd_with_a_half_record_each_is_bounded() {
 #[test]
 fn held_calls_of_a_crowd_are_bounded_and_the_crowd_may_leave() {
     let _turn = turn();
-    let bed = Bed::default();
-    let mut crowd = crowd(&bed, affordable(2_000));
+    let host = TestHost::default();
+    let mut crowd = crowd(&host, affordable(2_000));
     crowd.iter_mut().for_each(|client| client.send(&[HOLD, 1]));
-    eventually("the limit is reached", || bed.player.held() == 1024);
+    eventually("the limit is reached", || host.player.held() == 1024);
     drop(crowd);
-    while bed.counts().connections > 0 {
-        bed.player.release(false);
+    while host.counts().connections > 0 {
+        host.player.release(false);
     }
-    while bed.player.release(false) {}
-    bed.until("nothing is left", |counts| counts.lent_bytes == 0);
-    assert_eq!(bed.connect().ask(b"e"), b"e");
+    while host.player.release(false) {}
+    host.until("nothing is left", |counts| counts.lent_bytes == 0);
+    assert_eq!(host.connect().ask(b"e"), b"e");
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tombolo_host_rpc::server::{Listeners, Options, Server};
 
-use crate::server::common::{Bed, CLOSE, ECHO, HOLD, LATER, PANIC, SILENT, data_call, eventually, numbered};
+use crate::server::common::{
+    CLOSE, ECHO, HOLD, LATER, PANIC, SILENT, TestHost, data_call, eventually, numbered,
+};
 
 fn socket() -> UdpSocket {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
@@ -28,8 +30,8 @@ fn receive(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
 
 #[test]
 fn datagrams_of_every_size_are_answered() {
-    let bed = Bed::default();
-    let (client, to) = (socket(), bed.server.udp_addresses()[0]);
+    let host = TestHost::default();
+    let (client, to) = (socket(), host.server.udp_addresses()[0]);
     for len in [1, 120, 8192, 8196, 60_000, 65_504] {
         let call = numbered(ECHO, len, len);
         assert!(ask(&client, to, &call).0 == call, "{len} bytes");
@@ -37,7 +39,7 @@ fn datagrams_of_every_size_are_answered() {
     let (reply, _) = ask(&client, to, &data_call(5, 30_001));
     assert_eq!(reply.len(), 8 + 30_004);
     assert!(reply[8..30_009].iter().all(|byte| *byte == 5));
-    eventually("all buffers are back", || bed.counts().lent_bytes == 0);
+    eventually("all buffers are back", || host.counts().lent_bytes == 0);
 }
 
 #[test]
@@ -59,42 +61,42 @@ fn answers_come_when_they_are_ready_and_from_the_address_that_was_asked() {
 
 #[test]
 fn unanswered_datagrams_do_not_disturb_others() {
-    let bed = Bed::default();
-    let (client, to) = (socket(), bed.server.udp_addresses()[0]);
+    let host = TestHost::default();
+    let (client, to) = (socket(), host.server.udp_addresses()[0]);
     for call in [&b""[..], &[SILENT], &[CLOSE], &[PANIC]] {
         client.send_to(call, to).expect("send");
     }
     // A reply that is longer than any datagram.
     client.send_to(&data_call(1, 100_000), to).expect("send");
     assert_eq!(ask(&client, to, b"e still here").0, b"e still here");
-    bed.until("they are counted", |counts| counts.panics == 1 && counts.datagrams_dropped == 1);
-    bed.server.stop();
+    host.until("they are counted", |counts| counts.panics == 1 && counts.datagrams_dropped == 1);
+    host.server.stop();
 }
 
 #[test]
 fn datagrams_beyond_a_client_s_limit_are_dropped() {
-    let bed = Bed::new(Options { client_calls_max: 4, ..Options::default() });
-    let (client, to) = (socket(), bed.server.udp_addresses()[0]);
+    let host = TestHost::new(Options { client_calls_max: 4, ..Options::default() });
+    let (client, to) = (socket(), host.server.udp_addresses()[0]);
     for number in 0..10 {
         client.send_to(&[HOLD, number], to).expect("send");
     }
-    bed.until("six are dropped", |counts| counts.datagrams_dropped == 6);
-    eventually("four are held", || bed.player.held() == 4);
-    while bed.player.release(true) {}
+    host.until("six are dropped", |counts| counts.datagrams_dropped == 6);
+    eventually("four are held", || host.player.held() == 4);
+    while host.player.release(true) {}
     let replies: Vec<_> = (0..4).map(|_| receive(&client).0).collect();
     assert_eq!(replies, [3, 2, 1, 0].map(|number| vec![HOLD, number]));
     assert_eq!(ask(&client, to, b"e").0, b"e");
-    eventually("all buffers are back", || bed.counts().lent_bytes == 0);
+    eventually("all buffers are back", || host.counts().lent_bytes == 0);
 }
 
 #[test]
 fn datagrams_of_refused_addresses_are_dropped() {
     let admit = Arc::new(|address: std::net::IpAddr| address != Ipv4Addr::new(127, 0, 0, 3));
-    let bed = Bed::new(Options { admit: Some(admit), ..Options::default() });
-    let to = bed.server.udp_addresses()[0];
+    let host = TestHost::new(Options { admit: Some(admit), ..Options::default() });
+    let to = host.server.udp_addresses()[0];
     let stranger = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 3), 0)).expect("bind");
     stranger.send_to(b"e", to).expect("send");
-    bed.until("it is counted", |counts| counts.refused == 1);
+    host.until("it is counted", |counts| counts.refused == 1);
     assert_eq!(ask(&socket(), to, b"e").0, b"e");
-    assert_eq!(bed.counts().calls, 1);
+    assert_eq!(host.counts().calls, 1);
 }

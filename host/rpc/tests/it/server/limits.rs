@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 use tombolo_host_rpc::server::Options;
 use tombolo_host_runtime::buffer_pool::BufferLimits;
 
-use crate::server::common::{Bed, Client, ECHO, HOLD, data_call, echoed, eventually, framed, numbered};
+use crate::server::common::{Client, ECHO, HOLD, TestHost, data_call, echoed, eventually, framed, numbered};
 
 #[test]
 fn answers_come_out_of_order_and_no_more_calls_than_the_limit_are_taken() {
-    let bed = Bed::new(Options { connection_calls_max: 16, ..Options::default() });
-    let mut client = bed.connect();
+    let host = TestHost::new(Options { connection_calls_max: 16, ..Options::default() });
+    let mut client = host.connect();
     let calls: Vec<_> = (0..100).map(|number| numbered(HOLD, number, 100)).collect();
     client.0.write_all(&calls.iter().flat_map(|call| framed(call, 100)).collect::<Vec<_>>()).expect("send");
-    eventually("the first are held", || bed.player.held() == 16);
+    eventually("the first are held", || host.player.held() == 16);
     thread::sleep(Duration::from_millis(30));
-    assert_eq!(bed.player.held(), 16, "the others wait");
-    assert_eq!(bed.connect().ask(b"e"), b"e", "and no other connection does");
+    assert_eq!(host.player.held(), 16, "the others wait");
+    assert_eq!(host.connect().ask(b"e"), b"e", "and no other connection does");
     let (mut answered, end) = (Vec::new(), Instant::now() + Duration::from_secs(60));
     while answered.len() < calls.len() {
         assert!(Instant::now() < end, "{} were answered", answered.len());
-        if bed.player.release(true) {
+        if host.player.release(true) {
             answered.push(client.receive());
         } else {
             thread::yield_now();
@@ -38,20 +38,20 @@ fn answers_come_out_of_order_and_no_more_calls_than_the_limit_are_taken() {
 
 #[test]
 fn all_connections_of_an_address_have_a_limit_together() {
-    let bed = Bed::new(Options { client_calls_max: 10, ..Options::default() });
-    let mut clients: Vec<Client> = (0..8).map(|_| bed.connect()).collect();
+    let host = TestHost::new(Options { client_calls_max: 10, ..Options::default() });
+    let mut clients: Vec<Client> = (0..8).map(|_| host.connect()).collect();
     for client in &mut clients {
         (0..5).for_each(|number| client.send(&[HOLD, number]));
     }
-    eventually("some are held", || bed.player.held() == 10);
+    eventually("some are held", || host.player.held() == 10);
     thread::sleep(Duration::from_millis(30));
-    assert_eq!(bed.player.held(), 10);
+    assert_eq!(host.player.held(), 10);
     let end = Instant::now() + Duration::from_secs(20);
     let mut released = 0;
     while released < 40 {
         assert!(Instant::now() < end, "{released} were released");
-        assert!(bed.player.held() <= 10);
-        if bed.player.release(false) {
+        assert!(host.player.held() <= 10);
+        if host.player.release(false) {
             released += 1;
         }
         thread::yield_now();
@@ -59,26 +59,26 @@ fn all_connections_of_an_address_have_a_limit_together() {
     for client in &mut clients {
         (0..5).for_each(|_| drop(client.receive()));
     }
-    assert_eq!(bed.player.begun.load(std::sync::atomic::Ordering::SeqCst), 40);
+    assert_eq!(host.player.begun.load(std::sync::atomic::Ordering::SeqCst), 40);
 }
 
 #[test]
 fn a_client_that_takes_no_replies_is_bounded_and_closed_and_others_do_not_notice() {
     let stuck_after = Duration::from_millis(1500);
-    let bed = Bed::new(Options { stuck_after, ..Options::default() });
-    let (mut greedy, mut other) = (bed.connect(), bed.connect_from(Ipv4Addr::new(127, 0, 0, 2)));
+    let host = TestHost::new(Options { stuck_after, ..Options::default() });
+    let (mut greedy, mut other) = (host.connect(), host.connect_from(Ipv4Addr::new(127, 0, 0, 2)));
     (0..400).for_each(|_| greedy.send(&data_call(3, 1 << 20)));
     let (mut slowest, mut most, end) = (Duration::ZERO, 0, Instant::now() + Duration::from_secs(30));
-    while bed.counts().closed_stuck == 0 {
+    while host.counts().closed_stuck == 0 {
         assert!(Instant::now() < end, "it was not closed");
-        most = most.max(bed.counts().lent_bytes);
+        most = most.max(host.counts().lent_bytes);
         let start = Instant::now();
         assert_eq!(other.ask(b"e"), b"e");
         slowest = slowest.max(start.elapsed());
     }
     assert!((1 << 20..=(18 << 20)).contains(&most), "what one connection may have: {most}");
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
-    bed.until("its memory is back", |counts| counts.lent_bytes == 0 && counts.connections == 1);
+    host.until("its memory is back", |counts| counts.lent_bytes == 0 && counts.connections == 1);
     // What the kernel has may still be read; then it ends.
     let _ = greedy.0.read_to_end(&mut Vec::new());
     assert_eq!(other.ask(b"e"), b"e");
@@ -86,21 +86,21 @@ fn a_client_that_takes_no_replies_is_bounded_and_closed_and_others_do_not_notice
 
 #[test]
 fn untaken_small_replies_are_bounded_as_well() {
-    let bed = Bed::new(Options { stuck_after: Duration::from_millis(1500), ..Options::default() });
-    let mut greedy = bed.connect();
+    let host = TestHost::new(Options { stuck_after: Duration::from_millis(1500), ..Options::default() });
+    let mut greedy = host.connect();
     greedy.0.set_write_timeout(Some(Duration::from_millis(300))).expect("timeout");
     let stream = framed(&numbered(ECHO, 1, 8000), 8000);
     let taken = (0..1_000_000).take_while(|_| greedy.0.write_all(&stream).is_ok()).count();
-    assert!(bed.counts().calls <= taken as u64 + 1);
-    let lent = bed.counts().lent_bytes;
+    assert!(host.counts().calls <= taken as u64 + 1);
+    let lent = host.counts().lent_bytes;
     assert!(lent <= 4 << 20, "256 replies of 8,000 bytes: {lent}");
-    bed.until("it is closed", |counts| counts.closed_stuck == 1 && counts.lent_bytes == 0);
+    host.until("it is closed", |counts| counts.closed_stuck == 1 && counts.lent_bytes == 0);
 }
 
 #[test]
 fn a_slow_client_gets_everything() {
-    let bed = Bed::default();
-    let mut client = bed.connect();
+    let host = TestHost::default();
+    let mut client = host.connect();
     let mut writer = client.0.try_clone().expect("clone");
     let sender = thread::spawn(move || {
         for number in 0..300u32 {
@@ -116,44 +116,44 @@ fn a_slow_client_gets_everything() {
         }
     }
     sender.join().expect("the sender");
-    bed.until("all buffers are back", |counts| counts.lent_bytes == 0);
+    host.until("all buffers are back", |counts| counts.lent_bytes == 0);
 }
 
 #[test]
 fn many_long_calls_at_once_share_little_memory_and_all_come_through() {
     let buffers = BufferLimits { total_bytes: 64 << 20, share_bytes: 8 << 20, retained_bytes: 8 << 20 };
-    let bed = Bed::new(Options { buffers, threads: 2, ..Options::default() });
+    let host = TestHost::new(Options { buffers, threads: 2, ..Options::default() });
     let call = numbered(ECHO, 5, 1 << 20);
     let worst = thread::scope(|scope| {
         for _ in 0..32 {
             scope.spawn(|| {
-                let mut client = bed.connect();
+                let mut client = host.connect();
                 for _ in 0..4 {
                     assert!(client.ask(&call) == echoed(&call));
                 }
             });
         }
         let mut worst = 0;
-        while bed.counts().calls < 32 * 4 {
-            worst = worst.max(bed.counts().lent_bytes);
+        while host.counts().calls < 32 * 4 {
+            worst = worst.max(host.counts().lent_bytes);
             thread::sleep(Duration::from_millis(1));
         }
         worst
     });
     assert!(worst <= 8 << 20, "{worst}");
-    bed.until("all buffers are back", |counts| counts.lent_bytes == 0);
+    host.until("all buffers are back", |counts| counts.lent_bytes == 0);
 }
 
 #[test]
 fn records_in_many_fragments_share_little_memory_and_all_come_through() {
     let buffers = BufferLimits { total_bytes: 64 << 20, share_bytes: 16 << 20, retained_bytes: 8 << 20 };
-    let bed = Bed::new(Options { buffers, ..Options::default() });
+    let host = TestHost::new(Options { buffers, ..Options::default() });
     let call = numbered(ECHO, 5, 300_000);
     let stream = framed(&call, 8_000);
     thread::scope(|scope| {
         for _ in 0..24 {
             scope.spawn(|| {
-                let mut client = bed.connect();
+                let mut client = host.connect();
                 for _ in 0..4 {
                     client.0.write_all(&stream).expect("send");
                     assert!(client.receive() == echoed(&call));
@@ -161,16 +161,16 @@ fn records_in_many_fragments_share_little_memory_and_all_come_through() {
             });
         }
     });
-    bed.until("all buffers are back", |counts| counts.lent_bytes == 0);
+    host.until("all buffers are back", |counts| counts.lent_bytes == 0);
 }
 
 #[test]
 fn a_connection_that_calls_without_end_does_not_delay_others() {
-    let bed = Bed::default();
+    let host = TestHost::default();
     let done = std::sync::atomic::AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..4 {
-            let mut busy = bed.connect();
+            let mut busy = host.connect();
             let mut writer = busy.0.try_clone().expect("clone");
             let done = &done;
             scope.spawn(move || {
@@ -182,7 +182,7 @@ fn a_connection_that_calls_without_end_does_not_delay_others() {
             });
             scope.spawn(move || while busy.try_receive().is_ok() {});
         }
-        let mut client = bed.connect();
+        let mut client = host.connect();
         let mut times: Vec<_> = (0..20)
             .map(|_| {
                 let start = Instant::now();

@@ -10,13 +10,13 @@ use proptest::prelude::*;
 use tombolo_host_rpc::server::{Admit, Listeners, Options, Server};
 
 use crate::server::common::{
-    Bed, Client, ECHO, LATER, Player, data_call, echoed, eventually, framed, numbered,
+    Client, ECHO, LATER, Player, TestHost, data_call, echoed, eventually, framed, numbered,
 };
 
 #[test]
 fn calls_are_echoed_one_by_one_and_many_at_once() {
-    let bed = Bed::default();
-    let mut client = bed.connect();
+    let host = TestHost::default();
+    let mut client = host.connect();
     for number in 0..1000 {
         let call = numbered(ECHO, number, 120);
         assert_eq!(client.ask(&call), call);
@@ -27,8 +27,8 @@ fn calls_are_echoed_one_by_one_and_many_at_once() {
     for call in &calls {
         assert_eq!(&client.receive(), call);
     }
-    bed.until("all is counted", |counts| counts.sent_bytes == 1500 * 124);
-    let counts = bed.counts();
+    host.until("all is counted", |counts| counts.sent_bytes == 1500 * 124);
+    let counts = host.counts();
     assert_eq!((counts.calls, counts.connections, counts.later), (1500, 1, 0));
     assert_eq!(counts.received_bytes, 1500 * 124);
     assert_eq!(counts.lent_bytes, 0, "an idle connection has no buffer");
@@ -36,8 +36,8 @@ fn calls_are_echoed_one_by_one_and_many_at_once() {
 
 #[test]
 fn records_of_every_size_around_the_bounds_of_buffers_come_back() {
-    let bed = Bed::default();
-    let mut client = bed.connect();
+    let host = TestHost::default();
+    let mut client = host.connect();
     let bounds =
         [0, 1, 4, 1024, 8192, 16 << 10, 32 << 10, 44 << 10, 64 << 10, 524 << 10, (1 << 20) + (8 << 10)];
     for bound in bounds {
@@ -52,8 +52,8 @@ fn records_of_every_size_around_the_bounds_of_buffers_come_back() {
 
 #[test]
 fn long_records_in_a_row_come_back_in_order() {
-    let bed = Bed::default();
-    let mut client = bed.connect();
+    let host = TestHost::default();
+    let mut client = host.connect();
     let lens = [33_000, 33_000, 120, 1_048_700, 33_000, 9_000, 120, 120, 200_000, 8_192, 8_193];
     let calls: Vec<_> =
         lens.iter().cycle().take(44).enumerate().map(|(number, len)| numbered(ECHO, number, *len)).collect();
@@ -64,13 +64,13 @@ fn long_records_in_a_row_come_back_in_order() {
         assert!(client.receive() == echoed(call));
     }
     sender.join().expect("the sender");
-    bed.until("all buffers are back", |counts| counts.lent_bytes == 0);
+    host.until("all buffers are back", |counts| counts.lent_bytes == 0);
 }
 
 #[test]
 fn fragments_of_one_byte_and_empty_ones_make_the_same_record() {
-    let bed = Bed::default();
-    let mut client = bed.connect();
+    let host = TestHost::default();
+    let mut client = host.connect();
     for len in [1, 2, 120, 9_000, 70_000] {
         let call = numbered(ECHO, len, len);
         client.0.write_all(&framed(&call, 1)).expect("send");
@@ -91,8 +91,8 @@ fn fragments_of_one_byte_and_empty_ones_make_the_same_record() {
 
 #[test]
 fn a_record_that_dribbles_in_byte_by_byte_is_taken() {
-    let bed = Bed::default();
-    let mut client = bed.connect();
+    let host = TestHost::default();
+    let mut client = host.connect();
     let call = numbered(ECHO, 1, 60);
     for byte in framed(&call, 25) {
         client.0.write_all(&[byte]).expect("send");
@@ -103,21 +103,21 @@ fn a_record_that_dribbles_in_byte_by_byte_is_taken() {
 
 #[test]
 fn answers_come_when_they_are_ready() {
-    let bed = Bed::default();
-    let mut client = bed.connect();
+    let host = TestHost::default();
+    let mut client = host.connect();
     for delay_ms in [80, 40, 1] {
         client.send(&[LATER, delay_ms]);
     }
     client.send(b"e now");
     let order: Vec<_> = (0..4).map(|_| client.receive()).collect();
     assert_eq!(order, [b"e now".to_vec(), vec![LATER, 1], vec![LATER, 40], vec![LATER, 80]]);
-    assert_eq!(bed.counts().later, 3);
+    assert_eq!(host.counts().later, 3);
 }
 
 #[test]
 fn the_bytes_of_a_call_stay_until_it_is_answered() {
-    let bed = Bed::default();
-    let mut client = bed.connect();
+    let host = TestHost::default();
+    let mut client = host.connect();
     // With its mark and thirty short ones it is 16 KiB: what follows would be received into the same memory.
     let mut slow = numbered(LATER, 3, 12_000);
     slow[1] = 10;
@@ -135,23 +135,23 @@ fn the_bytes_of_a_call_stay_until_it_is_answered() {
 
 #[test]
 fn file_data_are_sent_padded_and_their_buffers_come_back() {
-    let bed = Bed::default();
-    let mut client = bed.connect();
+    let host = TestHost::default();
+    let mut client = host.connect();
     for len in [1, 2, 3, 4, 5, 32 << 10, 1 << 20] {
         let reply = client.ask(&data_call(9, len));
         assert_eq!(reply.len(), 8 + len.next_multiple_of(4));
         assert!(reply[8..8 + len].iter().all(|byte| *byte == 9));
         assert!(reply[8 + len..].iter().all(|byte| *byte == 0), "padding is zero");
     }
-    bed.until("all buffers are back", |counts| counts.lent_bytes == 0);
+    host.until("all buffers are back", |counts| counts.lent_bytes == 0);
 }
 
 #[test]
 fn a_record_that_is_announced_too_long_closes_the_connection_and_no_other() {
-    let bed = Bed::default();
-    let mut other = bed.connect();
+    let host = TestHost::default();
+    let mut other = host.connect();
     for announced in [0x7fff_ffff_u32, 0xffff_ffff, 0x8010_2001, (1 << 20) + (8 << 10) + 1] {
-        let mut client = bed.connect();
+        let mut client = host.connect();
         client.send(b"e first");
         client.0.write_all(&announced.to_be_bytes()).expect("send");
         client.0.write_all(&[7; 1000]).expect("send");
@@ -159,14 +159,14 @@ fn a_record_that_is_announced_too_long_closes_the_connection_and_no_other() {
         assert!(client.is_closed(), "{announced:x}");
     }
     // In two fragments of which each is short enough.
-    let mut client = bed.connect();
+    let mut client = host.connect();
     client.0.write_all(&[0, 16, 0, 0]).expect("send");
     client.0.write_all(&vec![1; 1 << 20]).expect("send");
     client.0.write_all(&[0, 0, 0x20, 1]).expect("send");
     assert!(client.is_closed());
     assert_eq!(other.ask(b"e still here"), b"e still here");
-    bed.until("they are counted", |counts| counts.closed_too_long == 5 && counts.connections == 1);
-    eventually("their memory is back", || bed.counts().lent_bytes == 0);
+    host.until("they are counted", |counts| counts.closed_too_long == 5 && counts.connections == 1);
+    eventually("their memory is back", || host.counts().lent_bytes == 0);
 }
 
 #[test]
@@ -208,8 +208,8 @@ proptest! {
         records in prop::collection::vec((1..60_000usize, 1..20_000usize, any::<bool>()), 1..12),
         writes in prop::collection::vec(1..30_000usize, 1..20),
     ) {
-        let bed = Bed::default();
-        let mut client = bed.connect();
+        let host = TestHost::default();
+        let mut client = host.connect();
         let calls: Vec<_> =
             records.iter().enumerate().map(|(number, record)| numbered(ECHO, number, record.0)).collect();
         let mut stream = Vec::new();
@@ -233,6 +233,6 @@ proptest! {
             prop_assert!(client.receive() == echoed(call));
         }
         sender.join().expect("the sender");
-        bed.until("all buffers are back", |counts| counts.lent_bytes == 0);
+        host.until("all buffers are back", |counts| counts.lent_bytes == 0);
     }
 }

@@ -7,7 +7,7 @@ use std::thread;
 use fastrand::Rng;
 use tombolo_host_rpc::server::Options;
 
-use crate::server::common::{Bed, ECHO, LATER, data_call, echoed, framed, numbered};
+use crate::server::common::{ECHO, LATER, TestHost, data_call, echoed, framed, numbered};
 
 /// A call and its reply.
 fn some_call(dice: &mut Rng, number: usize) -> (Vec<u8>, Vec<u8>) {
@@ -40,10 +40,10 @@ fn some_call(dice: &mut Rng, number: usize) -> (Vec<u8>, Vec<u8>) {
 
 #[test]
 fn many_clients_with_all_sorts_of_calls_get_all_their_replies() {
-    let bed = Bed::new(Options { threads: 3, connection_calls_max: 20, ..Options::default() });
+    let host = TestHost::new(Options { threads: 3, connection_calls_max: 20, ..Options::default() });
     thread::scope(|scope| {
         for seed in 0..12 {
-            let mut client = bed.connect();
+            let mut client = host.connect();
             let mut writer = client.0.try_clone().expect("clone");
             scope.spawn(move || {
                 let mut dice = Rng::with_seed(seed);
@@ -71,6 +71,6 @@ fn many_clients_with_all_sorts_of_calls_get_all_their_replies() {
             });
         }
     });
-    bed.until("all buffers are back", |counts| counts.lent_bytes == 0);
-    bed.server.stop();
+    host.until("all buffers are back", |counts| counts.lent_bytes == 0);
+    host.server.stop();
 }

@@ -6,27 +6,27 @@ use std::time::{Duration, Instant};
 
 use tombolo_host_rpc::server::Options;
 
-use crate::server::common::{Bed, Client, DATA, ECHO, HOLD, data_call, eventually, framed, numbered};
+use crate::server::common::{Client, DATA, ECHO, HOLD, TestHost, data_call, eventually, framed, numbered};
 
 const MEBIBYTE: usize = 1 << 20;
 
 /// A connection that has asked for so much without taking anything.
-fn greedy(bed: &Bed, stream: &[u8]) -> Client {
+fn greedy(host: &TestHost, stream: &[u8]) -> Client {
     use std::io::Write;
-    let mut client = bed.connect();
+    let mut client = host.connect();
     client.0.set_write_timeout(Some(Duration::from_millis(100))).expect("timeout");
     // The server reads no further at some point.
     let _ = client.0.write_all(stream);
     client
 }
 
-fn crowd(bed: &Bed, count: usize, stream: &[u8]) -> Vec<Client> {
-    let crowd = (0..count).map(|_| greedy(bed, stream)).collect();
+fn crowd(host: &TestHost, count: usize, stream: &[u8]) -> Vec<Client> {
+    let crowd = (0..count).map(|_| greedy(host, stream)).collect();
     // Until the server is done with what it does for them.
-    let mut before = bed.counts();
+    let mut before = host.counts();
     loop {
         thread::sleep(Duration::from_millis(50));
-        let now = bed.counts();
+        let now = host.counts();
         if now.calls == before.calls && now.sent_bytes == before.sent_bytes {
             return crowd;
         }
@@ -49,31 +49,31 @@ fn slowest(client: &mut Client, call: &[u8]) -> Duration {
 
 #[test]
 fn untaken_long_replies_do_not_slow_other_connections_of_the_address() {
-    let bed = Bed::default();
-    let mut honest = bed.connect();
-    let _crowd = crowd(&bed, 8, &framed(&data_call(1, MEBIBYTE), 8).repeat(300));
-    let lent = bed.counts().lent_bytes;
+    let host = TestHost::default();
+    let mut honest = host.connect();
+    let _crowd = crowd(&host, 8, &framed(&data_call(1, MEBIBYTE), 8).repeat(300));
+    let lent = host.counts().lent_bytes;
     assert!(lent <= 24 << 20, "two or three replies each: {lent}");
     for call in [numbered(ECHO, 1, 120), data_call(2, 4096), data_call(3, MEBIBYTE)] {
         let slowest = slowest(&mut honest, &call);
         assert!(slowest < AT_ONCE, "{slowest:?}");
     }
-    assert_eq!(bed.counts().closed_stuck, 0, "there is memory enough");
+    assert_eq!(host.counts().closed_stuck, 0, "there is memory enough");
 }
 
 #[test]
 fn small_calls_do_not_wait_while_untaken_replies_hold_all_memory_of_the_address() {
-    let bed = Bed::default();
-    let mut honest = bed.connect();
-    let crowd = crowd(&bed, 100, &framed(&data_call(1, MEBIBYTE), 8).repeat(20));
+    let host = TestHost::default();
+    let mut honest = host.connect();
+    let crowd = crowd(&host, 100, &framed(&data_call(1, MEBIBYTE), 8).repeat(20));
     let call = numbered(ECHO, 1, 120);
     let (mut when_full, mut at_once) = (0, 0);
     for _ in 0..100 {
-        let before = bed.counts();
+        let before = host.counts();
         honest.ask(&call);
         if before.lent_bytes >= 61 << 20 {
             when_full += 1;
-            at_once += usize::from(bed.counts().closed_stuck == before.closed_stuck);
+            at_once += usize::from(host.counts().closed_stuck == before.closed_stuck);
         }
         thread::sleep(Duration::from_millis(3));
     }
@@ -84,23 +84,23 @@ fn small_calls_do_not_wait_while_untaken_replies_hold_all_memory_of_the_address(
     let waited = begun.elapsed();
     assert!(waited < Duration::from_secs(15), "{waited:?}");
     drop(crowd);
-    bed.until("all buffers are back", |counts| counts.lent_bytes == 0);
+    host.until("all buffers are back", |counts| counts.lent_bytes == 0);
 }
 
 #[test]
 fn untaken_small_replies_use_up_no_calls_of_others() {
-    let bed = Bed::new(Options { client_calls_max: 64, ..Options::default() });
-    let mut honest = bed.connect();
-    let _crowd = crowd(&bed, 4, &framed(&numbered(ECHO, 1, 4000), 4000).repeat(3000));
+    let host = TestHost::new(Options { client_calls_max: 64, ..Options::default() });
+    let mut honest = host.connect();
+    let _crowd = crowd(&host, 4, &framed(&numbered(ECHO, 1, 4000), 4000).repeat(3000));
     let slowest = slowest(&mut honest, b"e");
     assert!(slowest < AT_ONCE, "{slowest:?}");
 }
 
 #[test]
 fn records_under_way_count_for_their_connection() {
-    let bed = Bed::default();
-    let mut honest = bed.connect();
-    let mut greedy = bed.connect();
+    let host = TestHost::default();
+    let mut honest = host.connect();
+    let mut greedy = host.connect();
     // Each holds its record of half a mebibyte.
     let call = numbered(HOLD, 1, MEBIBYTE / 2);
     let done = AtomicBool::new(false);
@@ -110,14 +110,14 @@ fn records_under_way_count_for_their_connection() {
             use std::io::Write;
             writer.write_all(&framed(&call, call.len()).repeat(60)).expect("send");
         });
-        eventually("some are held", || bed.player.held() >= 20);
+        eventually("some are held", || host.player.held() >= 20);
         thread::sleep(Duration::from_millis(100));
-        let lent = bed.counts().lent_bytes;
+        let lent = host.counts().lent_bytes;
         assert!(lent <= 18 << 20, "what one connection may have: {lent}");
         assert_eq!(honest.ask(&data_call(DATA, MEBIBYTE)).len(), MEBIBYTE + 8);
         scope.spawn(|| {
             while !done.load(Ordering::SeqCst) {
-                bed.player.release(false);
+                host.player.release(false);
                 thread::yield_now();
             }
         });

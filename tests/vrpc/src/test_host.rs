@@ -33,7 +33,7 @@ impl Default for Plan {
 }
 
 /// A server with one export, and links to it.
-pub struct Bed {
+pub struct TestHost {
     /// The server.
     pub server: Server,
     plan: Plan,
@@ -44,7 +44,7 @@ pub struct Bed {
 /// The name of the export.
 pub const EXPORT: &str = "export";
 
-impl Bed {
+impl TestHost {
     /// A server of `export`, without links.
     pub fn new(export: Arc<dyn Export>, plan: Plan) -> Arc<Self> {
         let service = VrpcServer::new().with_export(EXPORT, export, plan.options);
@@ -106,11 +106,11 @@ impl Bed {
 }
 
 /// Makes links in memory. Nobody watches over a socket here, so the server's side is told when the client's is gone.
-struct Dial(Arc<Bed>);
+struct Dial(Arc<TestHost>);
 
 /// Ends the server's side once the client's is gone.
 struct HangUp {
-    bed: Arc<Bed>,
+    host: Arc<TestHost>,
     index: usize,
 }
 
@@ -118,14 +118,14 @@ impl Connect for Dial {
     fn connect(&self, client: &Client, _instance: Incarnation) -> Result<Connected, ConnectError> {
         let (ends, index) = self.0.numbered_ends()?;
         let line = Line::start(&ends, client.label.as_str(), self.0.plan.mode)?;
-        Ok(Connected { line, keep: Box::new(HangUp { bed: self.0.clone(), index }) })
+        Ok(Connected { line, keep: Box::new(HangUp { host: self.0.clone(), index }) })
     }
 }
 
 impl Drop for HangUp {
     fn drop(&mut self) {
         let link =
-            self.bed.links.lock().expect("no test panics here").get_mut(self.index).and_then(Option::take);
+            self.host.links.lock().expect("no test panics here").get_mut(self.index).and_then(Option::take);
         if let Some(link) = link {
             link.cut(End::Left);
             // Waits for the thread: the session is over when this is.
