@@ -17,7 +17,7 @@
 //! its bytes. It keeps at most [`FILES_MAX`] files: those that were removed make room first, then those met first, and directories
 //! that others are in last.
 //!
-//! Reading order: `table` (what is known), `log` (what is on disk), `rewrite` (how that stays short), `session` (who meets whom).
+//! Reading order: `table` (what is known), `log` (what is on disk), `rewrite` (how that stays short), `session` (which files are met).
 #![forbid(unsafe_code)]
 
 mod log;
@@ -135,7 +135,7 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Whoever opens the table next must not find somebody at it.
+    /// The next process must not find the table in use.
     fn drop(&mut self) {
         let writer = self.writer().take();
         if let Some(writer) = writer

@@ -75,7 +75,7 @@ impl Log {
 
     /// A new one, without records.
     pub fn create(path: &Path, volume: Volume) -> io::Result<Self> {
-        // Another file, not the same one cut: if somebody is still at it, it is not ours.
+        // Another file, not the same one cut: another process may still have the old one open.
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -126,7 +126,7 @@ impl Log {
         }
     }
 
-    /// Whether it has more records than so many files need, and nobody writes it anew yet.
+    /// Whether it has more records than so many files need, and is not being rewritten yet.
     pub fn is_long(&self, files: usize) -> bool {
         let enough = files.saturating_mul(2).saturating_add(RECORDS_SPARE).max(self.long_from);
         self.file.is_some() && self.since.is_none() && self.records > enough
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_met_is_there_after_a_restart_and_damage_costs_the_end_only() {
+    fn records_survive_a_restart_and_damage_costs_the_end_only() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("table");
         let (mut table, volume) = open(&path).expect("a new table");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_left_alone() {
+    fn other_files_are_left_alone() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("table");
         for bytes in [&b"thesis"[..], &[0; 100], b"tmblhndl\x02\0\0\0aaaabbbbbbbbbbbbbbbb"] {

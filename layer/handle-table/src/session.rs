@@ -1,4 +1,4 @@
-//! One session: who is met, and under which name.
+//! One session: which files are met, and under which names.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -366,7 +366,7 @@ mod tests {
 
     /// In a directory that was not met nothing can be met: the request fails, and holds nothing.
     #[test]
-    fn what_cannot_be_met_is_given_back() {
+    fn unmet_nodes_are_forgotten() {
         let (dir, counters) = (tempfile::tempdir().expect("a directory"), stats::Counters::new());
         let below = stats::over(Arc::new(Memory::default()), counters.clone());
         let id = SessionId(1);

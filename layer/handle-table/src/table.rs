@@ -43,7 +43,7 @@ struct File {
     identity: FileIdentity,
     /// `None` once it has lost the name that we knew.
     location: Option<Location>,
-    /// Whether it may have other names; so after a restart, when nobody knows.
+    /// Whether it may have other names; so after a restart, when that is not known.
     has_names: bool,
     age: u64,
 }
@@ -121,7 +121,7 @@ impl Table {
         }
         let Some(file) = self.files.get(&was) else { return };
         let identity = file.identity;
-        // Nobody will meet it again: it is gone, or the next file with this number could not be told from it.
+        // It will not be met again: it is gone, or the next file with this number could not be told from it.
         let is_gone = !file.has_names || identity.generation == 0;
         self.put(was, identity, None);
         if is_gone {
@@ -155,13 +155,13 @@ impl Table {
             self.put_at(ids[1], Some(one));
             return;
         }
-        // Somebody was met there meanwhile. The others will be met again.
+        // Another file was met there meanwhile. The others will be met again.
         for (now, was) in ids.into_iter().zip(was) {
             self.put_at(now.filter(|_| now == was), None);
         }
     }
 
-    /// The way from the root to a file: its steps in order, each with who must be there.
+    /// The path from the root to a file: its steps in order, each with the file that must be there.
     pub fn path_of(&self, id: Id) -> Result<Vec<(NameBuf, FileIdentity)>> {
         let mut steps = Vec::new();
         let mut next = id;
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lost_its_name_is_nowhere_and_its_successor_is_another() {
+    fn an_unlinked_file_has_no_path_and_its_successor_is_another() {
         let mut table = table();
         let old = table.meet(&location(Id::ROOT, "file"), identity(1), false).expect("a number");
         table.unnamed(&location(Id::ROOT, "file"), old);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacing_and_an_exchanging_rename_leave_everybody_in_place() {
+    fn replacing_and_exchanging_renames_keep_all_paths() {
         let mut table = table();
         let one = table.meet(&location(Id::ROOT, "one"), identity(1), false).expect("a number");
         let two = table.meet(&location(Id::ROOT, "two"), identity(2), false).expect("a number");
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_a_name_while_it_is_given_up_keeps_it() {
+    fn a_file_that_takes_a_name_while_it_is_released_keeps_it() {
         let mut table = table();
         let (one, two) = (location(Id::ROOT, "one"), location(Id::ROOT, "two"));
         let old = table.meet(&one, identity(1), false).expect("a number");

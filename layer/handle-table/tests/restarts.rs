@@ -118,7 +118,7 @@ fn changes_made_through_us_are_followed_also_over_a_restart() {
 }
 
 #[test]
-fn what_others_move_is_stale_until_it_is_met_again() {
+fn files_moved_by_others_are_stale_until_met_again() {
     let dir = scratch();
     let world = World::new(dir.path());
     let (file, plain) = (world.handle("a/b/file"), world.handle("plain"));

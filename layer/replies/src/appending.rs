@@ -40,7 +40,7 @@ impl Appending {
     /// How stable each write through an opening is, if it appends.
     #[inline]
     pub fn stability(&self, open: OpenId) -> Option<Stability> {
-        // Whoever writes through an opening has heard of it.
+        // A thread that writes through an opening has seen the count that opening it left.
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }

@@ -14,7 +14,7 @@ pub(super) struct Chain {
     newest: Option<u32>,
 }
 
-/// Something whose parts stand in chains, each known by a number. A number that is nobody's has no links.
+/// Something whose parts stand in chains, each known by a number. An unused number has no links.
 pub(super) trait Linked {
     fn links(&mut self, index: u32) -> Option<&mut Links>;
 }

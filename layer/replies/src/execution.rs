@@ -145,7 +145,7 @@ impl Execution<'_> {
         Answer::ok(reply)
     }
 
-    /// A later answer that is waited for by somebody, whatever becomes of the caller.
+    /// A later answer that is waited for even if the caller goes away.
     fn to_its_end<R: Reply>(self, later: impl Future<Output = Result<R>> + Send + 'static) -> Answer<R> {
         let below = self.below();
         Answer::Later(Box::pin(ToItsEnd { later: Some(Box::pin(later)), below: Some(below) }))
@@ -156,7 +156,7 @@ impl Execution<'_> {
     }
 }
 
-/// What somebody else's operation comes to, unless the one who waits is interrupted before.
+/// The outcome of another caller's operation, unless the waiter is interrupted before.
 async fn outcome_of(pending: Arc<PendingReply>, cx: &Ctx) -> Result<Outcome> {
     let (mut completed, mut raised) = (pin!(pending.completed()), pin!(cx.interrupt.raised()));
     let outcome = poll_fn(|context| match completed.as_mut().poll(context) {

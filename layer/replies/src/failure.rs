@@ -13,7 +13,7 @@ macro_rules! failures {
         impl Failure {
             /// What could not be told, or has no number here.
             pub const IO: Self = Self(1);
-            /// Nobody asks any more.
+            /// The caller is gone.
             pub const INTERRUPTED: Self = Self(23);
 
             /// `None` for a number that stands for nothing.

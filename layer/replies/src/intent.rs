@@ -21,7 +21,7 @@ pub(super) enum Trail {
     Renames { from_parent: NodeId, from: NameBuf, to_parent: NodeId, to: NameBuf },
     /// It changes attributes.
     Changes { node: NodeId, set: SetAttr },
-    /// It adds so many bytes to a file. One at a time does, of those that hold an append lock, or nobody could tell whose bytes are there.
+    /// It adds so many bytes to a file. One at a time does, of those that hold an append lock, or it could not be told whose bytes are there.
     Appends { node: NodeId, len: u64, append_locks: Arc<AppendLocks> },
 }
 

@@ -4,7 +4,7 @@ use tombolo_core::fs::Op;
 
 /// What tells one operation of one request from all others.
 ///
-/// The user is part of it: an answer is never given to somebody else, also where two users of one machine send the same
+/// The user is part of it: an answer is never given to another user, also where two users of one machine send the same
 /// call with the same transaction id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryKey {

@@ -88,7 +88,7 @@ pub fn over(inner: Arc<dyn Export>, options: &Options) -> Replies {
 
 /// As [`over`], and what an operation that must not run twice came to outlives the process, in the state file at `path`.
 ///
-/// What an earlier process left there is compared with the export first, which nobody else must serve meanwhile. The file
+/// What an earlier process left there is compared with the export first, which no other server may serve meanwhile. The file
 /// best lies where a stuck disk cannot hold up a write to memory: on a tmpfs. A damaged one is kept as `path` with
 /// `.damaged` behind it. Without persistent handles there is nothing that could be written down: then this is [`over`], with
 /// a warning in the log.

@@ -64,7 +64,7 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
     })
 }
 
-/// Where a file ends, once nobody else appends to it.
+/// Where a file ends, once no other request appends to it.
 fn end(
     fs: &Arc<dyn FileSystem>,
     cx: &Ctx,

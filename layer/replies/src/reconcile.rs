@@ -143,7 +143,7 @@ impl<'a> Reconciler<'a> {
 
     fn judge_making(&self, at: &Spot, file_type: FileType, time: Timestamp) -> Result<Verdict> {
         let there = match self.there(at)? {
-            // Made and removed again by somebody else would look the same.
+            // Made and removed again by another client would look the same.
             There::NoParent | There::Nothing => return Ok(Verdict::no(true)),
             There::Node(there) => there,
         };
@@ -173,7 +173,7 @@ impl<'a> Reconciler<'a> {
         Ok(match self.there(at)? {
             There::Nothing => Verdict::yes(true),
             There::Node(there) if there.inode == before => Verdict::no(true),
-            // Somebody came after us, or before us.
+            // Another client's change came after ours, or before it.
             There::Node(_) | There::NoParent => Verdict::yes(false),
         })
     }
@@ -202,7 +202,7 @@ impl<'a> Reconciler<'a> {
         Ok(if holds(set, &entry.attr) { Verdict::yes(true) } else { Verdict::no(false) })
     }
 
-    /// Nobody else of ours appended meanwhile: they take turns.
+    /// No other request of ours appended meanwhile: appends are serialized.
     fn judge_append(&self, node: &PersistentHandle, size_before: u64, len: u64) -> Result<Verdict> {
         let Some(entry) = self.resolve(node)? else { return Ok(Verdict::no(true)) };
         self.forget(entry.node);
@@ -272,7 +272,7 @@ impl Thing {
 
 /// Whether attributes are as they were to be set, as far as that can be seen afterwards.
 fn holds(set: &SetAttr, attr: &Attr) -> bool {
-    /// Who may not give set-user-id and set-group-id to a file has them dropped, and no error (chmod(2)).
+    /// Without the right to set set-user-id and set-group-id they are dropped without an error (chmod(2)).
     const LASTING_MODE: u32 = 0o1777;
     let mode = set.mode.is_none_or(|mode| (mode.bits() ^ attr.mode.bits()) & LASTING_MODE == 0);
     // To the second: file systems differ in what they keep of the rest.

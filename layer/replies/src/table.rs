@@ -19,7 +19,7 @@ use super::pending_reply::PendingReply;
 use super::shard::{Answered, Shard, State};
 
 /// So many locks; a client's entries are all behind one of them.
-const SHELVES: usize = 16;
+const SHARDS: usize = 16;
 
 /// How many entries a request may drop because of their age, on its way. More than it adds, so none are left over.
 const OUTDATED_AT_ONCE: usize = 4;
@@ -27,7 +27,7 @@ const OUTDATED_AT_ONCE: usize = 4;
 /// The entries of all clients.
 #[derive(Debug)]
 pub(super) struct Table {
-    shards: [Mutex<Shard>; SHELVES],
+    shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
     entries: AtomicUsize,
     limits: Limits,
@@ -41,7 +41,7 @@ pub(super) struct Table {
 pub(super) enum Begin {
     /// It is new. It holds the entry and must finish it.
     First(Entry),
-    /// It is new, and there is no room for it: it runs, and nobody will know.
+    /// It is new, and there is no room for it: it runs, unrecorded.
     Unremembered,
     /// It is under way.
     Running(Arc<PendingReply>),
@@ -80,7 +80,7 @@ impl Table {
                 self.counters.unremembered.count();
                 return Begin::Unremembered;
             }
-            // Whoever else found the same gap meanwhile has it too: the limit may be passed by as many as there are threads.
+            // Other threads may have found the same gap meanwhile: the limit may be passed by as many as there are threads.
             shard = self.shard(&client);
             if let Some(known) = self.known(&mut shard, &hashed, now) {
                 return known;
@@ -154,8 +154,8 @@ impl Table {
         if entries >= self.limits.entries_per_client {
             return oldest.is_some_and(|oldest| self.evict(shard, oldest));
         }
-        // A shelf that holds less than its part takes from another, or a client's only outcome would make room for its next.
-        let has_its_part = shard.len() >= self.limits.entries.div_ceil(SHELVES);
+        // A shard that holds less than its part takes from another, or a client's only outcome would make room for its next.
+        let has_its_part = shard.len() >= self.limits.entries.div_ceil(SHARDS);
         has_its_part && shard.oldest().is_some_and(|(oldest, _)| self.evict(shard, oldest))
     }
 
@@ -183,7 +183,7 @@ impl Table {
 
     fn shard(&self, client: &Hashed<ClientKey>) -> MutexGuard<'_, Shard> {
         // The upper half of the hash: the map inside goes by the lower. The remainder is a number of a shard.
-        let number = (client.hash >> 32) as usize % SHELVES;
+        let number = (client.hash >> 32) as usize % SHARDS;
         lock(self.shards.get(number).unwrap_or(&self.shards[0]))
     }
 }
@@ -192,7 +192,7 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request's entry, held by whoever performs it.
+/// A request's entry, held by its execution.
 #[derive(Debug)]
 pub(super) struct Entry {
     table: Arc<Table>,
@@ -203,7 +203,7 @@ pub(super) struct Entry {
     intended: Option<Intended>,
     /// Given to the next once the outcome is kept.
     append_lock: Option<AppendLock>,
-    /// What those who wait are told if it is dropped unfinished.
+    /// What waiters get if it is dropped unfinished.
     if_dropped: Failure,
     finished: bool,
 }
@@ -232,10 +232,10 @@ impl Entry {
         self.append_lock = append_lock;
     }
 
-    /// Keeps the outcome, for those who wait and those who come. `node` is what was made.
+    /// Keeps the outcome, for waiters and later duplicates. `node` is what was made.
     pub fn keep(mut self, outcome: Outcome, node: Option<Inode>) {
         self.finished = true;
-        // First where it is safe: once anybody has the answer, the next process must know it too.
+        // First where it is safe: once a client has the answer, the next process must know it too.
         let kept = match (&self.table.journal, self.intended.take()) {
             (Some(journal), Some(intended)) => Some(journal.conclude(&self.key, intended, &outcome, node)),
             _ => None,
@@ -251,7 +251,7 @@ impl Entry {
         }
     }
 
-    /// Tells those who wait, and keeps nothing.
+    /// Tells the waiters, and keeps nothing.
     pub fn drop_with(mut self, failure: Failure) {
         if let (Some(journal), Some(intended)) = (&self.table.journal, self.intended.take()) {
             journal.withdraw(intended);
@@ -272,7 +272,7 @@ impl Entry {
 }
 
 impl Drop for Entry {
-    /// It was given up, or nobody knows how it ended (a panic): who waits for it should not wait for ever. The next process
+    /// It was given up, or its end is not known (a panic): its waiters should not wait for ever. The next process
     /// may find out, if it comes to that. After a panic this one goes on, and needs the room.
     fn drop(&mut self) {
         if !self.finished {

@@ -1,7 +1,7 @@
 //! Answers everything later, after a time: the pending path, on purpose.
 //!
 //! The operation begins when its time is over, so until then its buffers are in use and nothing has happened. An
-//! interrupt that is raised meanwhile ends it with `Interrupted`, undone. `forget` and `release`, which nobody waits
+//! interrupt that is raised meanwhile ends it with `Interrupted`, undone. `forget` and `release`, which no caller waits
 //! for, pass at once.
 
 mod file_system;

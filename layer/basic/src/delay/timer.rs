@@ -1,4 +1,4 @@
-//! One thread that wakes whoever sleeps.
+//! One thread that wakes delayed operations.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -67,7 +67,7 @@ impl Future for Sleep {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut sleepers = self.shared.lock();
-        // Without the thread nobody would wake us: the time is over for all.
+        // Without the thread nothing would wake us: the time is over for all.
         if sleepers.over || Instant::now() >= self.key.0 {
             return Poll::Ready(());
         }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sleeps_on_when_the_timer_is_gone() {
+    fn sleepers_wake_when_the_timer_is_gone() {
         let timer = Timer::start().unwrap();
         let sleep = timer.sleep(Duration::from_secs(3600));
         let waiter = std::thread::spawn(move || slept(sleep));

@@ -39,7 +39,7 @@ pub(super) trait Call: Send + Sized + 'static {
         None
     }
 
-    /// Whether it is given up when its caller goes away: it only waits, and must not take what nobody asks for any more.
+    /// Whether it is given up when its caller goes away: it only waits, and must not take what is not wanted any more.
     fn is_given_up(&self) -> bool {
         false
     }
@@ -63,7 +63,7 @@ pub(super) trait Reply: Send + 'static {
         Outcome::Done
     }
 
-    /// Gives back what the answer holds: nobody took it.
+    /// Gives back what the answer holds: it was not taken.
     fn give_back(&self, fs: &dyn FileSystem, cx: &Ctx) {
         if let Some(entry) = self.entry() {
             fs.forget(cx, &[(entry.node, 1)]);

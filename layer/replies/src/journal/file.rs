@@ -100,7 +100,7 @@ impl Lock {
                 Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.into() }),
                 Err(TryLockError::Error(source)) => return Err(at(path)(source)),
             }
-            // Whoever had it before may have put another file in its place.
+            // The former owner may have replaced the file.
             let ours = file.metadata().map_err(at(path))?;
             match fs::metadata(path) {
                 Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
@@ -173,7 +173,7 @@ impl Lock {
         found
     }
 
-    /// Keeps a file that makes no sense, or is of an older version, for whoever wants to know why: by another name, as a full file
+    /// Keeps a malformed file, or one of an older version, for the operator: by another name, as a full file
     /// system has no room for a copy. Without it the server starts all the same.
     fn set_aside(&self, what: &str) -> Found {
         let aside = with_suffix(&self.path, &format!(".{what}"));

@@ -89,7 +89,7 @@ pub struct Time {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Mark {
-    /// 0: nobody looked; 1: nothing; 2: the node that follows, its birth unknown; 3: with its birth.
+    /// 0: not looked at; 1: nothing; 2: the node that follows, its birth unknown; 3: with its birth.
     pub found: U32,
     pub zero: U32,
     pub fsid: U64,

@@ -144,7 +144,7 @@ impl Journal {
         intent_offset(INTENTS) + slot as usize * layout::OUTCOME_BYTES
     }
 
-    /// Whether somebody cut the file, so that nothing that is written reaches it.
+    /// Whether the file was truncated from outside, so that no record reaches it.
     fn is_lost(&self) -> bool {
         let lost = self.region.is_poisoned();
         if lost && !self.lost.swap(true, Ordering::Relaxed) {

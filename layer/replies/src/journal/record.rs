@@ -318,7 +318,7 @@ fn mark_of(found: Option<&Inode>) -> layout::Mark {
     mark
 }
 
-/// `Some(None)`: nothing was there. `None`: nobody looked, or it makes no sense.
+/// `Some(None)`: nothing was there. `None`: not looked at, or malformed.
 fn read_mark(mark: &layout::Mark) -> Option<Option<Inode>> {
     let birth = match mark.found.get() {
         1 => return Some(None),
@@ -333,7 +333,7 @@ fn read_mark(mark: &layout::Mark) -> Option<Option<Inode>> {
 fn attributes_of(set: &SetAttr, ctime_before: Timestamp) -> layout::Attributes {
     let at = |time: Option<SetTime>| match time {
         Some(SetTime::At(time)) => Some(time),
-        // What "now" was then, nobody can check.
+        // What "now" was then cannot be checked.
         Some(SetTime::Now) | None => None,
     };
     let (atime, mtime) = (at(set.atime), at(set.mtime));

@@ -38,7 +38,7 @@ fn on_every_bottom(case: impl Fn(&Fixture)) {
 }
 
 #[test]
-fn what_makes_a_node_makes_it_once_and_names_it_again() {
+fn creating_requests_run_once_and_name_their_node_again() {
     on_every_bottom(|fixture| {
         let (fs, mode) = (&fixture.fs, NewMode::settled(Mode::new(0o755)));
         thrice(fixture, "mkdir", |cx| {
@@ -91,7 +91,7 @@ fn a_file_created_again_is_opened_again_with_what_it_holds_by_then() {
 }
 
 #[test]
-fn who_creates_a_file_that_they_may_not_open_gets_it_again_all_the_same() {
+fn a_repeated_create_opens_a_file_that_its_mode_forbids() {
     on_every_bottom(|fixture| {
         let mode = NewMode::settled(Mode::new(0o777));
         let dir = fixture.fs.mkdir(&fixture.cx, ROOT, name("dir"), mode).wait().unwrap().entry.node;
@@ -116,7 +116,7 @@ fn an_unnamed_file_is_not_made_again_and_cannot_be_named_again() {
 }
 
 #[test]
-fn what_takes_a_name_away_or_moves_it_does_so_once() {
+fn removals_and_renames_run_once() {
     on_every_bottom(|fixture| {
         let fs = &fixture.fs;
         fixture.create("file");
@@ -220,7 +220,7 @@ fn a_failure_is_an_answer_and_stays_one() {
         for _ in 0..2 {
             let refused = fixture.fs.unlink(&cx, ROOT, name("file")).wait();
             assert!(matches!(refused, Err(Error::NotFound)), "{refused:?}");
-            fixture.exists("file").then(|| panic!("nobody made it"));
+            fixture.exists("file").then(|| panic!("it was not made"));
         }
         fixture.create("file");
         let refused = fixture.fs.unlink(&cx, ROOT, name("file")).wait();
@@ -230,7 +230,7 @@ fn a_failure_is_an_answer_and_stays_one() {
 }
 
 #[test]
-fn what_is_gone_by_then_is_stale() {
+fn a_repeated_create_of_a_removed_node_is_stale() {
     on_every_bottom(|fixture| {
         let cx = fixture.request();
         fixture.mkdir(&cx, "dir").unwrap();
@@ -244,7 +244,7 @@ fn what_is_gone_by_then_is_stale() {
 }
 
 #[test]
-fn what_was_moved_by_then_is_named_all_the_same() {
+fn a_repeated_create_of_a_moved_node_names_it() {
     on_every_bottom(|fixture| {
         let cx = fixture.request();
         let first = fixture.mkdir(&cx, "dir").unwrap();
@@ -322,7 +322,7 @@ fn a_numbered_request_is_known_in_the_askers_next_session() {
 }
 
 #[test]
-fn nobody_gets_an_answer_to_what_another_asked() {
+fn replies_are_not_given_to_other_clients_or_users() {
     let fixture = Fixture::new(Bottom::Memory);
     let cx = keyed(&fixture.cx, numbered(1, 1, 1));
     fixture.mkdir(&cx, "dir").unwrap();
@@ -385,7 +385,7 @@ fn look_ups_are_counted_for_every_answer() {
     fixture.fs.forget(&fixture.cx, &[(node, 1)]);
     fixture.fs.getattr(&fixture.cx, node, None).wait().expect("the second answer still holds it");
     fixture.fs.forget(&fixture.cx, &[(node, 1)]);
-    fixture.fs.getattr(&fixture.cx, node, None).wait().expect_err("nobody holds it");
+    fixture.fs.getattr(&fixture.cx, node, None).wait().expect_err("no look-up holds it");
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn where_others_appended_after_it_cannot_be_told_for_sure() {
     assert_eq!(again(&next, 1).count, RECORD.len());
 }
 
-/// Were they looked at together, nobody could say whose bytes are there after a kill.
+/// Were they performed together, it could not be told after a kill whose bytes are there.
 #[test]
 fn appends_to_one_file_take_turns() {
     let server = Server::new(Bottom::Memory);

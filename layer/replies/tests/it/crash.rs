@@ -276,7 +276,7 @@ fn an_answer_is_known_to_the_next_process() {
 }
 
 #[test]
-fn what_happened_without_an_answer_is_found_out() {
+fn performed_but_unanswered_requests_are_recognized() {
     for (bottom, case) in BOTTOMS.into_iter().flat_map(|bottom| CASES.iter().map(move |case| (bottom, case)))
     {
         let what = format!("{} over {bottom:?}", case.op);
@@ -298,7 +298,7 @@ fn what_happened_without_an_answer_is_found_out() {
 }
 
 #[test]
-fn what_did_not_happen_runs_when_it_is_sent_again() {
+fn unperformed_requests_run_when_sent_again() {
     for (bottom, case) in BOTTOMS.into_iter().flat_map(|bottom| CASES.iter().map(move |case| (bottom, case)))
     {
         let what = format!("{} over {bottom:?}", case.op);
@@ -391,7 +391,7 @@ fn of_two_that_wanted_the_same_one_has_done_it() {
 }
 
 #[test]
-fn who_was_overtaken_by_a_recorded_request_has_not_done_it() {
+fn a_request_overtaken_by_a_recorded_one_counts_as_not_done() {
     for case in CASES.iter().filter(|case| !case.op.starts_with("cut") && !case.op.ends_with("verifier")) {
         let server = Server::new(Bottom::Memory);
         (case.prepare)(&*server.fs, &server.cx);
@@ -410,7 +410,7 @@ fn who_was_overtaken_by_a_recorded_request_has_not_done_it() {
 }
 
 #[test]
-fn what_cannot_be_told_is_counted() {
+fn ambiguous_requests_are_counted() {
     let server = Server::new(Bottom::Tmpfs);
     let tree = server.tree.as_ref().expect("a directory").path().to_owned();
     file(&*server.fs, &server.cx, "from");
@@ -420,7 +420,7 @@ fn what_cannot_be_told_is_counted() {
     let flags = RenameFlags::empty();
     let renamed = server.fs.rename(&rename, ROOT, name("from"), ROOT, name("to"), flags);
     let removed = server.fs.unlink(&unlink, ROOT, name("victim"));
-    // Somebody on the host.
+    // A program on the host.
     std::fs::remove_file(tree.join("to")).unwrap();
     std::fs::write(tree.join("victim"), b"another").unwrap();
     let next = server.next();
@@ -446,7 +446,7 @@ fn outcomes_go_from_process_to_process() {
 }
 
 #[test]
-fn what_was_evicted_is_not_in_the_file() {
+fn evicted_outcomes_are_not_in_the_file() {
     let limits = Limits { entries: 2, ..Limits::default() };
     let server = Server::with(Bottom::Memory, &Options { durable: limits, ..Options::default() });
     let requests: Vec<_> = (0..6).map(|_| server.request()).collect();

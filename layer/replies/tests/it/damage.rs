@@ -192,7 +192,7 @@ proptest! {
             Ok(next) => {
                 let (done, not_done, ambiguous) = next.reconciled();
                 prop_assert!(done + not_done <= 1 && ambiguous == 0);
-                // Both exist: who is not known gets the plain answer, that it does.
+                // Both exist: an unknown key gets the plain answer, that it does.
                 mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered");
                 mkdir(&*next.fs, &keyed(&next.cx, unanswered.key), "unanswered");
                 prop_assert!(mkdir(&*next.fs, &next.cx, "new"));

@@ -53,11 +53,11 @@ fn the_first_may_go_away_before_its_answer_comes() {
     drop(first);
     second.wait().expect("the duplicate is answered");
     assert_eq!(fixture.ran("mkdir"), 1);
-    // Nobody took the first answer, so its look-up was given back; the second one's is ours.
+    // The first answer was not taken, so its look-up was given back; the second one's is ours.
     let node = fixture.fs.lookup(&fixture.cx, NodeId::ROOT, name("dir")).wait().unwrap().node;
     fixture.fs.rmdir(&fixture.cx, NodeId::ROOT, name("dir")).wait().unwrap();
     fixture.fs.forget(&fixture.cx, &[(node, 2)]);
-    fixture.fs.getattr(&fixture.cx, node, None).wait().expect_err("nobody holds it");
+    fixture.fs.getattr(&fixture.cx, node, None).wait().expect_err("no look-up holds it");
 }
 
 #[test]
@@ -82,13 +82,13 @@ fn a_wait_for_a_lock_ends_with_its_caller() {
     let duplicate = locks.lock(&cx, file, &lock(2), true);
     drop(waiting);
     let ended = duplicate.wait();
-    assert!(matches!(ended, Err(Error::Interrupted)), "nobody waits for the lock: {ended:?}");
+    assert!(matches!(ended, Err(Error::Interrupted)), "the lock is not awaited any more: {ended:?}");
     locks.unlock(&fixture.cx, file, family, range, LockOwner(1)).wait().expect("unlock");
-    locks.lock(&fixture.cx, file, &lock(3), false).wait().expect("nobody took it meanwhile");
+    locks.lock(&fixture.cx, file, &lock(3), false).wait().expect("it was not taken meanwhile");
 }
 
 #[test]
-fn who_waits_may_be_interrupted_and_the_first_goes_on() {
+fn a_waiting_duplicate_may_be_interrupted_and_the_first_goes_on() {
     let fixture = slow(Bottom::Memory);
     let cx = fixture.request();
     let first = fixture.start_mkdir(&cx, "dir");
@@ -100,7 +100,7 @@ fn who_waits_may_be_interrupted_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_failure_reaches_all_who_wait_and_is_kept() {
+fn a_failure_reaches_all_waiters_and_is_kept() {
     let fixture = failing(|| Error::NoSpace);
     let cx = fixture.request();
     for _ in 0..2 {
@@ -110,7 +110,7 @@ fn a_failure_reaches_all_who_wait_and_is_kept() {
 }
 
 #[test]
-fn what_says_try_again_is_no_answer_to_keep() {
+fn transient_errors_are_not_kept() {
     for error in [
         || Error::WouldBlock,
         || Error::Busy,
