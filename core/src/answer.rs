@@ -17,7 +17,7 @@ pub type Later<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 ///
 /// `Done` is the common case and allocates nothing. Only what pends allocates its future (measured through four layers:
 /// see `docs/decisions/waist-answers.md`).
-#[must_use = "an answer that nobody reads is an operation whose failure nobody sees"]
+#[must_use = "the failure of an operation whose answer is not read goes unseen"]
 pub enum Answer<T> {
     /// The operation is finished.
     Done(Result<T>),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Tells an operation that its caller would rather have it end: nobody looks at the answer any more, or it waits for a lock and the
+/// Tells an operation that its caller would rather have it end: the answer is not wanted any more, or it waits for a lock and the
 /// caller got a signal. A front end raises it for nothing else: no other call may say EINTR to a program that goes on.
 ///
 /// What may end early: a job that waits in a queue, a wait for a lock or for a silent server, a delay. What may not: a mutation that has
@@ -40,7 +40,7 @@ impl Interrupt {
         }
     }
 
-    /// Asks the operation to end. Wakes all who wait in [`Interrupt::raised`].
+    /// Asks the operation to end. Wakes all waiters in [`Interrupt::raised`].
     pub fn raise(&self) {
         let Some(state) = &self.0 else { return };
         let wakers = {

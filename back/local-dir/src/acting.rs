@@ -24,7 +24,7 @@ impl Session {
         Ok(Acting { _assumed: assumed, _masked: None })
     }
 
-    /// For operations that make something: as the caller, who will own it, and with the caller's umask.
+    /// For operations that make something: as the caller, which will own it, and with the caller's umask.
     pub(crate) fn making(&self, cx: &Ctx, mode: NewMode) -> Result<Acting> {
         let checks = match self.checks {
             PermissionCheck::BackEnd => Checks::Kernel,

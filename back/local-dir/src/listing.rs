@@ -29,7 +29,7 @@ impl LocalSession {
             Err(error) => return Answer::err(error),
         };
         let most = if page.wants_entries() { AT_ONCE.1 } else { AT_ONCE.0 };
-        // A long page would keep the thread from everybody else, and many short ones cost the caller as many round trips.
+        // A long page would keep the thread from other requests, and many short ones cost the caller as many round trips.
         if self.is_quick(open.node)
             && page.entries_max() <= most
             && let Some(mut cursor) = open.cursor.as_ref().and_then(|cursor| cursor.try_lock().ok())
@@ -97,7 +97,7 @@ impl Session {
         };
         let Ok(name) = Name::new(entry.name) else {
             if dir == NodeId::ROOT && entry.name == b".." {
-                // What lies above the export is nobody's business.
+                // What lies above the export is not shown.
                 line.fileid = self.export.root.identity.key.inode;
             }
             return Ok(page.push(line));
@@ -136,7 +136,7 @@ pub(crate) struct Finder<'a> {
     parent: NodeId,
     /// Found with the first name.
     dir: Option<Location>,
-    /// Kept from one name to the next: to become somebody else and back costs more than a look-up.
+    /// Kept from one name to the next: to become another user and back costs more than a look-up.
     acting: Option<Acting>,
 }
 

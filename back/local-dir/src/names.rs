@@ -125,7 +125,7 @@ impl Session {
         if matches!(file_type, FileType::Directory | FileType::Symlink) {
             return Err(Error::BadType);
         }
-        // Device nodes take a privilege that nobody has while acting as somebody else, the superuser apart.
+        // Device nodes take a privilege that a thread lacks while it acts as another user, the superuser apart.
         let bits = kind_bits(file_type) | mode.mode.bits();
         let device = SysDevice { major: rdev.major, minor: rdev.minor };
         let make = |dir: &Location| namespace::make_node(dir.fd(), name.as_bytes(), bits, device);

@@ -194,7 +194,7 @@ impl Session {
     fn open_regular(&self, cx: &Ctx, location: &Location, flags: OpenFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
         if flags.contains(OpenFlags::EXECUTE) && !writes {
-            // Whoever may execute a file has it read by a kernel that is ours only in name (RFC 1813 §4.4).
+            // A user that may execute a file has it read by a kernel that is ours only in name (RFC 1813 §4.4).
             let _acting = self.checked(cx)?;
             check_access(location.fd(), access::EXECUTE)?;
             drop(_acting);

@@ -63,7 +63,7 @@ impl LocalSession {
 impl Drop for Session {
     fn drop(&mut self) {
         self.export.detached();
-        // Its locks go with it; who waits for them should know now rather than at the next look.
+        // Its locks go with it; their waiters should know now rather than at the next look.
         self.records.end();
         self.export.waiting.look();
         tracing::debug!(session = self.id.0, "detached");

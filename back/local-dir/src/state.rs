@@ -120,7 +120,7 @@ pub(crate) struct LocalSession(pub(crate) Arc<Session>);
 pub(crate) struct Session {
     pub id: SessionId,
     pub export: Arc<Shared>,
-    /// Who checks permissions, in truth.
+    /// The party that really checks permissions.
     pub checks: PermissionCheck,
     pub table: Table,
     pub clock: Clock,

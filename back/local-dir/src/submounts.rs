@@ -1,4 +1,4 @@
-//! Mounts inside the export that nobody walked into yet: a handle from before a restart may lead to them.
+//! Mounts inside the export that no lookup has entered yet: a handle from before a restart may lead to them.
 
 use std::os::fd::{AsFd, OwnedFd};
 

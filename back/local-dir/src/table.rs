@@ -1,4 +1,4 @@
-//! The nodes of a session: who they are, how often they were looked up, and how to get at them again.
+//! The nodes of a session: their identities, how often they were looked up, and how to get at them again.
 //!
 //! A hundred thousand of them are kept, so a slot is small, and shards keep threads out of each other's way.
 
@@ -102,7 +102,7 @@ struct Slot {
     /// Nodes that are anchored to this one by name: it cannot go before them.
     dependants: u32,
     look_ups: u64,
-    /// Nobody knows the node any more, but its number is kept for it.
+    /// The client has forgotten the node, but its number is kept for it.
     forgotten: bool,
     identity: Identity,
     /// Used since the last round of cooling.
@@ -204,7 +204,7 @@ impl Table {
         taken.unwrap_or(false)
     }
 
-    /// Asks whether a node's descriptor may be closed; it may when nobody used it since it was last asked about.
+    /// Asks whether a node's descriptor may be closed; it may when it was not used since the last time.
     pub fn cool(&self, node: NodeId) -> Cooled {
         let cooled = self.with(node, |slot| match &slot.descriptor {
             None => Cooled::Gone,
@@ -315,7 +315,7 @@ impl Table {
         }
     }
 
-    /// Takes look-ups back, at most as many as were given; frees what nobody needs any more.
+    /// Takes look-ups back, at most as many as were given; frees what is not needed any more.
     pub fn forget(&self, node: NodeId, count: u64) -> Freed {
         self.with(node, |slot| slot.look_ups = slot.look_ups.saturating_sub(count));
         self.free_chain(node)
@@ -327,7 +327,7 @@ impl Table {
         self.free_chain(parent)
     }
 
-    /// Frees a node that nobody needs, and then the one that it was anchored to, and so on.
+    /// Frees a node that is not needed, and then the one that it was anchored to, and so on.
     fn free_chain(&self, node: NodeId) -> Freed {
         let mut freed = Freed::default();
         let mut next = Some(node);

@@ -141,7 +141,7 @@ impl Session {
     }
 
     /// For changes of a file's data. They take set-user-id and its kind away when told to, and where rights are checked
-    /// here, for everybody but the superuser.
+    /// here, for all users but the superuser.
     pub(crate) fn dropping_as_written(&self, cx: &Ctx, open: &OpenFile, asked: bool) -> Result<Dropping> {
         let checks = self.checks == PermissionCheck::BackEnd && self.export.may_assume;
         let as_caller = checks && cx.identity.uid != 0;

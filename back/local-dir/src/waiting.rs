@@ -1,6 +1,6 @@
 //! Waiting for locks without a thread per waiter.
 //!
-//! One thread, which lives only while somebody waits, tries again: at once when a lock of ours is given back, and at
+//! One thread, which lives only while there are waiters, tries again: at once when a lock of ours is given back, and at
 //! doubling intervals because processes of the host do not tell. Waiters are served in the order in which they came.
 
 use std::future::Future;
@@ -15,7 +15,7 @@ use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Raised, Result};
 /// How long to sleep between two looks: at first, and at most.
 const LOOK_AFTER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(32));
 
-/// Who waits for a lock.
+/// The waiters for locks.
 #[derive(Clone, Default)]
 pub(crate) struct Waiting(Arc<Shared>);
 
@@ -29,14 +29,14 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: Vec<Arc<Waiter>>,
-    /// Somebody gave a lock back since the last look.
+    /// A lock was given back since the last look.
     news: bool,
     running: bool,
 }
 
 struct Waiter(Mutex<Phase>);
 
-/// None while it is under way: it may take long, and nobody waits for it who only wants to look.
+/// None while it is under way: it may take long, and no other thread waits for it.
 type Attempt = Option<Box<dyn Fn() -> Result<()> + Send>>;
 
 enum Phase {
@@ -52,7 +52,7 @@ enum Phase {
 }
 
 impl Waiting {
-    /// Tries until it succeeds, fails otherwise than with [`Error::WouldBlock`], or the request is interrupted. Whoever drops the answer
+    /// Tries until it succeeds, fails otherwise than with [`Error::WouldBlock`], or the request is interrupted. Dropping the answer
     /// gives up.
     pub fn until(
         &self,
@@ -66,7 +66,7 @@ impl Waiting {
         if let Err(error) = self.enter(waiter.clone()) {
             return Answer::err(error);
         }
-        Answer::Later(Box::pin(Outcome {
+        Answer::Later(Box::pin(LockWait {
             waiter,
             interrupt: cx.interrupt.clone(),
             raised: cx.interrupt.raised(),
@@ -180,13 +180,13 @@ impl Waiter {
     }
 }
 
-struct Outcome {
+struct LockWait {
     waiter: Arc<Waiter>,
     interrupt: Interrupt,
     raised: Raised,
 }
 
-impl Future for Outcome {
+impl Future for LockWait {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
@@ -212,9 +212,9 @@ impl Future for Outcome {
     }
 }
 
-impl Drop for Outcome {
+impl Drop for LockWait {
     fn drop(&mut self) {
-        // A lock must not be granted to somebody who is gone.
+        // A lock must not be granted to a caller that is gone.
         let mut phase = self.waiter.lock();
         if let Phase::Waiting { .. } = &*phase {
             *phase = Phase::GivenUp;
@@ -266,7 +266,7 @@ mod tests {
 
     /// The rest of a request may end a session, and that looks.
     #[test]
-    fn what_follows_a_granted_lock_may_give_locks_back() {
+    fn work_after_a_granted_lock_may_release_locks() {
         let waiting = Waiting::default();
         let (free, is_free) = channel::<()>();
         let is_free = Mutex::new(is_free);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_hangs_holds_up_nobody_else() {
+    fn a_hanging_attempt_does_not_delay_others() {
         let waiting = Waiting::default();
         let (began, begins) = channel();
         let (go, goes) = channel::<()>();
@@ -306,7 +306,8 @@ mod tests {
             let is_pending = answer.as_mut().poll(&mut Context::from_waker(&polls)).is_pending();
             done.send((is_pending, answer)).ok();
         });
-        let (is_pending, mut answer) = is_done.recv_timeout(LONG).expect("nobody waits for the attempt");
+        let (is_pending, mut answer) =
+            is_done.recv_timeout(LONG).expect("the thread does not wait for the attempt");
         assert!(is_pending, "the lock may be granted yet");
         drop(go);
         woken.recv_timeout(LONG).unwrap();

@@ -2,7 +2,7 @@
 
 use super::{Cookie, Entry, FileType};
 
-/// How much fits on a page, in the units of whoever asks.
+/// How much fits on a page, in the caller's units.
 #[derive(Clone, Copy, Debug)]
 pub struct DirBudget {
     /// Bytes that the entries may take up together.
@@ -69,7 +69,7 @@ impl DirPage {
         self.end = false;
     }
 
-    /// What the page may hold in all, for who fills it somewhere else.
+    /// What the page may hold in all, for a caller that fills it somewhere else.
     pub fn budget(&self) -> DirBudget {
         self.budget
     }

@@ -11,14 +11,14 @@ use super::{
 };
 use crate::{Answer, Ctx, Result, SessionId};
 
-/// Who attaches to an export.
+/// A client that attaches to an export.
 #[derive(Clone, Debug)]
 pub struct Client {
     /// The session that begins.
     pub session: SessionId,
-    /// Who it is, for people: a socket, an address, a guest's name.
+    /// Its name, for people: a socket, an address, a guest's name.
     pub label: String,
-    /// Who is to check what its users may do: a guest's kernel does so itself, an NFS client cannot be trusted to. What
+    /// The party that is to check what its users may do: a guest's kernel does so itself, an NFS client cannot be trusted to. What
     /// really holds for the session is in its [`Profile`].
     pub checks: PermissionCheck,
 }
@@ -30,7 +30,7 @@ pub trait Export: Send + Sync {
     fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>>;
 }
 
-/// Who checks whether a user may do something.
+/// The party that checks permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermissionCheck {
     /// The caller has done it (a guest's kernel, FUSE's `default_permissions`); the back end only records owners.
@@ -42,7 +42,7 @@ pub enum PermissionCheck {
 /// What a file system says of itself. It does not change during a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
-    /// Who checks permissions. `Caller` in spite of a [`Client`] that asked for `BackEnd` when the back end cannot.
+    /// The party that checks permissions. `Caller` in spite of a [`Client`] that asked for `BackEnd` when the back end cannot.
     pub permission_check: PermissionCheck,
     /// True when every mutation is refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
     pub read_only: bool,

@@ -80,9 +80,9 @@ pub struct Lock {
     pub kind: LockKind,
     /// Which bytes; [`LockRange::ALL`] for flock.
     pub range: LockRange,
-    /// Who.
+    /// The owner.
     pub owner: LockOwner,
-    /// The owner's process id as its client knows it; told to others who ask who is in their way.
+    /// The owner's process id as its client knows it; returned to others that test for a conflicting lock.
     pub pid: u32,
 }
 
@@ -129,11 +129,11 @@ pub trait PersistentHandles: Send + Sync {
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle>;
     /// The node of a handle; it counts a look-up. [`Error::Stale`](crate::Error::Stale) when it is gone or was never one.
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry>;
-    /// The directory that a directory lies in; it counts a look-up. Who found one by its handle finds the way up so. The
+    /// The directory that a directory lies in; it counts a look-up. A caller that found one by its handle finds the way up so. The
     /// root lies in itself; [`Error::Stale`](crate::Error::Stale) for one that has left the export.
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry>;
     /// A node by its number, though it may have been forgotten; it counts a look-up. [`Error::Stale`] when the file is gone, or
-    /// nobody remembers which it was: that may be at any time. Never another node than the one that had the number.
+    /// it is not known any more which it was: that may be at any time. Never another node than the one that had the number.
     fn again(&self, _cx: &Ctx, _node: NodeId) -> Answer<Entry> {
         Answer::err(Error::Stale)
     }

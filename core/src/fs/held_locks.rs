@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_cut_out() {
+    fn released_ranges_are_cut_out() {
         let mut locks = HeldLocks::default();
         locks.add(granted(1, 5, 10, 99));
         locks.add(granted(2, 6, 0, u64::MAX));

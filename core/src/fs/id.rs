@@ -37,6 +37,6 @@ impl Cookie {
     pub const START: Self = Self(0);
 }
 
-/// Who holds a lock, in the words of the client's kernel. Unique within a session only.
+/// The owner of a lock, as the client's kernel names it. Unique within a session only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockOwner(pub u64);

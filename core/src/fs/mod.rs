@@ -33,4 +33,4 @@ pub use open::{
     Renamed, SyncWhat, Write, Written,
 };
 pub use read_whole::read_whole;
-pub use squash::{NO_ID, Squash, Whom};
+pub use squash::{NO_ID, Squash, SquashMode};

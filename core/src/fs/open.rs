@@ -128,7 +128,7 @@ pub struct ReadDone {
     /// Bytes that were placed at the start of the sink.
     pub count: usize,
     /// True when the file ended there; a short read that does not say so is not the end. A read that was filled to the last
-    /// byte may say false although nothing follows: who must know (RFC 1813 §3.3.6) compares with the size.
+    /// byte may say false although nothing follows: a caller that must know (RFC 1813 §3.3.6) compares with the size.
     pub eof: bool,
 }
 
@@ -144,7 +144,7 @@ pub struct Write {
     /// Write where it is aimed even through an opening that appends: a page that was changed in a mapping and is written
     /// back by the client's kernel, through whatever opening is at hand.
     pub in_place: bool,
-    /// The source may be kept after the answer: nobody changes its memory as long as anybody holds it. So a back end that
+    /// The source may be kept after the answer: its memory is not changed while it is held. So a back end that
     /// answers before the data have gone where they belong needs no copy of them.
     pub retainable: bool,
     /// Only if the file is the caller's own, as its attributes say right before the write: otherwise nothing is written, and the answer is

@@ -2,30 +2,30 @@
 
 use crate::Identity;
 
-/// Who is not taken for whom they say they are.
+/// Which callers become the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Whom {
-    /// Everybody is believed, root too.
-    Nobody,
-    /// A client's root is not root here: user 0 and group 0 become the anonymous ones, others stay who they are.
+pub enum SquashMode {
+    /// No caller.
+    None,
+    /// A client's root is not root here: user 0 and group 0 become the anonymous ones, others stay.
     #[default]
     Root,
     /// All are anonymous.
     All,
 }
 
-/// How callers are squashed, and into whom.
+/// Which callers are squashed, and into which user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Squash {
-    /// Who.
-    pub whom: Whom,
+    /// Which callers.
+    pub mode: SquashMode,
     /// The anonymous user.
     pub anonymous_uid: u32,
     /// The anonymous group.
     pub anonymous_gid: u32,
 }
 
-/// Stands for no user and no group. Whoever says that it is theirs says nothing: to the kernel it would mean to leave an
+/// Stands for no user and no group. A caller that claims it claims nothing: to the kernel it would mean to leave an
 /// id as it is (setresuid(2)), which is ours.
 pub const NO_ID: u32 = u32::MAX;
 
@@ -33,17 +33,17 @@ pub const NO_ID: u32 = u32::MAX;
 const NOBODY: u32 = 65_534;
 
 impl Default for Squash {
-    /// Root becomes nobody.
+    /// Root becomes the user `nobody`.
     fn default() -> Self {
-        Self { whom: Whom::default(), anonymous_uid: NOBODY, anonymous_gid: NOBODY }
+        Self { mode: SquashMode::default(), anonymous_uid: NOBODY, anonymous_gid: NOBODY }
     }
 }
 
 impl Squash {
-    /// Everybody is believed.
-    pub const NONE: Squash = Squash { whom: Whom::Nobody, anonymous_uid: NOBODY, anonymous_gid: NOBODY };
+    /// No caller is squashed.
+    pub const NONE: Squash = Squash { mode: SquashMode::None, anonymous_uid: NOBODY, anonymous_gid: NOBODY };
 
-    /// Whom somebody is taken for. Allocates only if one of the groups becomes another.
+    /// The identity that a caller gets. Allocates only if one of the groups becomes another.
     #[must_use]
     pub fn identity(&self, named: Identity) -> Identity {
         if self.takes_all() {
@@ -62,7 +62,7 @@ impl Squash {
     #[inline]
     #[must_use]
     pub fn takes_all(&self) -> bool {
-        self.whom == Whom::All
+        self.mode == SquashMode::All
     }
 
     /// What becomes of a user.
@@ -80,11 +80,11 @@ impl Squash {
     }
 
     fn applies_to(&self, id: u32) -> bool {
-        match self.whom {
+        match self.mode {
             _ if id == NO_ID => true,
-            Whom::Nobody => false,
-            Whom::Root => id == 0,
-            Whom::All => true,
+            SquashMode::None => false,
+            SquashMode::Root => id == 0,
+            SquashMode::All => true,
         }
     }
 }
@@ -100,12 +100,12 @@ mod tests {
             gid,
             groups: (!groups.is_empty()).then(|| groups.into()),
         };
-        let of = |whom| Squash { whom, anonymous_uid: 99, anonymous_gid: 98 };
+        let of = |mode| Squash { mode, anonymous_uid: 99, anonymous_gid: 98 };
         let (root, user) = (named(0, 0, &[0, 5]), named(1000, 0, &[0, 7]));
-        assert_eq!(of(Whom::Nobody).identity(root.clone()), root);
-        assert_eq!(of(Whom::Root).identity(root.clone()), named(99, 98, &[98, 5]));
-        assert_eq!(of(Whom::Root).identity(user.clone()), named(1000, 98, &[98, 7]));
-        assert_eq!(of(Whom::All).identity(user), named(99, 98, &[]));
+        assert_eq!(of(SquashMode::None).identity(root.clone()), root);
+        assert_eq!(of(SquashMode::Root).identity(root.clone()), named(99, 98, &[98, 5]));
+        assert_eq!(of(SquashMode::Root).identity(user.clone()), named(1000, 98, &[98, 7]));
+        assert_eq!(of(SquashMode::All).identity(user), named(99, 98, &[]));
         assert_eq!(Squash::NONE.identity(named(NO_ID, NO_ID, &[NO_ID])), named(65_534, 65_534, &[65_534]));
     }
 }

@@ -29,7 +29,7 @@ mod server;
 mod service;
 mod unchecked_creates;
 
-pub use access::{AllowList, Groups, Identities, NO_ID, Network, NetworkError, Squash, Whom};
+pub use access::{AllowList, Groups, Identities, NO_ID, Network, NetworkError, Squash, SquashMode};
 pub use export::Durability;
 pub use handle::{ExportCollision, ExportId, Signer};
 pub use idle_closer::IdleCloser;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tombolo_core::SessionId;
-use tombolo_core::fs::{Client, Export, PermissionCheck, Whom};
+use tombolo_core::fs::{Client, Export, PermissionCheck, SquashMode};
 use tombolo_host_links::server::{IdentityPolicy, Peer, Refusal, Service, Session};
 use tombolo_host_runtime::signing_keys::Keys;
 
@@ -90,7 +90,7 @@ impl Service for VrpcServer {
         let session = SessionId(self.session_ids.fetch_add(1, Ordering::Relaxed));
         let identity_policy = IdentityPolicy::of(peer);
         // Whoever is not believed in whose name it asks is not believed to have checked what they may do either.
-        let is_believed = identity_policy.allows_any() && options.squash.whom == Whom::Nobody;
+        let is_believed = identity_policy.allows_any() && options.squash.mode == SquashMode::None;
         let checks = if is_believed { options.checks } else { PermissionCheck::BackEnd };
         let client = Client { session, label: peer.label.to_string(), checks };
         let file_system = export.attach(&client).map_err(|error| {

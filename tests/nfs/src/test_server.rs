@@ -8,7 +8,7 @@ use tombolo_core::SessionId;
 use tombolo_core::fs::Export;
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Groups, Identities, NfsServer, NfsService, Options, ServeError,
-    Signer, Squash, Whom,
+    Signer, Squash, SquashMode,
 };
 use tombolo_host_rpc::server::{Counts, Listeners, Options as RpcOptions};
 use tombolo_host_runtime::signing_keys::Keys;
@@ -43,7 +43,7 @@ pub struct TestServer {
 
 /// No squashing.
 pub fn no_squash() -> Squash {
-    Squash { whom: Whom::Nobody, ..Squash::default() }
+    Squash { mode: SquashMode::None, ..Squash::default() }
 }
 
 impl Plan {

@@ -91,7 +91,7 @@ fn nodes_survive_renames_and_other_names_under_their_feet() {
     assert!(dir.path().join("z/b/new").exists());
 }
 
-/// As an open directory does to a process: it stays what it was to those who hold it, and nobody else finds it.
+/// As an open directory does to a process: it stays what it was for sessions that hold it, and no other finds it.
 #[test]
 fn a_directory_that_leaves_the_export_stays_with_its_holders_only() {
     let dir = tempfile::tempdir().unwrap();
@@ -200,7 +200,7 @@ fn a_handle_is_good_after_a_restart_and_not_for_what_left_the_export() {
     assert!(matches!(resolve(&forged), Err(Error::Stale)));
 }
 
-/// A handle leads to a file on a mount inside the export, also in a server that nobody asked about that mount before.
+/// A handle leads to a file on a mount inside the export, also in a server that has not met that mount before.
 #[test]
 fn a_handle_of_a_file_on_a_mount_inside_is_good_after_a_restart() {
     let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

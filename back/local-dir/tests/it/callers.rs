@@ -1,4 +1,4 @@
-//! Who owns what is made, and who checks, thread by thread.
+//! The owner of what is made, and the party that checks, thread by thread.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -16,7 +16,7 @@ fn served(check: PermissionCheck) -> (tempfile::TempDir, World) {
 }
 
 #[test]
-fn what_the_caller_has_checked_is_not_checked_again_and_belongs_to_the_caller() {
+fn with_caller_checks_nothing_is_checked_and_the_caller_owns_new_files() {
     let (dir, world) = served(PermissionCheck::Caller);
     let user = world.user(1000, 100, &[7]);
     // The directory is root's and closed to others; the caller's kernel has its reasons.
@@ -91,9 +91,9 @@ fn every_way_of_a_foreign_change_drops_set_user_id() {
     }
 }
 
-/// A guest whose kernel checks, and a client that nobody trusts, at the same export.
+/// A guest whose kernel checks, and an untrusted client, at the same export.
 #[test]
-fn each_session_has_its_own_answer_to_who_checks() {
+fn each_session_has_its_own_permission_check() {
     let (dir, trusted) = served(PermissionCheck::Caller);
     let stranger = World::attach(trusted.export.clone(), PermissionCheck::BackEnd);
     assert_eq!(trusted.fs.profile().permission_check, PermissionCheck::Caller);
@@ -108,7 +108,7 @@ fn each_session_has_its_own_answer_to_who_checks() {
     assert!(matches!(open(&stranger), Err(Error::AccessDenied)));
 }
 
-/// Credentials and umask belong to the thread that serves the request, and to nobody else.
+/// Credentials and umask belong to the thread that serves the request only.
 #[test]
 fn users_served_at_once_do_not_mix() {
     let (dir, world) = served(PermissionCheck::Caller);
@@ -126,7 +126,7 @@ fn users_served_at_once_do_not_mix() {
                     assert_eq!((attr.uid, attr.gid), (1000 + user, 2000 + user));
                     assert_eq!(attr.mode, Mode::new(0o666).without(umask));
                     world.fs.release(&world.cx, File { node: made.entry.node, open: made.open });
-                    // The thread itself is who it was.
+                    // The thread itself is unchanged.
                     let own = dir.path().join(format!("own-{user}-{n}"));
                     fs::write(&own, b"").unwrap();
                     assert_eq!(fs::metadata(&own).unwrap().uid(), 0);

@@ -45,7 +45,7 @@ fn a_root_that_disappears_gives_not_found_and_what_is_open_stays() {
 
 /// On a disk, not in memory: there O_DIRECT takes whole blocks.
 #[test]
-fn what_is_written_back_ends_inside_a_block_also_where_the_file_is_open_directly() {
+fn write_back_may_end_inside_a_block_of_a_file_open_directly() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let world = serve(dir.path(), Options::default());
     fs::write(dir.path().join("file"), [b'.'; 10_000]).unwrap();
@@ -150,7 +150,7 @@ fn a_session_gets_no_more_than_its_share_and_all_of_it_back() {
 }
 
 #[test]
-fn what_is_refused_for_want_of_room_is_not_made_and_not_cut() {
+fn requests_refused_at_a_limit_neither_create_nor_truncate() {
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits { nodes: 2, opens: 1, ..Limits::default() };
     let world = serve(dir.path(), Options { limits, ..Options::default() });

@@ -1,4 +1,4 @@
-//! What waits, and for whom: locks held by the host, cold data, slow work.
+//! What operations wait for: locks held by the host, cold data, slow work.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -95,7 +95,7 @@ fn many_wait_for_the_host_s_lock_without_a_thread_each() {
     // Other tests of this process start threads too; one per waiter would be a hundred.
     assert!(threads() < before + 60, "{} threads", threads() - before);
 
-    // Somebody else's work goes on meanwhile, and who gives up is told so.
+    // Other work goes on meanwhile, and an interrupted wait says so.
     world.fs.fsync(&world.cx, open, SyncWhat::All).wait().unwrap();
     let impatient = Ctx { interrupt: Interrupt::new(), ..world.cx.clone() };
     let answer = ask(&impatient, 999);
@@ -110,7 +110,7 @@ fn many_wait_for_the_host_s_lock_without_a_thread_each() {
 }
 
 #[test]
-fn what_is_in_memory_is_answered_at_once_and_what_is_not_later() {
+fn cached_data_are_read_at_once_and_cold_data_later() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), vec![7; 8 << 20]).unwrap();
     let world = serve(dir.path(), Options::default());

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::SessionId;
 use tombolo_front_nfs_server::{
-    AllowList, Durability, ExportOptions, Identities, NfsService, Options as NfsOptions, Signer, Squash, Whom,
+    AllowList, Durability, ExportOptions, Identities, NfsService, Options as NfsOptions, Signer, Squash,
+    SquashMode,
 };
 use tombolo_host_links::connect::{ConnectOptions, connect};
 use tombolo_host_links::control_socket::Watcher;
@@ -94,7 +95,7 @@ pub fn service(shared: &std::path::Path) -> Result<Arc<dyn Service>> {
         name: EXPORT.to_owned(),
         export: Arc::new(export),
         session: SessionId(1 << 32),
-        squash: Squash { whom: Whom::Nobody, ..Squash::default() },
+        squash: Squash { mode: SquashMode::None, ..Squash::default() },
         allow: AllowList::default(),
         durability: Durability::Relaxed,
     };

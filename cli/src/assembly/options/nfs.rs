@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use serde::Deserialize;
-use tombolo_front_nfs_server::{Network, Whom};
+use tombolo_front_nfs_server::{Network, SquashMode};
 
 use super::address::ListenAddress;
 use super::export::{ExportName, named_exports};
@@ -39,21 +39,21 @@ pub enum SquashArg {
     All,
 }
 
-impl From<SquashArg> for Whom {
+impl From<SquashArg> for SquashMode {
     fn from(arg: SquashArg) -> Self {
         match arg {
-            SquashArg::None => Self::Nobody,
+            SquashArg::None => Self::None,
             SquashArg::Root => Self::Root,
             SquashArg::All => Self::All,
         }
     }
 }
 
-pub fn squash_word(whom: Whom) -> &'static str {
-    match whom {
-        Whom::Nobody => "none",
-        Whom::Root => "root",
-        Whom::All => "all",
+pub fn squash_word(mode: SquashMode) -> &'static str {
+    match mode {
+        SquashMode::None => "none",
+        SquashMode::Root => "root",
+        SquashMode::All => "all",
     }
 }
 

@@ -48,7 +48,7 @@ impl FromStr for ShmFileArg {
             match (setting.name, setting.value) {
                 ("size", Some(_)) => arg.size_bytes = Some(size_bytes(&setting)?),
                 ("export", Some(_)) => arg.exports.push(setting.parsed()?),
-                ("squash", Some(_)) => arg.squash.whom = setting.one_of::<SquashArg>()?.into(),
+                ("squash", Some(_)) => arg.squash.mode = setting.one_of::<SquashArg>()?.into(),
                 ("anonuid", Some(_)) => arg.squash.anonymous_uid = anonymous(&setting)?,
                 ("anongid", Some(_)) => arg.squash.anonymous_gid = anonymous(&setting)?,
                 _ => {
@@ -95,7 +95,7 @@ impl FromStr for ShmArg {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_core::fs::Whom;
+    use tombolo_core::fs::SquashMode;
 
     use super::*;
 
@@ -124,7 +124,7 @@ mod tests {
         }
         let squash = |text: &str| text.parse::<ShmFileArg>().map(|arg| arg.squash);
         assert_eq!(squash("x"), Ok(Squash::NONE));
-        let all = Squash { whom: Whom::All, anonymous_uid: 1000, anonymous_gid: 65_534 };
+        let all = Squash { mode: SquashMode::All, anonymous_uid: 1000, anonymous_gid: 65_534 };
         assert_eq!(squash("x,squash=all,anonuid=1000"), Ok(all));
         for bad in ["x,squash=", "x,squash=some", "x,anonuid=-1", "x,anongid=4294967295"] {
             assert!(squash(bad).is_err(), "{bad:?}");

@@ -43,7 +43,7 @@ impl NfsPlan {
         }
         let default = Squash::default();
         let squash = Squash {
-            whom: options.squash.unwrap_or_default().into(),
+            mode: options.squash.unwrap_or_default().into(),
             anonymous_uid: options.anonuid.unwrap_or(default.anonymous_uid),
             anonymous_gid: options.anongid.unwrap_or(default.anonymous_gid),
         };

@@ -145,7 +145,7 @@ impl Serving {
         for place in self.nfs.ports() {
             for export in place.exports.iter().filter_map(|&index| plan.exports.get(index)) {
                 let (address, export) = (place.address, export.name.to_string());
-                let squash = squash_word(plan.front_ends.nfs.squash.whom);
+                let squash = squash_word(plan.front_ends.nfs.squash.mode);
                 writeln!(out, "ready nfs {address} export={export} squash={squash}{}", reach(address.ip()))?;
                 NfsHint { address, export: &export, host: &host }.write(&mut out)?;
             }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{PathBuf, absolute};
 use std::sync::Arc;
 
-use tombolo_core::fs::{Squash, Whom};
+use tombolo_core::fs::{Squash, SquashMode};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::listen::{Guest, LinkListener, ListenOptions};
 use tombolo_host_links::policy::Policy;
@@ -211,9 +211,9 @@ fn server(
     }
     let server = Server::new(Arc::new(service));
     // NFS has its own squash, which would be a way around this one.
-    let server = match squash.whom {
-        Whom::Nobody => server.speaking(Protocol::OncRpc, Arc::new(rpc)),
-        Whom::Root | Whom::All => server,
+    let server = match squash.mode {
+        SquashMode::None => server.speaking(Protocol::OncRpc, Arc::new(rpc)),
+        SquashMode::Root | SquashMode::All => server,
     };
     Ok((Arc::new(server), names))
 }

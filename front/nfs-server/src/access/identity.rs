@@ -112,7 +112,7 @@ impl Identities {
 mod tests {
     use super::*;
     use tombolo_core::Answer;
-    use tombolo_core::fs::Whom;
+    use tombolo_core::fs::SquashMode;
     use tombolo_wire_rpc::Gids;
 
     fn sys(uid: u32, gid: u32, groups: &[u32]) -> Credential<'static> {
@@ -120,8 +120,8 @@ mod tests {
         Credential::Sys(AuthSys { stamp: 1, machine: b"host", uid, gid, gids })
     }
 
-    fn identity(identities: &Arc<Identities>, whom: Whom, credential: Credential<'static>) -> Identity {
-        let squash = Squash { whom, anonymous_uid: 99, anonymous_gid: 98 };
+    fn identity(identities: &Arc<Identities>, mode: SquashMode, credential: Credential<'static>) -> Identity {
+        let squash = Squash { mode, anonymous_uid: 99, anonymous_gid: 98 };
         let identities = identities.clone();
         let origin = Origin::Network(([127, 0, 0, 1], 1).into());
         Answer::later(async move { identities.identity(squash, &credential, &origin).await })
@@ -136,17 +136,17 @@ mod tests {
     #[test]
     fn squashing_applies_to_root_or_all() {
         let identities = Arc::new(Identities::new(None));
-        let as_seen = |whom, credential| shown(&identity(&identities, whom, credential));
+        let as_seen = |mode, credential| shown(&identity(&identities, mode, credential));
         let (root, user) = (sys(0, 0, &[0, 5]), sys(1000, 100, &[0, 7]));
-        assert_eq!(as_seen(Whom::Nobody, root), (0, 0, vec![0, 5]));
-        assert_eq!(as_seen(Whom::Nobody, user), (1000, 100, vec![0, 7]));
-        assert_eq!(as_seen(Whom::Root, root), (99, 98, vec![98, 5]));
-        assert_eq!(as_seen(Whom::Root, user), (1000, 100, vec![98, 7]));
-        assert_eq!(as_seen(Whom::Root, sys(1000, 0, &[])), (1000, 98, vec![]));
-        assert_eq!(as_seen(Whom::All, root), (99, 98, vec![]));
-        assert_eq!(as_seen(Whom::All, user), (99, 98, vec![]));
-        for whom in [Whom::Nobody, Whom::Root, Whom::All] {
-            assert_eq!(as_seen(whom, Credential::None), (99, 98, vec![]), "AUTH_NONE, {whom:?}");
+        assert_eq!(as_seen(SquashMode::None, root), (0, 0, vec![0, 5]));
+        assert_eq!(as_seen(SquashMode::None, user), (1000, 100, vec![0, 7]));
+        assert_eq!(as_seen(SquashMode::Root, root), (99, 98, vec![98, 5]));
+        assert_eq!(as_seen(SquashMode::Root, user), (1000, 100, vec![98, 7]));
+        assert_eq!(as_seen(SquashMode::Root, sys(1000, 0, &[])), (1000, 98, vec![]));
+        assert_eq!(as_seen(SquashMode::All, root), (99, 98, vec![]));
+        assert_eq!(as_seen(SquashMode::All, user), (99, 98, vec![]));
+        for mode in [SquashMode::None, SquashMode::Root, SquashMode::All] {
+            assert_eq!(as_seen(mode, Credential::None), (99, 98, vec![]), "AUTH_NONE, {mode:?}");
         }
     }
 
@@ -156,8 +156,8 @@ mod tests {
         let identities = Identities::new(None);
         let identity_policy =
             |uid, gid, groups: &[u32]| IdentityPolicy::Own { uid, gid, groups: groups.into() };
-        let seen = |whom, credential: Credential<'static>, identity_policy: &IdentityPolicy| {
-            let squash = Squash { whom, anonymous_uid: 99, anonymous_gid: 98 };
+        let seen = |mode, credential: Credential<'static>, identity_policy: &IdentityPolicy| {
+            let squash = Squash { mode, anonymous_uid: 99, anonymous_gid: 98 };
             identities
                 .under_policy(squash, &credential, identity_policy)
                 .map(|identity| shown(&identity))
@@ -165,28 +165,28 @@ mod tests {
         };
         let joe = identity_policy(1000, 100, &[7]);
         let itself = Some((1000, 100, vec![7]));
-        for whom in [Whom::Nobody, Whom::Root] {
-            assert_eq!(seen(whom, sys(0, 0, &[0]), &joe), itself, "root is the process itself");
-            assert_eq!(seen(whom, Credential::None, &joe), itself, "and so is nobody in particular");
-            assert_eq!(seen(whom, sys(1000, 7, &[100]), &joe), Some((1000, 7, vec![100])));
+        for mode in [SquashMode::None, SquashMode::Root] {
+            assert_eq!(seen(mode, sys(0, 0, &[0]), &joe), itself, "root is the process itself");
+            assert_eq!(seen(mode, Credential::None, &joe), itself, "and so is nobody in particular");
+            assert_eq!(seen(mode, sys(1000, 7, &[100]), &joe), Some((1000, 7, vec![100])));
             for other in [sys(1001, 100, &[]), sys(1000, 0, &[]), sys(1000, 100, &[7, 4])] {
-                assert_eq!(seen(whom, other, &joe), None, "{whom:?}");
+                assert_eq!(seen(mode, other, &joe), None, "{mode:?}");
             }
         }
-        assert_eq!(seen(Whom::All, sys(1001, 5, &[4]), &joe), Some((99, 98, vec![])), "all are alike");
+        assert_eq!(seen(SquashMode::All, sys(1001, 5, &[4]), &joe), Some((99, 98, vec![])), "all are alike");
         let in_roots_group = identity_policy(1000, 0, &[0]);
-        assert_eq!(seen(Whom::Root, sys(0, 0, &[]), &in_roots_group), Some((1000, 98, vec![98])));
+        assert_eq!(seen(SquashMode::Root, sys(0, 0, &[]), &in_roots_group), Some((1000, 98, vec![98])));
     }
 
     #[test]
     fn a_group_list_is_stored_once() {
         let identities = Arc::new(Identities::new(None));
         let all: Vec<u32> = (1..=16).collect();
-        let first = identity(&identities, Whom::Root, sys(1000, 100, &all)).groups.expect("groups");
-        let second = identity(&identities, Whom::Root, sys(1001, 101, &all)).groups.expect("groups");
+        let first = identity(&identities, SquashMode::Root, sys(1000, 100, &all)).groups.expect("groups");
+        let second = identity(&identities, SquashMode::Root, sys(1001, 101, &all)).groups.expect("groups");
         assert!(Arc::ptr_eq(&first, &second));
         for n in 0..10 * LISTS_MAX as u32 {
-            identity(&identities, Whom::Root, sys(1000, 100, &[n + 1]));
+            identity(&identities, SquashMode::Root, sys(1000, 100, &[n + 1]));
         }
         assert!(identities.lists.len() <= LISTS_MAX + LISTS_MAX / 2, "{}", identities.lists.len());
     }
@@ -194,12 +194,12 @@ mod tests {
     #[test]
     fn looked_up_groups_override_the_credential() {
         let identities = Arc::new(Identities::new(Some(Groups::new())));
-        let root = identity(&identities, Whom::Nobody, sys(0, 0, &[777]));
+        let root = identity(&identities, SquashMode::None, sys(0, 0, &[777]));
         assert!(root.in_group(0) && !root.in_group(777));
-        let stranger = identity(&identities, Whom::Nobody, sys(3_999_999_999, 100, &[777]));
+        let stranger = identity(&identities, SquashMode::None, sys(3_999_999_999, 100, &[777]));
         assert_eq!(shown(&stranger), (3_999_999_999, 100, vec![]));
         // The anonymous user's groups, not root's.
-        let squashed = identity(&identities, Whom::Root, sys(0, 0, &[777]));
+        let squashed = identity(&identities, SquashMode::Root, sys(0, 0, &[777]));
         assert_eq!((squashed.uid, squashed.gid, squashed.in_group(0)), (99, 98, false));
     }
 }

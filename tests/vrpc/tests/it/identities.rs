@@ -9,7 +9,8 @@ use std::sync::Arc;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_vrpc_client::{Socket, VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{
-    Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, Squash, Whom,
+    Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, Squash,
+    SquashMode,
 };
 use tombolo_core::{Ctx, Error, Identity, SessionId};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
@@ -144,18 +145,20 @@ fn whom_a_rule_believes_acts_as_it_says() {
 #[test]
 fn root_of_the_other_side_is_root_here_only_where_it_may_be() {
     let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");
-    let of = |whom| Squash { whom, anonymous_uid: OTHER, anonymous_gid: OTHER };
+    let of = |mode| Squash { mode, anonymous_uid: OTHER, anonymous_gid: OTHER };
     for checks in [PermissionCheck::BackEnd, PermissionCheck::Caller] {
-        let place = TestServer::new(&rules, Options { checks, squash: of(Whom::Root), ..Options::default() });
+        let place =
+            TestServer::new(&rules, Options { checks, squash: of(SquashMode::Root), ..Options::default() });
         let fs = place.session();
         for root in [named(0, 0, &[]), named(0, GROUP, &[0, SECOND])] {
             let opened = may_open(&*fs, &root, "roots");
             assert!(matches!(opened, Err(Error::AccessDenied)), "{checks:?}: {opened:?}");
-            may_open(&*fs, &root, "others").expect("whom root has become");
+            may_open(&*fs, &root, "others").expect("the user that root has become");
         }
         may_open(&*fs, &named(USER, 0, &[0]), "users").expect("others stay who they are");
 
-        let place = TestServer::new(&rules, Options { checks, squash: of(Whom::All), ..Options::default() });
+        let place =
+            TestServer::new(&rules, Options { checks, squash: of(SquashMode::All), ..Options::default() });
         let fs = place.session();
         may_open(&*fs, &named(USER, USER, &[]), "others").expect("all are the same");
         let opened = may_open(&*fs, &named(USER, USER, &[]), "users");

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
-use tombolo_front_nfs_server::{Groups, Squash, Whom};
+use tombolo_front_nfs_server::{Groups, Squash, SquashMode};
 use tombolo_nfs_tests::client::{Caller, Expect, Nfs, mode};
 use tombolo_nfs_tests::fixture::{Fixture, on_each};
 use tombolo_nfs_tests::test_server::Plan;
@@ -151,8 +151,8 @@ fn root_squash_maps_root_alone() {
 
 #[test]
 fn the_invalid_user_id_is_the_anonymous_user() {
-    for whom in [Whom::Nobody, Whom::Root] {
-        let (fixture, [root, ..]) = squashed(Squash { whom, ..Squash::default() });
+    for mode in [SquashMode::None, SquashMode::Root] {
+        let (fixture, [root, ..]) = squashed(Squash { mode, ..Squash::default() });
         let none = Caller::with_groups(u32::MAX, u32::MAX, &[u32::MAX]);
         let nfs = fixture.nfs.as_caller(none);
         assert_eq!(may(&nfs, &root), (false, false));
@@ -180,7 +180,7 @@ fn a_squashed_root_is_not_in_roots_group_either() {
 
 #[test]
 fn all_squashed_are_one_user() {
-    let squash = Squash { whom: Whom::All, anonymous_uid: 4000, anonymous_gid: 4001 };
+    let squash = Squash { mode: SquashMode::All, anonymous_uid: 4000, anonymous_gid: 4001 };
     let (fixture, [root, user, anonymous]) = squashed(squash);
     for caller in [Caller::ROOT, Caller::user(1000), Caller::with_groups(0, 0, &[0, 1000]), Caller::Nobody] {
         let nfs = fixture.nfs.as_caller(caller.clone());
