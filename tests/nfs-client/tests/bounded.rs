@@ -251,10 +251,7 @@ fn a_stalled_server_blocks_writers_and_bounds_their_data() {
     let _turn = turn();
     let (world, server, _honest) = stage(Options { dirty_bytes_max: 8 << 20, ..soft() });
     let file = world.file("file");
-    server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Write) {
-        true => ScriptedReply::Silence,
-        false => ScriptedReply::Forward,
-    });
+    server.on(Procedure::Write, |_| ScriptedReply::Silence);
     grows_by_at_most(48 * MIB, || {
         let mut writes = Vec::new();
         // 256 MiB of writes are asked for. Those that have no room wait, or fail, but are not kept.

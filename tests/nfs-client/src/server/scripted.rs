@@ -124,6 +124,15 @@ impl Scripted {
         *lock(&self.shared.script) = Script::new(script);
     }
 
+    /// The same, for calls of a procedure of NFS. To others it says the truth.
+    pub fn on(
+        &self,
+        procedure: Procedure,
+        mut script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static,
+    ) {
+        self.now(move |asked| if asked.is(procedure) { script(asked) } else { ScriptedReply::Forward });
+    }
+
     /// From the next call on, it says the truth.
     pub fn be_honest(&self) {
         self.now(|_| ScriptedReply::Forward);

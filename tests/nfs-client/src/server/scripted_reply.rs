@@ -12,10 +12,6 @@ pub enum ScriptedReply {
     Forward,
     /// The same, but for a change of the results (what follows the header of a reply).
     Edited(Edit),
-    /// The truth in fragments of so many bytes.
-    InFragments(usize),
-    /// The first bytes of the truth with its mark, so many, and then a reset.
-    CutAt(usize),
     /// It says that all went well, and these are the results.
     Results(Vec<u8>),
     /// It answers with this message, in one record, or one datagram.
@@ -64,8 +60,6 @@ impl fmt::Debug for ScriptedReply {
         f.write_str(match self {
             Self::Forward => "Forward",
             Self::Edited(_) => "Edited",
-            Self::InFragments(_) => "InFragments",
-            Self::CutAt(_) => "CutAt",
             Self::Results(_) => "Results",
             Self::Record(_) => "Record",
             Self::Bytes(_) => "Bytes",

@@ -27,12 +27,6 @@ pub(super) fn record(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A record in fragments of `size` bytes.
-fn in_fragments(message: &[u8], size: usize) -> Vec<u8> {
-    let pieces = message.chunks(size).enumerate();
-    pieces.flat_map(|(index, piece)| fragment(piece, (index + 1) * size >= message.len())).collect()
-}
-
 /// Where answers go.
 pub(super) trait Mouth {
     /// A message.
@@ -53,12 +47,6 @@ pub(super) fn carry_out(
     match say {
         ScriptedReply::Forward => mouth.record(&behind.ask(asked.message())?),
         ScriptedReply::Edited(edit) => mouth.record(&behind.ask_and_edit(asked.message(), edit)?),
-        ScriptedReply::InFragments(size) => mouth.bytes(&in_fragments(&behind.ask(asked.message())?, size)),
-        ScriptedReply::CutAt(at) => {
-            let record = fragment(&behind.ask(asked.message())?, true);
-            mouth.bytes(record.get(..at).unwrap_or(&record))?;
-            mouth.close(true)
-        }
         ScriptedReply::Results(results) => mouth.record(&asked.reply(&results)),
         ScriptedReply::Record(message) => mouth.record(&message),
         ScriptedReply::Bytes(bytes) => mouth.bytes(&bytes),

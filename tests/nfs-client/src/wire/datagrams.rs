@@ -62,15 +62,6 @@ impl Network {
         }
     }
 
-    /// Says that a client has looked at its socket: it is told again if there is still something to be had.
-    pub fn looked_at_datagrams(&self, socket: SocketId) {
-        let mut state = self.state();
-        let has_some = state.datagrams.get(&socket).is_some_and(|own| !own.arrived.is_empty());
-        if has_some {
-            state.tell_datagrams(socket, READABLE);
-        }
-    }
-
     /// Closes a client's socket.
     pub fn close_datagrams(&self, socket: SocketId) {
         self.state().datagrams.remove(&socket);

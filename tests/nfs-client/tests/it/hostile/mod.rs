@@ -13,6 +13,6 @@ mod records;
 mod refusals;
 mod removing;
 mod restarts;
-mod stage;
+pub mod stage;
 mod types;
 mod writing;

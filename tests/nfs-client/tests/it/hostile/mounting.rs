@@ -9,12 +9,12 @@ use tombolo_host_rpc::client::Transport;
 use tombolo_nfs_client_tests::mount::{hard, server, soft};
 use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::{PATH, TestServer};
-use tombolo_wire_nfs3::mount::{self, Flavors, MntOk, MntReply};
-use tombolo_wire_nfs3::{FileHandle, Procedure};
-use tombolo_wire_rpc::{Accepted, AuthFlavor, AuthStat, Rejected, ReplyHeader};
+use tombolo_wire_nfs3::Procedure;
+use tombolo_wire_nfs3::mount::{self, MntReply};
+use tombolo_wire_rpc::{Accepted, AuthStat, Rejected, ReplyHeader};
 use tombolo_wire_xdr::Encoder;
 
-use crate::hostile::stage::in_time;
+use crate::hostile::stage::{in_time, told};
 
 /// The error of a mount, in one line with all that it comes from.
 fn refused(address: SocketAddr, path: &str, options: Options) -> String {
@@ -23,12 +23,7 @@ fn refused(address: SocketAddr, path: &str, options: Options) -> String {
         let Err(error) = NfsExport::mount(&server(address, Transport::Tcp), &path, options) else {
             panic!("mounted");
         };
-        let mut line = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            line.push_str(&format!(": {cause}"));
-            source = cause.source();
-        }
+        let line = told(&error);
         assert!(!line.contains('\n'), "more than one line: {line}");
         assert!(line.contains("127.0.0.1"), "does not name the host: {line}");
         line
@@ -103,46 +98,25 @@ fn an_rpc_rejection_names_its_reason() {
     }
 }
 
+/// Root handles of no bytes or too many, flavors without end, and a server that takes only Kerberos.
 #[test]
-fn an_empty_root_handle_is_refused() {
-    for (announced, bytes) in [(0_u32, 0), (65, 65), (u32::MAX, 0)] {
-        refused_by(move |asked| {
-            if !asked.is_mnt() {
-                return ScriptedReply::Forward;
-            }
-            let mut results = Vec::new();
-            Encoder::new(&mut results).u32(0).u32(announced).fixed(&vec![7; bytes]).u32(1).u32(1);
-            ScriptedReply::Results(results)
+fn invalid_results_of_mnt_are_refused() {
+    let results = |announced: u32, bytes: usize, flavors: &[u32]| {
+        let mut results = Vec::new();
+        let mut xdr = Encoder::new(&mut results);
+        xdr.u32(0).u32(announced).fixed(&vec![7; bytes]);
+        flavors.iter().for_each(|word| _ = xdr.u32(*word));
+        results
+    };
+    let handles =
+        [(0_u32, 0), (65, 65), (u32::MAX, 0)].map(|(announced, bytes)| results(announced, bytes, &[1, 1]));
+    let flavors = [17_u32, 1 << 20, u32::MAX].map(|count| results(32, 32, &[count, 1]));
+    for invalid in [&handles[..], &flavors, &[results(32, 32, &[1, 390_003])]].concat() {
+        refused_by(move |asked| match asked.is_mnt() {
+            true => ScriptedReply::Results(invalid.clone()),
+            false => ScriptedReply::Forward,
         });
     }
-}
-
-#[test]
-fn flavors_without_end_are_refused_or_cut() {
-    for count in [17_u32, 1 << 20, u32::MAX] {
-        refused_by(move |asked| {
-            if !asked.is_mnt() {
-                return ScriptedReply::Forward;
-            }
-            let mut results = Vec::new();
-            Encoder::new(&mut results).u32(0).opaque(&[7; 32]).u32(count).u32(1);
-            ScriptedReply::Results(results)
-        });
-    }
-}
-
-/// A server that takes only Kerberos.
-#[test]
-fn a_server_without_auth_sys_is_refused_with_that_reason() {
-    let line = refused_by(|asked| {
-        if !asked.is_mnt() {
-            return ScriptedReply::Forward;
-        }
-        let flavors = Flavors::new(&[AuthFlavor(390_003)]).expect("one flavor");
-        let handle = FileHandle::new(&[7; 32]).expect("a handle");
-        asked.results(&MntReply::Ok(MntOk { handle, flavors }))
-    });
-    assert!(!line.is_empty());
 }
 
 #[test]

@@ -57,42 +57,28 @@ fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<
     })
 }
 
-#[track_caller]
-fn is_refused(told: Result<(Vec<u8>, bool), String>) {
-    let error = told.expect_err("the reply was invalid");
-    assert!(error.contains("127.0.0.1") && error.to_lowercase().contains("read"), "{error}");
-}
-
+/// More than was asked for, data longer than their record, and counts that are not the data's. Also nothing in the middle of a file: it
+/// is no end (RFC 1813 §3.3.6), and a program that took it for one would lose what follows.
 #[test]
-fn more_than_was_asked_for_is_refused() {
-    is_refused(read_of(|_, count| {
-        let more = vec![b'x'; count as usize + 8];
-        read_results(count + 8, count + 8, false, &more)
-    }));
-    is_refused(read_of(|_, count| {
-        let much = vec![b'x'; count as usize + (1 << 20)];
-        read_results(much.len() as u32, much.len() as u32, true, &much)
-    }));
-}
-
-#[test]
-fn data_longer_than_its_record_is_refused() {
-    for announced in [17, 1 << 20, 0x7fff_ffff, u32::MAX] {
-        is_refused(read_of(move |_, _| read_results(announced, announced, true, &[b'x'; 12])));
+fn reads_of_other_than_what_was_asked_for_are_refused() {
+    type Results = Box<dyn Fn(u64, u32) -> Vec<u8> + Send>;
+    let mut cases: Vec<Results> = Vec::new();
+    for (more, eof) in [(8, false), (1 << 20, true)] {
+        cases.push(Box::new(move |_, count| {
+            read_results(count + more, count + more, eof, &vec![b'x'; (count + more) as usize])
+        }));
     }
-}
-
-#[test]
-fn a_count_that_is_not_the_datas_is_refused() {
-    is_refused(read_of(|_, _| read_results(16, 8, false, &[b'x'; 8])));
-    is_refused(read_of(|_, _| read_results(4, 8, false, &[b'x'; 8])));
-    is_refused(read_of(|_, _| read_results(u32::MAX, 8, true, &[b'x'; 8])));
-}
-
-/// In the middle of a file it is no end (RFC 1813 §3.3.6): a program that took it for one would lose what follows.
-#[test]
-fn an_empty_read_before_the_end_is_an_error() {
-    is_refused(read_of(|_, _| read_results(0, 0, false, &[])));
+    for announced in [17, 1 << 20, 0x7fff_ffff, u32::MAX] {
+        cases.push(Box::new(move |_, _| read_results(announced, announced, true, &[b'x'; 12])));
+    }
+    for (count, eof) in [(16, false), (4, false), (u32::MAX, true)] {
+        cases.push(Box::new(move |_, _| read_results(count, 8, eof, &[b'x'; 8])));
+    }
+    cases.push(Box::new(|_, _| read_results(0, 0, false, &[])));
+    for case in cases {
+        let error = read_of(case).expect_err("the reply was invalid");
+        assert!(error.contains("127.0.0.1") && error.to_lowercase().contains("read"), "{error}");
+    }
 }
 
 #[test]
@@ -143,10 +129,7 @@ fn a_late_reply_is_not_written_to_a_released_buffer() {
         let file = world.open(node, OpenFlags::READ).expect("open");
         // The answer comes after four seconds; the reader waits for half a second, and may leave once the server has been
         // silent for two.
-        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Read) {
-            true => ScriptedReply::Forward.after(Duration::from_secs(4)),
-            false => ScriptedReply::Forward,
-        });
+        stage.server.on(Procedure::Read, |_| ScriptedReply::Forward.after(Duration::from_secs(4)));
         let mut buffer = Buffer::new(4096);
         let read = world.fs.read(&world.cx, file, 0, buffer.sink(0..4096));
         std::thread::spawn(move || {

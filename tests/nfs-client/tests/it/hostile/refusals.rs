@@ -46,10 +46,7 @@ fn a_call_that_rpc_refuses_is_an_error_that_names_host_and_operation() {
         let procedure = operation.procedure;
         for (index, &refusal) in REFUSALS.iter().enumerate() {
             let arm = || {
-                stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(procedure) {
-                    true => refusal.say(asked),
-                    false => ScriptedReply::Forward,
-                });
+                stage.server.on(procedure, move |asked| refusal.say(asked));
             };
             let result = (operation.run)(&stage.world, &format!("refused-{index}"), &arm);
             assert_names(result, &format!("{procedure:?}"));
@@ -85,10 +82,9 @@ fn jukebox_is_retried_until_it_succeeds() {
 fn an_interrupt_ends_jukebox_retries() {
     in_time(|| {
         let stage = Stage::hard();
-        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {
-            true => asked.results(&GetattrReply::Failed(Status::Jukebox, ())),
-            false => ScriptedReply::Forward,
-        });
+        stage
+            .server
+            .on(Procedure::Getattr, |asked| asked.results(&GetattrReply::Failed(Status::Jukebox, ())));
         let (world, interrupt) = stage.world.interruptible();
         let raiser = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(500));
@@ -113,9 +109,8 @@ fn nfs_statuses_become_waist_errors() {
         (Status::DQuot, "disk quota exceeded"),
         (Status::RoFs, "read-only file system"),
     ] {
-        stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(Procedure::Setattr) {
-            true => asked.results(&tombolo_wire_nfs3::results::SetattrReply::Failed(status, WccData::NONE)),
-            false => ScriptedReply::Forward,
+        stage.server.on(Procedure::Setattr, move |asked| {
+            asked.results(&tombolo_wire_nfs3::results::SetattrReply::Failed(status, WccData::NONE))
         });
         let error = stage.world.chmod(node, 0o600).expect_err("refused");
         assert_eq!(error.to_string(), expected);

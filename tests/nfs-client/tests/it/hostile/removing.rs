@@ -43,10 +43,7 @@ fn data_of_a_removed_file_are_dropped_even_if_its_last_name_was_gone() {
         let stage = Stage::hard();
         let world = &stage.world;
         let file = world.file("file");
-        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Remove) {
-            true => done_and_forgotten(asked),
-            false => ScriptedReply::Forward,
-        });
+        stage.server.on(Procedure::Remove, done_and_forgotten);
         let mut lent = lend(world, file);
         world.unlink("file").expect("unlink");
         world.release(file);
@@ -62,10 +59,7 @@ fn a_completed_removal_is_not_reported_as_interrupted() {
         let stage = Stage::hard();
         let (world, interrupt) = stage.world.interruptible();
         let file = world.file("file");
-        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Commit) {
-            true => ScriptedReply::Silence,
-            false => ScriptedReply::Forward,
-        });
+        stage.server.on(Procedure::Commit, |_| ScriptedReply::Silence);
         let mut lent = lend(&world, file);
         // Only the removal is waited for, not the COMMIT that follows.
         world.release(file);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tombolo_back_nfs_client::Options;
 use tombolo_conformance::waist::World;
-use tombolo_core::{Error, Result};
+use tombolo_core::Result;
 use tombolo_nfs_client_tests::mount::{hard, mounted, soft, world};
 use tombolo_nfs_client_tests::server::{Scripted, ScriptedReply};
 use tombolo_nfs_tests::fixture::{local_dir, scratch};
@@ -55,9 +55,9 @@ pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -
 }
 
 /// The error and all that it comes from, in one line.
-pub fn told(error: &Error) -> String {
+pub fn told(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
-    let mut source = std::error::Error::source(error);
+    let mut source = error.source();
     while let Some(cause) = source {
         line.push_str(&format!(": {cause}"));
         source = cause.source();

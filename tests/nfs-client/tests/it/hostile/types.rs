@@ -26,9 +26,8 @@ fn a_file_that_becomes_something_else_is_not_that_file() {
         let world = &stage.world;
         let node = world.file_with("file", b"contents");
         for other in OTHERS {
-            stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {
-                true => ScriptedReply::patched(TYPE_AT, &other.number().to_be_bytes()),
-                false => ScriptedReply::Forward,
+            stage.server.on(Procedure::Getattr, move |_| {
+                ScriptedReply::patched(TYPE_AT, &other.number().to_be_bytes())
             });
             let attr = world.fs.getattr(&world.cx, node, None).wait();
             attr.expect_err("a node's type does not change");
@@ -44,9 +43,8 @@ fn a_directory_that_becomes_a_file_is_not_that_directory() {
     in_time(|| {
         let stage = Stage::soft();
         let world = &stage.world;
-        stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {
-            true => ScriptedReply::patched(TYPE_AT, &FileType3::Regular.number().to_be_bytes()),
-            false => ScriptedReply::Forward,
+        stage.server.on(Procedure::Getattr, |_| {
+            ScriptedReply::patched(TYPE_AT, &FileType3::Regular.number().to_be_bytes())
         });
         world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("a node's type does not change");
     });
@@ -58,10 +56,9 @@ fn an_unknown_file_type_is_an_error() {
         let stage = Stage::soft();
         let world = &stage.world;
         for number in [0_u32, 8, u32::MAX] {
-            stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {
-                true => ScriptedReply::patched(TYPE_AT, &number.to_be_bytes()),
-                false => ScriptedReply::Forward,
-            });
+            stage
+                .server
+                .on(Procedure::Getattr, move |_| ScriptedReply::patched(TYPE_AT, &number.to_be_bytes()));
             world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("no such type");
         }
     });

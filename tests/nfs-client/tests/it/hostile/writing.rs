@@ -148,9 +148,8 @@ fn a_write_behind_error_is_reported_at_the_next_sync_or_close() {
             let stage = Stage::soft();
             let world = &stage.world;
             let file = world.file("file");
-            stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Write) {
-                true => asked.results(&WriteReply::Failed(Status::NoSpc, WccData::NONE)),
-                false => ScriptedReply::Forward,
+            stage.server.on(Procedure::Write, |asked| {
+                asked.results(&WriteReply::Failed(Status::NoSpc, WccData::NONE))
             });
             let written = world.write(file, &Write::default(), CONTENTS);
             let ended = match sync_first {

@@ -20,6 +20,8 @@ use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::{hard, name, soft};
 use tombolo_nfs_tests::test_server::Plan;
 
+use crate::hostile::stage::told;
+
 fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
     let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd };
     (export.attach(&client).expect("a session"), Ctx::root(SessionId(1)))
@@ -99,12 +101,7 @@ fn hard_mounts_wait_for_the_link_and_soft_ones_fail() {
     server.cut();
     let (fs, cx) = attach(&*hasty);
     let failed = fs.getattr(&cx, NodeId::ROOT, None).wait().expect_err("there is no server");
-    let mut text = String::new();
-    let mut cause: Option<&dyn std::error::Error> = Some(&failed);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
+    let text = told(&failed);
     assert!(text.contains("no link: the server is down"), "{text}");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {

@@ -228,7 +228,7 @@ fn run<const STREAMS: bool>(scenario: &EngineRun<STREAMS>, telling: Telling) -> 
     let mut rng = Rng::new(scenario.seed ^ 1 << 63);
     let network = Network::new(rng.next_u64(), scenario.conditions, telling == Telling::Aloud);
     let _told = telling.at_end(&network);
-    let mut driver = Driver::new(&network, Same(Arc::new(Echo::default())), plan);
+    let mut driver = Driver::new(&network, Same(Arc::new(Echo)), plan);
     let wire = ClientWire::new(&network, 1, rng.fork());
     let (client, engine) =
         RpcClient::over(wire.clone(), target(manners.transport, PROGRAM, VERSION), options);

@@ -7,7 +7,6 @@ mod driver;
 mod echo;
 mod engine;
 mod model;
-mod network;
 mod nfs_host;
 mod second_machine;
 mod seeds;
