@@ -1,7 +1,8 @@
 //! Messages byte by byte, as RFC 1813 lays them out.
 
-use crate::common::encoded;
+use crate::common::{encoded, list};
 use tombolo_wire_nfs3::args::*;
+use tombolo_wire_nfs3::listing::{DirEntry3, DirEntryPlus3, ReaddirOk, ReaddirplusOk};
 use tombolo_wire_nfs3::results::*;
 use tombolo_wire_nfs3::*;
 use tombolo_wire_rpc::AuthFlavor;
@@ -286,6 +287,20 @@ fn replies_look_as_the_rfc_has_them() {
 }
 
 #[test]
+fn listings_look_as_the_rfc_has_them() {
+    let entry = DirEntry3 { fileid: (1 << 32) | 2, name: b"a.c", cookie: Cookie3((3 << 32) | 4) };
+    let (dir_attributes, verifier) = (None, CookieVerifier(*b"abcdefgh"));
+    let head = [0, 0, u32::from_be_bytes(*b"abcd"), u32::from_be_bytes(*b"efgh")];
+    let entry_words = [&[1, 1, 2][..], &NAME, &[3, 4]].concat();
+    let page = ReaddirOk { dir_attributes, verifier, entries: list(&[entry]), eof: true };
+    reply_is(&ReaddirReply::Ok(page), &[&head[..], &entry_words, &[0, 1]].concat());
+    let plus = DirEntryPlus3 { entry, attributes: Some(fattr()), handle: Some(handle()) };
+    let page = ReaddirplusOk { dir_attributes, verifier, entries: list(&[plus]), eof: false };
+    let plus_words = [&entry_words[..], &[1], &FATTR, &[1], &HANDLE].concat();
+    reply_is(&ReaddirplusReply::Ok(page), &[&head[..], &plus_words, &[0, 0]].concat());
+}
+
+#[test]
 fn replies_about_file_systems_look_as_the_rfc_has_them() {
     let fsstat = FsstatOk {
         attributes: None,
@@ -357,12 +372,11 @@ fn mount_looks_as_the_rfc_has_it() {
     reply_is(&mount::MntReply::Ok(root), &[&[0][..], &HANDLE, &[1, 1]].concat());
     reply_is(&mount::MntReply::Failed(mount::Status::NoEnt, ()), &[2]);
 
-    let groups: List<'_, mount::MountName<'_>> =
-        crate::common::list(&[mount::MountName::new(b"a.c").unwrap()]);
-    let exports: mount::ExportReply<'_> = crate::common::list(&[mount::ExportEntry { path, groups }]);
+    let groups: List<'_, mount::MountName<'_>> = list(&[mount::MountName::new(b"a.c").unwrap()]);
+    let exports: mount::ExportReply<'_> = list(&[mount::ExportEntry { path, groups }]);
     reply_is(&exports, &[&[1][..], &path_words, &[1], &NAME, &[0, 0]].concat());
     let client = mount::MountName::new(b"a.c").unwrap();
-    let mounts: mount::DumpReply<'_> = crate::common::list(&[mount::MountEntry { client, path }]);
+    let mounts: mount::DumpReply<'_> = list(&[mount::MountEntry { client, path }]);
     reply_is(&mounts, &[&[1][..], &NAME, &path_words, &[0]].concat());
 }
 
