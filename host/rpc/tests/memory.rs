@@ -1,10 +1,14 @@
-//! Calls allocate nothing to speak of, once as many were made before; and a client that has nothing to do takes no processor time.
+//! Calls allocate nothing to speak of, on either side, once as many were made before; idle connections take little memory, and an idle client
+//! no processor time.
+#![allow(clippy::print_stdout, reason = "it says what it measured")]
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use tombolo_allocations::{Counting, of_all_threads};
+use tombolo_allocations::{Counting, live_bytes, of_all_threads};
 use tombolo_host_rpc::client::{
     Call, DataLocation, InFlight, Options, ReceiveBuffer, RpcClient, Target, Transport,
 };
@@ -12,7 +16,8 @@ use tombolo_host_rpc::server::{
     self as rpc_server, Exchange, Listeners, Outcome, Peer, ReplyData, Server, Service,
 };
 use tombolo_mem::{Buffer, Source};
-use tombolo_wire_rpc::{CallHeader, Credential, ReplyHeader};
+use tombolo_sys::process;
+use tombolo_wire_rpc::{CallHeader, Credential, Mark, ReplyHeader, Xid};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
 #[global_allocator]
@@ -31,6 +36,8 @@ impl Service for Null {
         if wanted > 0 {
             exchange.data = exchange.buffers.take(wanted).map(|lease| ReplyData::new(lease, wanted));
         }
+        // What a service awaits is part of its future, whose memory is used again.
+        std::future::ready(()).await;
         (exchange, Outcome::Reply)
     }
 }
@@ -60,11 +67,9 @@ const ROWS: [Row; 6] = [
     row("four reads of 1 MiB", 4, 0, 1 << 20),
 ];
 
-fn server() -> Server {
-    let bound = Listeners { tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], udp: vec![] }
-        .bind()
-        .expect("bind");
-    let options = rpc_server::Options { threads: 1, ..rpc_server::Options::default() };
+fn server(options: rpc_server::Options) -> Server {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let bound = Listeners { tcp: vec![any], udp: vec![any] }.bind().expect("bind");
     Server::start(bound, options, &Arc::new(Null)).expect("the server starts")
 }
 
@@ -75,13 +80,13 @@ fn client(server: &Server) -> RpcClient {
     RpcClient::start(target, options).expect("the client starts")
 }
 
-/// Not both at once: each would be in the other's count.
+/// One at a time: each would be in the other's count.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn calls_allocate_nothing() {
     let _alone = ALONE.lock();
-    let server = server();
+    let server = server(rpc_server::Options { threads: 1, ..Default::default() });
     let client = client(&server);
     for row in &ROWS {
         let data = Source::from(vec![7; row.data_out]);
@@ -122,7 +127,7 @@ fn calls_allocate_nothing() {
 #[test]
 fn an_idle_client_takes_no_processor_time() {
     let _alone = ALONE.lock();
-    let server = server();
+    let server = server(rpc_server::Options { threads: 1, ..Default::default() });
     let client = client(&server);
     let call = || client.call(Call::new(1, Credential::None), |_| {}).wait().expect("a reply");
     (0..100).for_each(|_| drop(call()));
@@ -132,4 +137,85 @@ fn an_idle_client_takes_no_processor_time() {
     std::thread::sleep(Duration::from_millis(1500));
     assert!(client.counts().sleeps - before <= 1, "{} wake-ups", client.counts().sleeps - before);
     drop(call());
+}
+
+/// A call by hand.
+fn call() -> Vec<u8> {
+    let mut call = Vec::new();
+    Encoder::new(&mut call).value(&CallHeader::new(Xid(7), 1, 1, 1, Credential::None)).u32(0);
+    call
+}
+
+/// Bytes of its reply.
+const REPLY_BYTES: usize = 32;
+
+#[test]
+fn a_datagram_is_answered_without_allocating() {
+    let _alone = ALONE.lock();
+    let server = server(rpc_server::Options { threads: 1, ..Default::default() });
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
+    let (call, mut reply) = (call(), [0; 200]);
+    let mut ask = || {
+        socket.send_to(&call, server.udp_addresses()[0]).expect("send");
+        assert_eq!(socket.recv(&mut reply).expect("a reply"), REPLY_BYTES);
+    };
+    (0..20).for_each(|_| ask());
+    // Every few seconds the server gives up memory that seems idle, and has to get it again: one attempt of three must do.
+    let mut attempt = || {
+        let before = of_all_threads();
+        (0..50).for_each(|_| ask());
+        of_all_threads() - before
+    };
+    assert_eq!((0..3).map(|_| attempt()).min(), Some(0));
+}
+
+/// How many connections to open, of those wanted: both their ends are descriptors of this process.
+fn affordable(wanted: usize) -> usize {
+    process::raise_open_file_limit().expect("raise the limit");
+    let limit = process::open_file_limit().soft;
+    let possible = usize::try_from(limit.saturating_sub(100)).unwrap_or(usize::MAX) / 2;
+    if possible < wanted {
+        println!("not {wanted}: this process may open {limit} files");
+    }
+    possible.min(wanted)
+}
+
+#[test]
+fn ten_thousand_idle_connections_take_little_memory_and_all_are_served() {
+    let _alone = ALONE.lock();
+    let count = affordable(10_000);
+    let options =
+        rpc_server::Options { threads: 2, stuck_after: Duration::from_secs(2), ..Default::default() };
+    let server = server(options);
+    let call = call();
+    let call = [&Mark::whole(call.len()).expect("short").to_bytes()[..], &call].concat();
+    let ask = |stream: &mut TcpStream| {
+        stream.write_all(&call).expect("send");
+        stream.read_exact(&mut [0; Mark::BYTES + REPLY_BYTES]).expect("a reply");
+    };
+    let connect = || TcpStream::connect(server.tcp_addresses()[0]).expect("connect");
+    ask(&mut connect());
+    let mut crowd = Vec::with_capacity(count);
+    let before = live_bytes();
+    crowd.extend((0..count).map(|_| connect()));
+    crowd.iter_mut().for_each(ask);
+    let busy = live_bytes().saturating_sub(before) / count;
+    // What a busy connection had, it gives back when it is idle for a while.
+    let idle = || live_bytes().saturating_sub(before) / count;
+    let end = Instant::now() + Duration::from_secs(20);
+    while idle() > 1024 && Instant::now() < end {
+        thread::sleep(Duration::from_millis(50));
+    }
+    println!("{count} connections: {busy} bytes for each while busy, {} when idle", idle());
+    assert!(idle() <= 1024, "{} bytes for each", idle());
+    crowd.iter_mut().for_each(ask);
+    let counts = server.counts();
+    assert_eq!((counts.connections, counts.lent_bytes), (count as u64, 0));
+    let start = Instant::now();
+    drop(crowd);
+    while server.counts().connections > 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "they are not gone");
+        thread::yield_now();
+    }
+    assert_eq!(server.counts().connections_total, count as u64 + 1);
 }
