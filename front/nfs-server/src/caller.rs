@@ -12,11 +12,10 @@ use tombolo_wire_nfs3::attr::{fattr3, wcc_data};
 use tombolo_wire_nfs3::{FileHandle, PostOpAttr, Procedure, Status, WccData};
 use tombolo_wire_rpc::{CallHeader, Credential};
 
-use crate::export::Served;
+use crate::export::{NfsService, Served};
 use crate::failure::{Failure, Result};
 use crate::handle::Signer;
 use crate::nodes::Node;
-use crate::service::NfsService;
 
 /// The most that one READ or WRITE transfers over TCP, and over a link.
 const TCP_TRANSFER_MAX: u32 = 1 << 20;

@@ -1,22 +1,23 @@
-//! One export as NFS clients see it: a session of the waist, and what is kept of it between calls.
+//! What is served, and kept between calls: each export as NFS clients see it, a session of the waist; and all of them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tombolo_core::fs::{
     Attr, Client, FileSystem, FileType, NodeId, PermissionCheck, PersistentHandles, Profile, SyncWhat,
 };
-use tombolo_core::{Ctx, Error, Result, SessionId};
+use tombolo_core::{Ctx, Error, RequestId, Result, SessionId};
 use tombolo_host_rpc::server::Origin;
 
-use crate::access::{AllowList, Squash};
+use crate::access::{AllowList, Identities, Squash};
 use crate::failure;
 use crate::handle::{ExportId, Signer};
+use crate::mount_table::MountTable;
 use crate::nodes::{HeldNode, Node, Nodes};
 use crate::openings::{Opening, Openings, WriteVerifier};
-use crate::options::ExportOptions;
+use crate::options::{Durability, ExportOptions, Options, ServeError};
 use crate::permission::Permissions;
-use crate::service::ServeError;
 use crate::unchecked_creates::UncheckedCreates;
 
 /// How many nodes are kept at hand. A hundred thousand files in use leave the server small.
@@ -25,16 +26,6 @@ const NODES_MAX: usize = 1 << 16;
 const OPENINGS_MAX: usize = 512;
 /// How long an idle file is kept open.
 const OPENING_IDLE: Duration = Duration::from_secs(5);
-
-/// Whether a change of names or attributes is on stable storage before it is answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// It is, as RFC 1813 §1.5 and §4.8 want it: what was answered survives a loss of power.
-    #[default]
-    Stable,
-    /// It is as safe as the host's own changes: it survives the end of the server, but not a loss of power.
-    Relaxed,
-}
 
 /// An export that is served.
 pub(crate) struct Served {
@@ -210,5 +201,50 @@ impl Served {
 
     fn handles(&self) -> Result<&dyn PersistentHandles> {
         self.file_system.persistent_handles().ok_or(Error::NotSupported)
+    }
+}
+
+/// Answers NFS version 3 and MOUNT version 3.
+pub struct NfsService {
+    exports: Vec<Arc<Served>>,
+    pub(crate) identities: Identities,
+    pub(crate) mounts: MountTable,
+    requests: AtomicU64,
+}
+
+impl NfsService {
+    /// Attaches to all exports.
+    pub fn new(options: Options) -> std::result::Result<Arc<Self>, ServeError> {
+        ExportId::check(options.exports.iter().map(|export| export.name.as_str()))?;
+        let attached = options
+            .exports
+            .into_iter()
+            .map(|export| Served::attach(export, options.signer.clone()).map(Arc::new))
+            .collect::<std::result::Result<_, _>>()?;
+        Ok(Arc::new(Self {
+            exports: attached,
+            identities: options.identities,
+            mounts: MountTable::default(),
+            requests: AtomicU64::new(1),
+        }))
+    }
+
+    /// Closes idle openings. To be called every second or so.
+    pub fn close_idle(&self) {
+        self.exports.iter().for_each(|export| export.close_idle());
+    }
+
+    /// The export that handles name so.
+    pub(crate) fn export(&self, id: ExportId) -> Option<&Arc<Served>> {
+        self.exports.iter().find(|export| export.id == id)
+    }
+
+    /// All exports.
+    pub(crate) fn exports(&self) -> &[Arc<Served>] {
+        &self.exports
+    }
+
+    pub(crate) fn next_request(&self) -> RequestId {
+        RequestId(self.requests.fetch_add(1, Ordering::Relaxed))
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Exports are attached once, for all their clients ([decision nfs-server](../../../docs/decisions/nfs-server.md)).
 //!
-//! Reading order: `service` (a call's header and program), `caller` (identity and node), `procedures`, then
+//! Reading order: `service` (a call's header, program and procedure), `caller` (identity and node), `procedures`, then
 //! what is kept between calls: `export`, `nodes`, `openings`, `permission`.
 //!
 //! Not here: locks (NLM), NFS version 4, Kerberos, the portmapper.
@@ -18,8 +18,8 @@ mod caller;
 mod export;
 mod failure;
 mod handle;
-mod idle_closer;
 mod mount;
+mod mount_table;
 mod nodes;
 mod openings;
 mod options;
@@ -30,9 +30,7 @@ mod service;
 mod unchecked_creates;
 
 pub use access::{AllowList, Groups, Identities, NO_ID, Network, NetworkError, Squash, SquashMode};
-pub use export::Durability;
+pub use export::NfsService;
 pub use handle::{ExportCollision, ExportId, Signer};
-pub use idle_closer::IdleCloser;
-pub use options::{ExportOptions, Options};
-pub use server::NfsServer;
-pub use service::{NfsService, ServeError};
+pub use options::{Durability, ExportOptions, Options, ServeError};
+pub use server::{IdleCloser, NfsServer};

@@ -1,12 +1,15 @@
 //! A running NFS server: the service, its transports, and the thread that closes idle openings.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use tombolo_host_rpc::server::{Bound, Counts, Options as TransportOptions, Server, StartError};
 
-use crate::idle_closer::IdleCloser;
-use crate::service::NfsService;
+use crate::export::NfsService;
 
 /// An NFS server. Dropping it stops it: calls that were received are answered first, for as long as the transport's grace
 /// period lasts.
@@ -51,5 +54,42 @@ impl NfsServer {
 impl Drop for NfsServer {
     fn drop(&mut self) {
         drop(self.transport.take());
+    }
+}
+
+/// How often idle openings are looked for.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Closes a service's idle openings, with a thread of its own, until it is dropped.
+pub struct IdleCloser {
+    /// Dropped to end the thread.
+    running: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl IdleCloser {
+    /// Begins.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub fn start(service: &Arc<NfsService>) -> io::Result<Self> {
+        let (running, ended) = mpsc::channel();
+        let service = service.clone();
+        let close_idle = move || {
+            while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                service.close_idle();
+            }
+        };
+        let thread = thread::Builder::new().name("nfs-tidy".into()).spawn(close_idle)?;
+        Ok(Self { running: Some(running), thread: Some(thread) })
+    }
+}
+
+impl Drop for IdleCloser {
+    fn drop(&mut self) {
+        drop(self.running.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("idle-file thread panicked");
+        }
     }
 }

@@ -1,92 +1,20 @@
 //! What answers: the header of a call, the program it is for, and the reply.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use thiserror::Error;
-use tombolo_core::RequestId;
 use tombolo_host_rpc::server::{Exchange, Outcome, Peer, ReplyData, Service};
 use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_mem::Source;
-use tombolo_wire_nfs3::{self as nfs3, mount as mount3};
+use tombolo_wire_nfs3::{self as nfs3, Call, mount as mount3};
 use tombolo_wire_rpc::{Accepted, CallHeader, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
-use crate::access::Identities;
 use crate::caller::Caller;
-use crate::export::Served;
-use crate::handle::{ExportCollision, ExportId};
-use crate::mount::{self, MountTable};
-use crate::options::Options;
-use crate::procedures;
-
-/// Answers NFS version 3 and MOUNT version 3.
-pub struct NfsService {
-    exports: Vec<Arc<Served>>,
-    pub(crate) identities: Identities,
-    pub(crate) mounts: MountTable,
-    requests: AtomicU64,
-}
-
-/// Why exports cannot be served.
-#[derive(Debug, Error)]
-pub enum ServeError {
-    /// Attaching to one failed.
-    #[error("cannot serve {name} to NFS clients")]
-    Attach {
-        /// The export.
-        name: String,
-        /// Why.
-        #[source]
-        source: tombolo_core::Error,
-    },
-    /// Its files have no handles that would outlive a restart.
-    #[error("cannot serve {name} to NFS clients: its file system has no persistent handles")]
-    NoHandles {
-        /// The export.
-        name: String,
-    },
-    /// Two exports would be told apart by nothing in their handles.
-    #[error(transparent)]
-    Alike(#[from] ExportCollision),
-}
+use crate::export::NfsService;
+use crate::mount;
+use crate::procedures::{attributes, data, listing, making, names, removing, volume};
 
 impl NfsService {
-    /// Attaches to all exports.
-    pub fn new(options: Options) -> Result<Arc<Self>, ServeError> {
-        ExportId::check(options.exports.iter().map(|export| export.name.as_str()))?;
-        let attached = options
-            .exports
-            .into_iter()
-            .map(|export| Served::attach(export, options.signer.clone()).map(Arc::new))
-            .collect::<Result<_, _>>()?;
-        Ok(Arc::new(Self {
-            exports: attached,
-            identities: options.identities,
-            mounts: MountTable::default(),
-            requests: AtomicU64::new(1),
-        }))
-    }
-
-    /// Closes idle openings. To be called every second or so.
-    pub fn close_idle(&self) {
-        self.exports.iter().for_each(|export| export.close_idle());
-    }
-
-    /// The export that handles name so.
-    pub(crate) fn export(&self, id: ExportId) -> Option<&Arc<Served>> {
-        self.exports.iter().find(|export| export.id == id)
-    }
-
-    /// All exports.
-    pub(crate) fn exports(&self) -> &[Arc<Served>] {
-        &self.exports
-    }
-
-    pub(crate) fn next_request(&self) -> RequestId {
-        RequestId(self.requests.fetch_add(1, Ordering::Relaxed))
-    }
-
     async fn answer(&self, peer: &Peer, exchange: &mut Exchange) -> Outcome {
         let Exchange { head, record, reply, data, buffers, .. } = exchange;
         let mut args = Decoder::new(head);
@@ -132,11 +60,11 @@ impl NfsService {
         let procedure = nfs3::Procedure::from_number(header.procedure).ok_or(Accepted::ProcUnavail)?;
         let caller = Caller::new(self, peer, header, procedure, args.rest(), record.len());
         // The decoder counts from the message's start: a WRITE's data is found by that.
-        let call = nfs3::Call::decode(procedure, &mut args, record.len()).map_err(|error| {
+        let call = Call::decode(procedure, &mut args, record.len()).map_err(|error| {
             tracing::debug!(%peer.origin, ?procedure, %error, "garbage arguments");
             Accepted::GarbageArgs
         })?;
-        Ok(procedures::carry_out(&caller, call, record, buffers, results).await)
+        Ok(carry_out(&caller, call, record, buffers, results).await)
     }
 
     async fn mount(
@@ -151,6 +79,48 @@ impl NfsService {
         mount::carry_out(self, peer, call, results).await;
         Ok(())
     }
+}
+
+/// Carries a call out and writes its results. `record` is the whole call. What is returned follows the results.
+///
+/// Every call's future is as large as the largest of them, and the transport counts a few KiB for each call that pends. So
+/// the procedures that make something, whose futures are the largest, have them in a box.
+async fn carry_out(
+    caller: &Caller<'_>,
+    call: Call<'_>,
+    record: &Source,
+    buffers: &Buffers,
+    results: &mut Encoder<'_>,
+) -> Option<ReplyData> {
+    match call {
+        Call::Null => {}
+        Call::Getattr(handle) => drop(results.value(&attributes::getattr(caller, handle).await)),
+        Call::Setattr(args) => drop(results.value(&attributes::setattr(caller, args).await)),
+        Call::Lookup(args) => names::lookup(caller, args, results).await,
+        Call::Access(args) => drop(results.value(&attributes::access(caller, args).await)),
+        Call::Readlink(handle) => names::readlink(caller, handle, results).await,
+        Call::Read(args) => {
+            let (reply, data) = data::read(caller, args, buffers).await;
+            results.value(&reply);
+            return data;
+        }
+        Call::Write(args) => drop(results.value(&data::write(caller, args, record).await)),
+        Call::Create(args) => Box::pin(making::create(caller, args, results)).await,
+        Call::Mkdir(args) => Box::pin(making::mkdir(caller, args, results)).await,
+        Call::Symlink(args) => Box::pin(making::symlink(caller, args, results)).await,
+        Call::Mknod(args) => Box::pin(making::mknod(caller, args, results)).await,
+        Call::Remove(args) => drop(results.value(&removing::remove(caller, args).await)),
+        Call::Rmdir(args) => drop(results.value(&removing::rmdir(caller, args).await)),
+        Call::Rename(args) => drop(results.value(&Box::pin(removing::rename(caller, args)).await)),
+        Call::Link(args) => drop(results.value(&Box::pin(making::link(caller, args)).await)),
+        Call::Readdir(args) => listing::readdir(caller, args, results).await,
+        Call::Readdirplus(args) => listing::readdirplus(caller, args, results).await,
+        Call::Fsstat(handle) => drop(results.value(&volume::fsstat(caller, handle).await)),
+        Call::Fsinfo(handle) => drop(results.value(&volume::fsinfo(caller, handle).await)),
+        Call::Pathconf(handle) => drop(results.value(&volume::pathconf(caller, handle).await)),
+        Call::Commit(args) => drop(results.value(&data::commit(caller, args).await)),
+    }
+    None
 }
 
 impl Service for NfsService {

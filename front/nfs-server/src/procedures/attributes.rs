@@ -6,8 +6,7 @@ use tombolo_wire_nfs3::attr::{fattr3, set_attr};
 use tombolo_wire_nfs3::results::{AccessOk, AccessReply, GetattrReply, SetattrReply};
 use tombolo_wire_nfs3::{FileHandle, Reply, Status, WccData};
 
-use crate::caller::Caller;
-use crate::caller::Target;
+use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 
 /// GETATTR.

@@ -10,8 +10,7 @@ use tombolo_wire_nfs3::attr::{fattr3, stability, stable_how, wcc_data};
 use tombolo_wire_nfs3::results::{CommitOk, CommitReply, ReadOk, ReadReply, WriteOk, WriteReply};
 use tombolo_wire_nfs3::{Reply, Status, WccData, WriteVerifier};
 
-use crate::caller::Target;
-use crate::caller::{Caller, key_under};
+use crate::caller::{Caller, Target, key_under};
 use crate::failure::{Failure, Result};
 use crate::openings::Opening;
 

@@ -14,8 +14,7 @@ use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandle, Status};
 use tombolo_wire_xdr::Encoder;
 
 use super::LISTING_MAX_BYTES;
-use crate::caller::Caller;
-use crate::caller::Target;
+use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 use crate::nodes::HeldNode;
 

@@ -15,8 +15,7 @@ use tombolo_wire_nfs3::results::{CreateOk, CreateReply, LinkReply, LinkWcc};
 use tombolo_wire_nfs3::{Reply, Sattr3, Status, WccData};
 use tombolo_wire_xdr::Encoder;
 
-use crate::caller::Caller;
-use crate::caller::Target;
+use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 use crate::nodes::{HeldNode, Node};
 

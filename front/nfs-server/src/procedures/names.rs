@@ -9,8 +9,7 @@ use tombolo_wire_nfs3::results::{LookupOk, LookupReply, ReadlinkOk, ReadlinkRepl
 use tombolo_wire_nfs3::{FileHandle, Status};
 use tombolo_wire_xdr::Encoder;
 
-use crate::caller::Caller;
-use crate::caller::Target;
+use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 use crate::nodes::Node;
 

@@ -6,8 +6,7 @@ use tombolo_wire_nfs3::args::{DirOpArgs, RenameArgs};
 use tombolo_wire_nfs3::results::{RemoveReply, RenameReply, RenameWcc};
 use tombolo_wire_nfs3::{Reply, WccData};
 
-use crate::caller::Caller;
-use crate::caller::Target;
+use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 use crate::nodes::HeldNode;
 

@@ -7,8 +7,7 @@ use tombolo_wire_nfs3::results::{
 use tombolo_wire_nfs3::{FileHandle, NfsTime3, Reply};
 
 use super::LISTING_PREFERRED_BYTES;
-use crate::caller::Caller;
-use crate::caller::Target;
+use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 
 /// Transfers are best a multiple of a page.

@@ -1,17 +1,21 @@
-//! Running calls: on the event thread while they are ready, as tasks when they are not.
+//! Running calls: on the event thread while they are ready, as tasks when they are not; and where their replies go.
 
 use std::future::{Future, poll_fn};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use super::clients::Client;
 use super::common::Common;
-use super::datagrams::{Datagrams, Return};
 use super::service::{Exchange, Outcome, Peer, Service};
 use super::shared_connection::SharedConnection;
 use tombolo_host_runtime::buffer_pool::ConnectionAccount;
 use tombolo_host_runtime::task;
+use tombolo_sys::gather::Gather;
+use tombolo_sys::udp::{self, Route};
 
 /// What a call that goes on holds beside its buffers, by estimate: its future, its exchange, its task.
 const LATER_BYTES: usize = 4 << 10;
@@ -201,6 +205,69 @@ impl Destination {
         self.account().give_back(bytes);
         if let Destination::SharedConnection(shared) = self {
             shared.ease();
+        }
+    }
+}
+
+/// One UDP socket, shared by the threads that answer its calls.
+pub(super) struct Datagrams {
+    socket: OwnedFd,
+    pub(super) common: Arc<Common>,
+    pub(super) calls: AtomicUsize,
+}
+
+/// How the reply gets back.
+pub(super) struct Return {
+    pub(super) client: Arc<Client>,
+    pub(super) route: Route,
+}
+
+impl Datagrams {
+    pub(super) fn new(socket: OwnedFd, common: Arc<Common>) -> Arc<Self> {
+        Arc::new(Self { socket, common, calls: AtomicUsize::new(0) })
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether there is a call that is not answered.
+    pub(super) fn has_calls(&self) -> bool {
+        self.calls.load(Ordering::SeqCst) > 0
+    }
+
+    /// Sends a reply, if there is one; a client retransmits after a lost datagram.
+    pub(super) fn answer(&self, back: &Return, exchange: &Exchange, outcome: Outcome) {
+        if outcome == Outcome::Reply {
+            self.send(exchange, &back.route);
+        }
+        self.end_call(back);
+    }
+
+    /// Ends a call without a reply.
+    pub(super) fn end_call(&self, back: &Return) {
+        back.client.end_calls(1);
+        self.calls.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn send(&self, exchange: &Exchange, route: &Route) {
+        let mut gather = Gather::new(0);
+        gather.bytes(&exchange.reply);
+        if let Some(data) = &exchange.data {
+            gather.source(&data.source);
+            let padding = data.source.len().next_multiple_of(4) - data.source.len();
+            gather.bytes(&[0; 3][..padding]);
+        }
+        let counters = &self.common.counters;
+        match udp::send(self.socket.as_fd(), &mut gather, route) {
+            Ok(bytes) => counters.sent_bytes.add(bytes),
+            Err(error) => {
+                counters.datagrams_dropped.add(1);
+                if let Some(suppressed) = self.common.lines.dropped.allow() {
+                    let peer = route.peer();
+                    tracing::warn!(%peer, %error, suppressed, "cannot send a UDP reply");
+                }
+            }
         }
     }
 }

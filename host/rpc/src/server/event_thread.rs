@@ -12,16 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::admission::Admitted;
+use super::clients::Admitted;
 use super::common::Common;
 use super::connection::{Connection, NextStep, ThreadContext};
-use super::connection_table::ConnectionTable;
-use super::connection_table::{Token, Watched};
 use super::datagrams::DatagramReader;
 use super::listening::Listening;
 use super::service::{Peer, Transport};
 use super::shared_connection::SharedConnection;
-use super::thread_queue::{Commands, ThreadQueue};
+use super::thread_queue::{Commands, ThreadQueue, Token, USES, Watched};
 use tombolo_host_runtime::polling::PollWindow;
 use tombolo_sys::epoll::{Epoll, Event, Interest};
 use tombolo_sys::{Result, socket};
@@ -386,5 +384,64 @@ impl EventThread {
         let Some(end) = self.stops_at else { return false };
         let has_calls = self.sockets.iter().any(|reader| reader.datagrams.has_calls());
         (self.connections.is_empty() && !has_calls) || Instant::now() >= end
+    }
+}
+
+/// The connections of an event thread. The token of a closed one finds none, even if its slot is used again.
+#[derive(Default)]
+pub(super) struct ConnectionTable {
+    connections: Vec<Slot>,
+    free: Vec<u32>,
+    taken: usize,
+}
+
+#[derive(Default)]
+struct Slot {
+    use_count: u32,
+    connection: Option<Box<Connection>>,
+}
+
+impl ConnectionTable {
+    /// The token of the connection that is put in next.
+    pub(super) fn next_token(&self) -> Token {
+        let slot = self.free.last().copied().unwrap_or(self.connections.len() as u32);
+        let use_count = self.connections.get(slot as usize).map_or(0, |slot| slot.use_count);
+        Token::connection(slot, use_count)
+    }
+
+    pub(super) fn insert(&mut self, connection: Connection) {
+        let slot = match self.free.pop() {
+            Some(slot) => slot as usize,
+            None => {
+                self.connections.push(Slot::default());
+                self.connections.len() - 1
+            }
+        };
+        self.connections[slot].connection = Some(Box::new(connection));
+        self.taken += 1;
+    }
+
+    pub(super) fn find(&mut self, token: Token) -> Option<&mut Connection> {
+        let Watched::Connection { slot, use_count } = token.watched() else { return None };
+        let slot = self.connections.get_mut(slot as usize)?;
+        if slot.use_count == use_count { slot.connection.as_deref_mut() } else { None }
+    }
+
+    pub(super) fn remove(&mut self, token: Token) -> Option<Box<Connection>> {
+        let Watched::Connection { slot: number, use_count } = token.watched() else { return None };
+        let slot = self.connections.get_mut(number as usize).filter(|slot| slot.use_count == use_count)?;
+        let connection = slot.connection.take()?;
+        slot.use_count = (slot.use_count + 1) % USES;
+        self.free.push(number);
+        self.taken -= 1;
+        Some(connection)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.taken == 0
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
+        self.connections.iter_mut().filter_map(|slot| slot.connection.as_deref_mut())
     }
 }

@@ -12,16 +12,12 @@
 //! Reading order: [`Service`], `rpc_server`, `event_thread`, `connection`; then `record_reader` for what comes in, `calls`,
 //! `shared_connection` and `reply_batch` for what goes out.
 
-mod admission;
 mod calls;
 mod clients;
 mod common;
 mod connection;
-mod connection_table;
-mod counters;
 mod datagrams;
 mod event_thread;
-mod listeners;
 mod listening;
 mod options;
 mod record_reader;
@@ -31,8 +27,8 @@ mod service;
 mod shared_connection;
 mod thread_queue;
 
-pub use counters::Counts;
-pub use listeners::{BindError, Bound, Listeners};
+pub use common::Counts;
+pub use listening::{BindError, Bound, Listeners};
 pub use options::{Admit, Options};
 pub use rpc_server::{Server, StartError};
 pub use service::{

@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::calls::calls_of;
-use super::common::{Common, Exchanges};
+use super::calls::{Datagrams, calls_of};
+use super::common::{Common, Counts, Exchanges};
 use super::connection::ThreadContext;
-use super::counters::Counts;
-use super::datagrams::{DatagramReader, Datagrams};
+use super::datagrams::DatagramReader;
 use super::event_thread::EventThread;
-use super::listeners::{BindError, Bound};
-use super::listening::Listening;
+use super::listening::{BindError, Bound, Listening};
 use super::options::Options;
 use super::record_reader::ReceiveArea;
 use super::service::{Service, Transport};

@@ -6,13 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::admission::{Activity, Admitted};
-use super::clients::Client;
+use super::clients::{Activity, Admitted, Client};
 use super::common::Common;
-use super::connection_table::Token;
 use super::reply_batch::{Batch, Sent, State};
 use super::service::{Exchange, Outcome, Peer};
-use super::thread_queue::ThreadQueue;
+use super::thread_queue::{ThreadQueue, Token};
 use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_host_runtime::waiters::Waiter;
 

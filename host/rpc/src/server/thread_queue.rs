@@ -5,8 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::admission::Admitted;
-use super::connection_table::Token;
+use super::clients::Admitted;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::Bell;
 
@@ -100,5 +99,76 @@ impl ThreadQueue {
 
     fn lock(&self) -> MutexGuard<'_, Commands> {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One thing that is watched, as a number that the kernel gives back with each event.
+///
+/// The number of a connection has its slot and how often that slot was used, so that an event for an earlier
+/// connection is not taken for one of a later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token(u64);
+
+/// A token taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watched {
+    Bell,
+    Listener(usize),
+    Socket(usize),
+    Connection { slot: u32, use_count: u32 },
+}
+
+const KIND_SHIFT: u32 = 62;
+const USE_SHIFT: u32 = 32;
+/// Uses of a slot that are told apart.
+pub(super) const USES: u32 = 1 << (KIND_SHIFT - USE_SHIFT);
+
+impl Token {
+    pub(super) const BELL: Token = Token(0);
+
+    pub(super) fn listener(index: usize) -> Self {
+        Self(1 << KIND_SHIFT | index as u64)
+    }
+
+    pub(super) fn socket(index: usize) -> Self {
+        Self(2 << KIND_SHIFT | index as u64)
+    }
+
+    pub(super) fn connection(slot: u32, use_count: u32) -> Self {
+        Self(3 << KIND_SHIFT | u64::from(use_count % USES) << USE_SHIFT | u64::from(slot))
+    }
+
+    pub(super) fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn watched(self) -> Watched {
+        let low = self.0 as u32;
+        match self.0 >> KIND_SHIFT {
+            0 => Watched::Bell,
+            1 => Watched::Listener(low as usize),
+            2 => Watched::Socket(low as usize),
+            _ => Watched::Connection { slot: low, use_count: (self.0 >> USE_SHIFT) as u32 % USES },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_what_it_was_made_for() {
+        assert_eq!(Token::BELL.watched(), Watched::Bell);
+        assert_eq!(Token::listener(3).watched(), Watched::Listener(3));
+        assert_eq!(Token::socket(4).watched(), Watched::Socket(4));
+        let (slot, use_count) = (u32::MAX, USES - 1);
+        let token = Token::from_number(Token::connection(slot, use_count).number());
+        assert_eq!(token.watched(), Watched::Connection { slot, use_count });
+        assert_eq!(Token::connection(1, USES), Token::connection(1, 0));
     }
 }

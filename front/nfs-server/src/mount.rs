@@ -1,7 +1,5 @@
 //! MOUNT version 3 (RFC 1813 appendix I): the way to an export's first handle.
 
-mod table;
-
 use std::sync::Arc;
 
 use tombolo_core::Error;
@@ -11,11 +9,8 @@ use tombolo_wire_nfs3::mount::{Call, DirPath, Flavors, MntOk, MntReply, MountEnt
 use tombolo_wire_rpc::AuthFlavor;
 use tombolo_wire_xdr::Encoder;
 
-use crate::export::Served;
+use crate::export::{NfsService, Served};
 use crate::nodes::Node;
-use crate::service::NfsService;
-
-pub(crate) use table::MountTable;
 
 /// Carries a call out and writes its results.
 pub(crate) async fn carry_out(service: &NfsService, peer: &Peer, call: Call<'_>, results: &mut Encoder<'_>) {
