@@ -249,7 +249,7 @@ fn signals_with_handlers_disturb_no_call_on_a_mount_over_shared_memory() {
 }
 
 #[test]
-fn who_is_killed_dies_though_the_nfs_server_is_silent() {
+fn killed_processes_die_though_the_nfs_server_is_silent() {
     let Some(mut served) = Served::by_nfs() else { return };
     served.mount("noac,allow_other");
     only_the_killed_leave(
@@ -261,7 +261,7 @@ fn who_is_killed_dies_though_the_nfs_server_is_silent() {
 }
 
 #[test]
-fn who_is_killed_dies_though_the_server_over_shared_memory_is_away() {
+fn killed_processes_die_though_the_server_over_shared_memory_is_away() {
     let Some(mut served) = Served::by_shm() else { return };
     served.mount("coherence=strict,allow_other");
     let go = |served: &mut Served| {

@@ -5,7 +5,7 @@ use tombolo_core::{Error, Identity, Result};
 
 const VERSION: u32 = 2;
 const ENTRY_BYTES: usize = 8;
-/// The id of entries that name nobody.
+/// The id of entries that name no user or group.
 const NO_ID: u32 = u32::MAX;
 
 const USER_OBJ: u16 = 0x01;

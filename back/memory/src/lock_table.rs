@@ -1,4 +1,4 @@
-//! The advisory locks of one node: rules without waiting, and a queue of those who wait.
+//! The advisory locks of one node: rules without waiting, and a queue of waiters.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::task::Waker;
 use tombolo_core::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange};
 use tombolo_core::{Error, Result};
 
-/// Whom a lock belongs to.
+/// The owner of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     /// A process of a session (fcntl locks).
@@ -97,7 +97,7 @@ impl LockTable {
     pub(crate) fn grant(&mut self, claim: Claim) {
         self.cut(claim.owner, claim.lock.range);
         let mut merged = claim;
-        // Neighbours of the same kind become one lock, as those who ask who is in their way see (fcntl(2)).
+        // Neighbours of the same kind become one lock, as F_GETLK shows (fcntl(2)).
         self.held.retain(|held| {
             let joins = held.owner == merged.owner
                 && held.lock.kind == merged.lock.kind
@@ -149,7 +149,7 @@ impl LockTable {
         before != self.waiters.len()
     }
 
-    /// Grants what nothing is in the way of any more, first come first served. Reports who was granted, and whom to wake.
+    /// Grants what nothing is in the way of any more, first come first served. Reports the owners that were granted, and their wakers.
     pub(crate) fn grant_waiters(&mut self, mut granted: impl FnMut(Owner, Option<Waker>)) {
         let mut index = 0;
         while let Some(waiter) = self.waiters.get(index) {

@@ -162,7 +162,7 @@ impl Node {
 }
 
 /// The mode without set-user-id, and without set-group-id where the group may execute (without that, the bit does not
-/// raise anybody's privileges).
+/// raise privileges).
 pub(crate) fn without_privileges(mode: Mode) -> Mode {
     const GROUP_EXECUTE: u32 = 0o010;
     let dropped = match mode.bits() & GROUP_EXECUTE {

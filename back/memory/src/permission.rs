@@ -1,4 +1,4 @@
-//! Who may do what, by POSIX and Linux rules. Used when the export checks permissions itself.
+//! Permissions, by POSIX and Linux rules. Used when the export checks permissions itself.
 
 use tombolo_core::fs::{AccessMask, Mode};
 use tombolo_core::{Error, Identity, Result};
@@ -16,7 +16,7 @@ pub(crate) fn is_root(identity: &Identity) -> bool {
 pub(crate) fn check(identity: &Identity, node: &Node, mask: AccessMask) -> Result<()> {
     let wanted = mask.bits();
     let allowed = if is_root(identity) {
-        // The superuser executes only what somebody may execute.
+        // The superuser executes only what has an execute bit.
         !mask.contains(AccessMask::EXECUTE) || node.is_directory() || node.mode.bits() & 0o111 != 0
     } else if let Some(acl) = &node.access_acl {
         acl.allows(identity, node.uid, node.gid, wanted)

@@ -68,13 +68,13 @@ mod tests {
             if seen.swap(true, Ordering::SeqCst) {
                 return Poll::Ready(());
             }
-            *asked.lock().expect("nobody panicked") = Some(context.waker().clone());
+            *asked.lock().expect("not poisoned") = Some(context.waker().clone());
             Poll::Pending
         }));
         assert!(!background.wait(Duration::from_millis(10)));
         let opener = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(10));
-            gate.lock().expect("nobody panicked").take().expect("it was polled").wake();
+            gate.lock().expect("not poisoned").take().expect("it was polled").wake();
         });
         assert!(background.wait(Duration::from_secs(20)));
         opener.join().expect("the gate was opened");

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_passes_on_is_seen() {
+    fn bytes_that_a_process_forwards_are_counted() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let meter = MovedMeter::follow(child.id()).unwrap();
         meter.look_at(from_ref(&(0..u64::MAX)));

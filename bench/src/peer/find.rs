@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_told_with_the_way_to_get_it() {
+    fn a_missing_program_is_named_with_its_installation() {
         let error = Error::Absent(format!("x is not here: {}", Program::Virtiofsd.how_to_install()));
         assert!(error.to_string().contains("virtiofsd --version 1.14.0"));
         assert_eq!(on_path("no program has this name"), None);

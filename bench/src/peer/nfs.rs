@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_counts_only_while_somebody_listens() {
+    fn a_port_counts_only_while_it_is_listened_on() {
         let address = free_port().unwrap();
         assert!(!is_listening(address.port()));
         let listener = TcpListener::bind(address).unwrap();

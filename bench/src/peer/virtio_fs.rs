@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_counts_only_while_somebody_listens() {
+    fn a_socket_counts_only_while_it_is_listened_on() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         assert!(!is_listening(&path));

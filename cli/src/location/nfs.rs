@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_nobody_knows_and_a_port_that_nobody_listens_at_are_said_at_once() {
+    fn an_unknown_host_and_an_unused_port_are_reported_at_once() {
         let failed = |url: &str| {
             open(&url.parse().expect(url), &OpenOptions::default()).err().expect("no server there")
         };

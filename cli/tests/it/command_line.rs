@@ -170,7 +170,7 @@ fn mount_says_what_it_cannot_mount() {
 }
 
 #[test]
-fn top_says_that_nobody_is_there() {
+fn top_reports_absent_servers() {
     let scratch = Scratch::new();
     drop(UnixListener::bind(scratch.path("stale")).expect("bind"));
     all_fail(

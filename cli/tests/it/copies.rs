@@ -203,7 +203,7 @@ fn a_silent_server_is_told_of_in_the_bar() {
     assert!(child.wait().expect("wait").success(), "{}", shown.so_far());
 }
 
-/// SIGTERM, and then a second one for those who cannot wait, though the server says nothing.
+/// SIGTERM, and then a second one to end at once, though the server says nothing.
 #[test]
 fn a_second_signal_ends_a_copy_from_a_silent_server() {
     let scratch = Scratch::new();

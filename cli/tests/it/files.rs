@@ -148,7 +148,7 @@ fn a_server_that_is_just_starting_is_waited_for() {
 }
 
 #[test]
-fn what_cannot_be_done_is_one_line_and_the_rest_is_done() {
+fn each_failure_is_one_line_and_the_rest_is_done() {
     let scratch = Scratch::new();
     let (_server, url) = scratch.serve_nfs_with(&[]);
     scratch.run(&["cp", "nfs://127.0.0.1:1/x", "."]).failed_with_summary(&["127.0.0.1"]);
@@ -159,7 +159,7 @@ fn what_cannot_be_done_is_one_line_and_the_rest_is_done() {
     scratch.run(&["cp", &url, "here"]).failed_with_summary(&["it is a directory; use -r"]);
     scratch.run(&["cp", "plain", &url_of(&url, "file"), "nowhere"]).failed(1, &["it is not a directory"]);
     scratch.run(&["cp", "plain", "missing/name"]).failed(1, &["missing/name"]);
-    // Root here is nobody there.
+    // Root here is the user `nobody` there.
     fs::set_permissions(scratch.path("tree"), PermissionsExt::from_mode(0o755)).expect("chmod");
     scratch
         .run(&["cp", "plain", &url_of(&url, "new")])

@@ -156,7 +156,7 @@ fn mount_8_mounts_through_the_helper() {
 }
 
 #[test]
-fn what_the_background_server_has_to_say_is_in_its_log() {
+fn messages_of_the_background_server_are_in_its_log() {
     let Some(scratch) = MountPlace::new() else { return };
     scratch.0.run(&["mount", "-v", "dir:tree", "mnt"]).succeeded();
     scratch.umount();

@@ -109,7 +109,7 @@ fn the_in_flight_limit_is_seen_and_changed_while_mounted() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_said_in_a_line_and_soon() {
+fn failed_mounts_are_reported_soon_in_one_line() {
     let Some(served) = Served::new() else { return };
     let fails = |url: &str, options: &str, code: i32, words: &[&str]| {
         let begun = Instant::now();
@@ -212,7 +212,7 @@ fn a_soft_mount_gives_up() {
     served.mount("soft,timeo=5,retrans=1,noac");
     served.stop();
     let begun = Instant::now();
-    let error = served.read("file").expect_err("nobody answers");
+    let error = served.read("file").expect_err("no server answers");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert!(error.raw_os_error().is_some(), "{error}");
     served.scratch.umount();

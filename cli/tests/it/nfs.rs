@@ -248,7 +248,7 @@ fn one_state_is_one_server_s() {
 }
 
 #[test]
-fn who_is_not_allowed_is_told_so() {
+fn clients_outside_of_the_allow_list_are_refused_with_a_reason() {
     let scratch = Scratch::new();
     let serve = |networks: &[&str]| {
         let mut words = vec!["serve", "tree", "--nfs", "0", "--state", "kept"];
@@ -266,9 +266,9 @@ fn who_is_not_allowed_is_told_so() {
     assert!(mnt(server.nfs_address(), "/tree").is_ok());
 }
 
-/// What is made belongs to whom the operator takes the caller for, and is made only if that one may.
+/// What is made belongs to the identity that the options give the caller, and is made only if that one may.
 #[test]
-fn callers_are_whom_the_operator_takes_them_for() {
+fn callers_are_squashed_as_the_options_say() {
     let scratch = Scratch::new();
     for (dir, mode) in [("tree", 0o755), ("tree/open", 0o777), ("tree/group", 0o775)] {
         let _ = fs::create_dir(scratch.path(dir));
@@ -286,7 +286,7 @@ fn callers_are_whom_the_operator_takes_them_for() {
         (metadata.uid(), metadata.gid())
     };
     let (server, at) = serve(&[]);
-    assert_eq!(mkdir(&at, "", "by-root", 0, 0), Some(Status::Acces), "a client's root is nobody");
+    assert_eq!(mkdir(&at, "", "by-root", 0, 0), Some(Status::Acces), "a client's root is squashed");
     assert_eq!(mkdir(&at, "/open", "by-root", 0, 0), None);
     assert_eq!(owner("open/by-root"), (65_534, 65_534));
     assert_eq!(mkdir(&at, "/open", "by-user", 1000, 1001), None);
@@ -330,15 +330,15 @@ fn the_configuration_speaks_of_nfs_too() {
     assert_eq!(mnt(&one, "/two"), Err(mount::Status::NoEnt), "not offered at this port");
     let two = lines[1].split(' ').nth(2).expect("an address");
     assert!(mnt(two, "/two").is_ok());
-    UdpSocket::bind(&one).expect("nobody listens for datagrams");
+    UdpSocket::bind(&one).expect("no socket is bound for datagrams");
     server.stop();
 }
 
 #[test]
-fn what_makes_no_sense_is_told() {
+fn contradictory_options_are_refused() {
     let scratch = Scratch::new();
-    let somebody = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
-    let busy = somebody.local_addr().expect("its address").to_string();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let busy = listener.local_addr().expect("its address").to_string();
     let before = scratch.listing();
     let cases: [(&[&str], i32, &[&str]); 10] = [
         (&["--nfs", "host"], 2, &["PORT, :PORT, IP:PORT or NAME:PORT"]),

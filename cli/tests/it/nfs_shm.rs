@@ -26,7 +26,7 @@ fn files_are_listed_read_and_copied_at_the_socket_that_speaks_the_other_protocol
 }
 
 #[test]
-fn root_is_squashed_unless_somebody_says_otherwise() {
+fn root_is_squashed_unless_an_option_says_otherwise() {
     let scratch = Scratch::new();
     let server = scratch.serve_shm(&[]);
     let refused = scratch.run(&["cp", "-q", "plain", "nfs+shm:link.sock/tree/new"]);
@@ -73,7 +73,7 @@ fn a_directory_within_an_export_can_be_mounted_and_a_file_be_the_memory() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_said_in_one_line() {
+fn failed_mounts_are_reported_in_one_line() {
     let scratch = Scratch::new();
     let server = scratch.serve_shm(&[]);
     for (words, code, said) in [

@@ -126,7 +126,7 @@ fn several_directories_have_sockets_of_their_own() {
 }
 
 #[test]
-fn what_others_can_reach_is_warned_of() {
+fn addresses_that_others_can_reach_are_warned_of() {
     let scratch = Scratch::new();
     let said = |command: &[&str], nfs: &str, metrics: &str| {
         let words = ["serve", "tree", "--state", "nfs-state", "--nfs", nfs, "--metrics", metrics];
@@ -140,7 +140,7 @@ fn what_others_can_reach_is_warned_of() {
         "all clients that reach this address are served",
         "all that reach this address may read the metrics",
     ];
-    // In a network of its own, which nobody else reaches.
+    // In a network of its own, which is reachable from nowhere else.
     let (ready, log) = said(&["unshare", "--net", tombolo], ":2049", ":9464");
     assert!(ready.contains(" interfaces=all\n") && ready.contains("http://0.0.0.0:9464/"), "{ready}");
     assert!(warnings.iter().all(|warning| log.contains(warning)), "{log}");
@@ -211,7 +211,7 @@ fn a_socket_of_the_parent_is_served_and_left_to_it() {
 }
 
 #[test]
-fn a_server_stops_although_somebody_is_connected() {
+fn a_server_stops_although_a_client_is_connected() {
     let scratch = Scratch::new();
     let server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
     let _vmm = UnixStream::connect(scratch.path("vm.sock")).expect("connect");
@@ -308,7 +308,7 @@ fn a_tool_of_another_user_is_turned_away() {
     }
     let _server =
         scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--control", "c.sock"], "ready control");
-    // An operator who opens the door by mistake.
+    // An operator opens the directory to all by mistake.
     let program = scratch.copy_of_program();
     for (name, mode) in [(".", 0o755), ("c.sock", 0o666), ("tombolo", 0o755)] {
         fs::set_permissions(scratch.path(name), fs::Permissions::from_mode(mode)).expect("chmod");

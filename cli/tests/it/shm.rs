@@ -85,7 +85,7 @@ fn of_exports_within_each_other_the_inner_one_is_opened() {
 }
 
 #[test]
-fn what_outlives_a_restart_is_kept_and_nfs_has_the_same() {
+fn state_survives_a_restart_and_is_shared_with_nfs() {
     let scratch = Scratch::new();
     let words = ["serve", "tree", "--shm", "link.sock", "--control", "serve.sock", "--state", "kept"];
     scratch.serve(&words, "ready control").stop();
@@ -176,7 +176,7 @@ fn a_killed_server_of_the_mount_is_replaced() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_said_in_one_line() {
+fn failed_mounts_are_reported_in_one_line() {
     let scratch = Scratch::new();
     let server = scratch.serve_shm(&[]);
     for (words, code, said) in [
@@ -229,7 +229,7 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
     for name in ["KILL", "TERM"] {
         server.signal(name);
         server.wait();
-        // Who asks meanwhile waits, and what was open stays open.
+        // Requests wait meanwhile, and what was open stays open.
         let asked = std::thread::spawn({
             let path = scratch.mnt().join(name);
             move || fs::write(path, name)
@@ -249,7 +249,7 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
     assert!(log.contains("the link to the server is lost") && log.contains("the server is back"), "{log}");
     drop(lines);
     holder.wait().expect("it ends");
-    // Who unmounts while the server is away waits for nobody.
+    // Unmounting does not wait for a server that is away.
     server.kill();
     scratch.umount();
     assert!(!is_mounted(&scratch.mnt()));
@@ -265,7 +265,7 @@ fn a_soft_mount_waits_so_long_for_its_server() {
     scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "soft,timeo=5"]).succeeded();
     let file = scratch.mnt().join("file");
     server.kill();
-    let failed = fs::read_to_string(&file).expect_err("nobody is there");
+    let failed = fs::read_to_string(&file).expect_err("no server is there");
     assert_eq!(failed.kind(), std::io::ErrorKind::TimedOut, "{failed}");
     let server = scratch.0.serve_shm(&[]);
     until("the mount goes on", || fs::read_to_string(&file).is_ok_and(|text| text == "content\n"));
@@ -274,7 +274,7 @@ fn a_soft_mount_waits_so_long_for_its_server() {
 }
 
 #[test]
-fn a_file_says_who_may_have_what() {
+fn a_policy_file_grants_exports_to_users() {
     let scratch = Scratch::new();
     let rules = |text: &str| fs::write(scratch.path("links.toml"), text).expect("write");
     rules("[[allow]]\nexports = ['/tree']\neverybody = true\n");
@@ -375,11 +375,11 @@ fn guest_count(scratch: &Scratch) -> usize {
 }
 
 #[test]
-fn who_is_linked_is_listed_while_it_is() {
+fn links_lists_clients_while_they_are_linked() {
     let Some(scratch) = MountPlace::new() else { return };
-    let nobody = scratch.0.run(&["links"]);
-    nobody.succeeded();
-    assert!(nobody.out.contains("no server of this user offers links"), "{nobody:?}");
+    let none = scratch.0.run(&["links"]);
+    none.succeeded();
+    assert!(none.out.contains("no server of this user offers links"), "{none:?}");
     let words =
         ["serve", "tree", "mnt=/other", "--shm", "link.sock,export=/tree", "--shm-file", "region,size=16M"];
     let server = scratch.0.serve(&words, "ready control");
@@ -415,7 +415,7 @@ fn who_is_linked_is_listed_while_it_is() {
         until("it is not listed any more", || guest_count(&scratch.0) == 0);
     }
 
-    // What one that is killed leaves behind is cleared away by who looks.
+    // What one that is killed leaves behind is cleared away by the next listing.
     server.kill();
     let left = || fs::read_dir(scratch.0.path("run/tombolo/links")).expect("the list").count();
     assert_ne!(left(), 0);
@@ -450,9 +450,9 @@ fn a_stopped_guest_is_late_and_one_that_cannot_be_listed_is_served() {
     server.stop();
 }
 
-/// What another server offers is served on; whoever of the two dies, the program at the other end hears of it.
+/// What another server offers is served on; the death of either is reported to the program at the other end.
 #[test]
-fn what_a_server_offers_is_served_on_by_another() {
+fn an_export_of_one_server_is_served_on_by_another() {
     let scratch = Scratch::new();
     let large = numbers();
     fs::write(scratch.path("large"), &large).expect("write");
@@ -483,7 +483,7 @@ fn what_a_server_offers_is_served_on_by_another() {
     last.wait();
     scratch.run(&["cp", "-q", "large", "shm:mid.sock/mid/again"]).failed(1, &["mid.sock"]);
     server.stop();
-    let nobody = ["serve", "shm:none.sock/tree", "--shm", "mid.sock", "--control", "c"];
-    scratch.run(&nobody).failed(1, &["shm:", "none.sock"]);
+    let absent = ["serve", "shm:none.sock/tree", "--shm", "mid.sock", "--control", "c"];
+    scratch.run(&absent).failed(1, &["shm:", "none.sock"]);
     scratch.run(&["serve", "shm:link.sock", "--shm", "mid.sock"]).failed(2, &["write shm:SOCKET/NAME"]);
 }

@@ -335,7 +335,7 @@ mod tests {
         let new = both.sign(export, VOLUME, &file(8)).expect("sign");
         assert_eq!(new[1], 2, "the newest signs");
         assert!(both.is_current(&new) && !both.is_current(&old));
-        assert_eq!(one_key().verify(&new, export, VOLUME), Err(Refused::Bad), "a key of somebody else's");
+        assert_eq!(one_key().verify(&new, export, VOLUME), Err(Refused::Bad), "another server's key");
         let retired = signer(&format!("version 1\n{keys}retired 1\n"));
         assert_eq!(retired.verify(&old, export, VOLUME), Err(Refused::Stale));
         assert_eq!(retired.verify(&new, export, VOLUME), Ok(file(8)));

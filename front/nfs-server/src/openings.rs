@@ -57,7 +57,7 @@ pub(crate) struct Opening {
     unsynced: AtomicBool,
     /// When it was last used, in seconds of the cache's clock.
     used_at_s: AtomicU32,
-    /// The file's owner when somebody last looked: a hint.
+    /// The file's owner when it was last looked at: a hint.
     owner: AtomicU32,
 }
 

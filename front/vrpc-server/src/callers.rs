@@ -17,7 +17,7 @@ impl Callers {
         Self { known: Mutex::default(), max }
     }
 
-    /// From now on the number means this one, or nobody. False for a number beyond the limit.
+    /// From now on the number means this identity, or none. False for a number beyond the limit.
     #[must_use]
     pub(crate) fn set(&self, caller: CallerId, identity: Option<Identity>) -> bool {
         if caller.0 >= self.max {
@@ -34,7 +34,7 @@ impl Callers {
         true
     }
 
-    /// Who has the number.
+    /// The identity that has the number.
     pub(crate) fn identity(&self, caller: CallerId) -> Option<Identity> {
         self.known().get(usize::from(caller.0)).cloned().flatten()
     }

@@ -18,7 +18,7 @@ use crate::session::Shared;
 pub(crate) struct Exchange<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) cx: &'a Ctx,
-    /// Who asks, in the peer's numbers.
+    /// The caller, in the peer's numbers.
     pub(crate) caller: CallerId,
     /// Whether the peer wants the handles of nodes along with them.
     pub(crate) wants_handles: bool,
@@ -81,7 +81,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Nothing had to be done, or nobody waits for what is.
+    /// Nothing had to be done, or the work is not awaited.
     pub(crate) fn done(self) {
         self.answer(Answer::ok(()), |()| Reply::Done);
     }

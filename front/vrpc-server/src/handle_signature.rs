@@ -1,6 +1,6 @@
 //! Proof that a persistent handle was given out here.
 //!
-//! The file system's own handle proves nothing: anybody can make up one, of any file of the file system, and a file of which the
+//! The file system's own handle proves nothing: any client can make up one, of any file of the file system, and a file of which the
 //! kernel knows no name cannot be told to be outside of the export. So handles leave with a proof, and come back with it.
 
 use std::hash::Hasher;

@@ -2,7 +2,7 @@
 //!
 //! [`VrpcServer`] opens a session for each link: it attaches to the export that the peer asks for, and from then on decodes
 //! requests (`tombolo_wire_vrpc`), calls the file system and answers. What the file system answers at once is answered on the
-//! link's thread, without an allocation for the operations that matter most; the rest goes on as a task, and whoever finishes it
+//! link's thread, without an allocation for the operations that matter most; the rest goes on as a task, and the thread that finishes it
 //! sends the answer. Data never pass through here: a WRITE's lie in the client's memory, a READ's go where the client
 //! wants them in this side's.
 //!
@@ -13,7 +13,7 @@
 //! A peer that links again gets its next session when nothing of its former one runs any more (`fence`): its requests come in the order
 //! of its links.
 //!
-//! Not here: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), who may have a link (`tombolo_host_links::policy`).
+//! Not here: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), the policy of links (`tombolo_host_links::policy`).
 //!
 //! Main types: [`VrpcServer`], [`Options`].
 //!

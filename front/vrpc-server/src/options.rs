@@ -6,10 +6,10 @@ use tombolo_core::fs::{PermissionCheck, Squash};
 /// What the sessions of one export may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Who is asked to check what users may do. Identities are the peer's own word in either case: what a peer as a whole may
-    /// do is for who lets it have a link to decide.
+    /// The party that is to check what users may do. Identities are the peer's own word in either case: what a peer as a whole may
+    /// do is for the policy of links to decide.
     pub checks: PermissionCheck,
-    /// Who is not taken for whom a peer says that they are, whatever the peer itself may say.
+    /// Which callers become the anonymous user, whatever the peer may say.
     pub squash: Squash,
     /// How much may pend.
     pub limits: Limits,
@@ -20,7 +20,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Checks by the back end, nobody squashed, transfers of 4 MiB, 1024 identities.
+    /// Checks by the back end, no caller squashed, transfers of 4 MiB, 1024 identities.
     fn default() -> Self {
         Options {
             checks: PermissionCheck::BackEnd,

@@ -42,7 +42,7 @@ impl Pending {
         }
     }
 
-    /// Nobody waits any more, for those that there are and those that may still be added.
+    /// Interrupts the requests that pend, and those that may still be added.
     pub(crate) fn end(&self) {
         let all: Vec<_> = {
             let mut table = self.table();
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pends_when_the_link_ends_or_after_is_interrupted() {
+    fn requests_pending_at_or_after_the_end_of_the_link_are_interrupted() {
         let pending = Pending::default();
         let (early, late) = (Interrupt::new(), Interrupt::new());
         pending.add(1, &early);

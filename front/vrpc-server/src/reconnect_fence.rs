@@ -11,7 +11,7 @@ use tombolo_core::ClientId;
 use tombolo_host_links::End;
 use tombolo_host_links::server::LinkCutter;
 
-/// Who has a session of which export, and how far that is.
+/// The session that each client has of each export, and its state.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectFence {
     inside: Mutex<HashMap<Whose, Arc<Mutex<Stage>>>>,
@@ -46,7 +46,7 @@ pub(crate) struct SessionGuard {
 
 impl ReconnectFence {
     /// Lets the next session of `client` in. The former one loses its link, and is waited for; none if that takes longer than `timeout`. Of
-    /// several who wait one gets in, and the others wait for that one's end.
+    /// several waiters one gets in, and the others wait for that one's end.
     pub(crate) fn enter(
         self: &Arc<Self>,
         export: &str,
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_client_has_one_session_of_each_export() {
         let fence = Arc::<ReconnectFence>::default();
-        let first = fence.enter("a", client(1), Duration::ZERO).expect("nobody is inside");
+        let first = fence.enter("a", client(1), Duration::ZERO).expect("it has no session");
         assert!(fence.enter("a", client(1), Duration::ZERO).is_none());
         let others =
             [fence.enter("b", client(1), Duration::ZERO), fence.enter("a", client(2), Duration::ZERO)];
@@ -140,13 +140,13 @@ mod tests {
         drop(first);
         drop(fence.enter("a", client(1), Duration::ZERO).expect("the former has left"));
         drop(others);
-        assert!(lock(&fence.inside).is_empty(), "who is gone is not remembered");
+        assert!(lock(&fence.inside).is_empty(), "former sessions are forgotten");
     }
 
     #[test]
     fn a_waiting_session_enters_when_the_former_has_ended() {
         let fence = Arc::<ReconnectFence>::default();
-        let former = fence.enter("a", client(1), LONG).expect("nobody is inside");
+        let former = fence.enter("a", client(1), LONG).expect("it has no session");
         let (told, heard) = mpsc::channel();
         thread::scope(|scope| {
             let waiting = [1, 2].map(|_| {

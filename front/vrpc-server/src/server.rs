@@ -16,11 +16,11 @@ use crate::options::Options;
 use crate::reconnect_fence::ReconnectFence;
 use crate::session::LinkSession;
 
-/// So long who links again waits for what its former link still does, before it is to try again. Little enough for a hello, more than a
+/// So long a client that links again waits for requests of its former link, before it is to try again. Little enough for a hello, more than a
 /// request takes that was interrupted.
 const FORMER_LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Exports by name, for the links of a [`Server`](tombolo_host_links::server::Server). Whoever gets a link to one gets a session of
+/// Exports by name, for the links of a [`Server`](tombolo_host_links::server::Server). Each link to one gets a session of
 /// its own.
 pub struct VrpcServer {
     exports: BTreeMap<String, Offered>,
@@ -89,7 +89,7 @@ impl Service for VrpcServer {
             .ok_or_else(|| Refusal::Failed("requests of the former link are still under way".into()))?;
         let session = SessionId(self.session_ids.fetch_add(1, Ordering::Relaxed));
         let identity_policy = IdentityPolicy::of(peer);
-        // Whoever is not believed in whose name it asks is not believed to have checked what they may do either.
+        // A peer whose identities are not believed is not believed to have checked permissions either.
         let is_believed = identity_policy.allows_any() && options.squash.mode == SquashMode::None;
         let checks = if is_believed { options.checks } else { PermissionCheck::BackEnd };
         let client = Client { session, label: peer.label.to_string(), checks };

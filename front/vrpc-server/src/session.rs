@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) pending: Pending,
     pub(crate) parts_pool: PartsPool,
     pub(crate) budget: Arc<Budget>,
-    /// Last, so that it is dropped last: whoever waits for it may rely on nothing being held or done any more.
+    /// Last, so that it is dropped last: its waiter may rely on nothing being held or done any more.
     guard: SessionGuard,
 }
 
@@ -121,7 +121,7 @@ impl Shared {
     }
 }
 
-/// Requests to the session itself, and what nobody can be refused.
+/// Requests to the session itself, and what no caller can be refused.
 fn needs_no_identity(kind: Kind) -> bool {
     matches!(kind, Kind::Null | Kind::Profile | Kind::Caller | Kind::Interrupt | Kind::Forget)
 }

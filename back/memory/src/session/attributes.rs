@@ -98,7 +98,7 @@ impl View<'_> {
         }
         match (set.atime, set.mtime) {
             (None, None) => {}
-            // Whoever may write may also set both times to the present, and nothing else (utimensat(2)).
+            // A user that may write may also set both times to the present, and nothing else (utimensat(2)).
             (Some(SetTime::Now), Some(SetTime::Now)) => {
                 if self.check_owner(cx, node).is_err() && !through_writer {
                     self.check_access(cx, node, AccessMask::WRITE)?;

@@ -201,7 +201,7 @@ impl View<'_> {
         if self.checks() { permission::check_owner(&cx.identity, node) } else { Ok(()) }
     }
 
-    /// Whether a change of the data takes set-user-id and its kind from the file; and by whom it is, where rights are checked here.
+    /// Whether a change of the data takes set-user-id and its kind from the file; and the writer, where rights are checked here.
     fn kills_privileges<'c>(&self, cx: &'c Ctx, asked: bool) -> Option<Option<&'c Identity>> {
         let writer = Some(&cx.identity).filter(|user| self.checks() && !permission::is_root(user));
         (asked || writer.is_some()).then_some(writer)

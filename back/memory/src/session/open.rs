@@ -42,7 +42,7 @@ impl View<'_> {
             _ if directory_asked => return Err(Error::NotDirectory),
             FileType::Regular => {}
             FileType::Symlink => return Err(Error::SymlinkLoop),
-            // Whoever opens a device, a fifo or a socket means the one of his own kernel.
+            // A device, a fifo or a socket is opened by the client's own kernel.
             _ => return Err(Error::NoDevice),
         }
         let mut mask = AccessMask::empty();

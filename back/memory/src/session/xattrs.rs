@@ -147,7 +147,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// What each namespace is for, and who may use it (xattr(7)).
+    /// What each namespace is for, and which users may use it (xattr(7)).
     fn check_namespace(&self, cx: &Ctx, node: &Node, name: &[u8], mask: AccessMask) -> Result<()> {
         let writes = mask.contains(AccessMask::WRITE);
         if name == ACCESS_ACL || name == DEFAULT_ACL {

@@ -249,24 +249,35 @@ impl Node {
     }
 
     /// What the server said this user may do, of what is asked now; `None` if that is not known.
-    pub(crate) fn allowed(&self, who: &Identity, asked_for: AccessBits, now: Instant) -> Option<AccessBits> {
+    pub(crate) fn allowed(
+        &self,
+        identity: &Identity,
+        asked_for: AccessBits,
+        now: Instant,
+    ) -> Option<AccessBits> {
         let state = self.state();
         let lifetime = match self.file_type {
             FileType::Directory => self.times.dir_max,
             _ => self.times.file_max,
         };
-        let granted = state.access.iter().find(|granted| granted.identity == *who)?;
+        let granted = state.access.iter().find(|granted| granted.identity == *identity)?;
         let is_young = now.saturating_duration_since(granted.asked) < lifetime;
         let is_same = granted.ctime == state.freshness.known().ctime;
         (is_young && is_same && granted.asked_for.contains(asked_for)).then_some(granted.allowed & asked_for)
     }
 
     /// Remembers what the server said at `asked`.
-    pub(crate) fn grant(&self, who: &Identity, asked_for: AccessBits, allowed: AccessBits, asked: Instant) {
+    pub(crate) fn grant(
+        &self,
+        identity: &Identity,
+        asked_for: AccessBits,
+        allowed: AccessBits,
+        asked: Instant,
+    ) {
         let mut state = self.state();
         let ctime = state.freshness.known().ctime;
-        let mut granted = Granted { identity: who.clone(), asked_for, allowed, ctime, asked };
-        if let Some(index) = state.access.iter().position(|granted| granted.identity == *who) {
+        let mut granted = Granted { identity: identity.clone(), asked_for, allowed, ctime, asked };
+        if let Some(index) = state.access.iter().position(|granted| granted.identity == *identity) {
             let before = state.access.swap_remove(index);
             if before.ctime == ctime {
                 // What was said of other rights holds on, no longer than it did.

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_idle_link_costs_is_what_both_sides_take() {
+    fn the_cost_of_an_idle_link_is_the_sum_of_both_sides() {
         let mut report = Report::new("ring-rest", "x", String::new(), false);
         for (row, column, percent) in [
             (SERVER, "no link, doorbell", 0.01),

@@ -113,7 +113,7 @@ impl Session {
     }
 }
 
-/// A session over a link of its own, and as whom it asks.
+/// A session over a link of its own, and its caller.
 pub fn attach(connect: impl Connect + 'static) -> Result<(Arc<VrpcFileSystem>, Ctx)> {
     let id = SessionId(1);
     let client = Client { session: id, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };

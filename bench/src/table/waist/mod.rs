@@ -95,7 +95,7 @@ impl Around for Through {
     }
 }
 
-/// The compiler knows whom it calls, but not what comes of it.
+/// The compiler knows the callee, but not what comes of it.
 struct Direct(Null);
 
 impl Work for Direct {

@@ -101,7 +101,7 @@ pub struct ServerOptions {
     ///
     /// A file that is not there is made, of SIZE bytes (such as 64M). One client at a time has all of it, and both sides can write it.
     /// Its root is root here, unless squash=root (or all) makes it user and group 65534, or those of anonuid= and anongid=.
-    #[arg(long, value_name = "FILE[,size=SIZE][,squash=WHOM][,export=/NAME]…", help_heading = SHM)]
+    #[arg(long, value_name = "FILE[,size=SIZE][,squash=MODE][,export=/NAME]…", help_heading = SHM)]
     #[serde(deserialize_with = "list")]
     pub shm_file: Vec<ShmFileArg>,
     /// How to wait for requests over shared memory (by default adaptive).
@@ -119,7 +119,7 @@ pub struct ServerOptions {
     #[serde(deserialize_with = "list")]
     pub nfs: Vec<NfsArg>,
     /// Which users of clients are taken for the anonymous one (by default root).
-    #[arg(long, value_name = "WHOM", help_heading = NFS)]
+    #[arg(long, value_name = "MODE", help_heading = NFS)]
     pub squash: Option<SquashArg>,
     /// The anonymous user (by default 65534).
     #[arg(long, value_name = "UID", help_heading = NFS)]

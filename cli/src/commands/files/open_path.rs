@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_url_says_of_its_client_counts() {
+    fn client_options_of_a_url_are_used() {
         let words = |url: &str| -> Vec<String> {
             let opener = Opener::for_copies();
             opener.options(&url.parse().expect(url)).words().map(str::to_owned).collect()
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_an_export_is_below_its_path() {
+    fn paths_in_an_export_are_relative_to_its_path() {
         assert_eq!(within(b"/srv", b"/srv/a/b"), Some(&b"a/b"[..]));
         assert_eq!(within(b"/", b"/a"), Some(&b"a"[..]));
         assert_eq!(within(b"/srv", b"/srvx/a"), None);

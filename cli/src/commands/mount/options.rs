@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_option_is_named() {
+    fn unknown_options_are_named() {
         let mistake = |list: &str| list.parse::<MountOptions>().expect_err("a mistake");
         assert_eq!(
             mistake("ro,cohernce=strict"),

@@ -126,7 +126,7 @@ impl Scratch {
 }
 
 /// A place whose mount is taken away when the test ends in the middle. Without FUSE there is nothing to test: that is
-/// a failure, unless somebody says that it is to be borne.
+/// a failure, unless the test allows it.
 pub struct MountPlace(pub Scratch);
 
 impl MountPlace {
@@ -305,7 +305,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A port that nobody has: the kernel gives none below 32768 to sockets that do not ask for one. A probe that listens would not do, for
+/// An unused port: the kernel gives none below 32768 to sockets that do not ask for one. A probe that listens would not do, for
 /// it lives on in children that other tests start meanwhile.
 pub fn free_port(number: u16) -> u16 {
     20_000 + (std::process::id() % 600) as u16 * 20 + number

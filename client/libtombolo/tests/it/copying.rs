@@ -123,7 +123,7 @@ fn holes_stay_holes_and_zeros_become_some_when_asked() {
 }
 
 #[test]
-fn what_exists_is_replaced_whole_or_left() {
+fn existing_files_are_replaced_whole_or_left() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     fs::write(from.path().join("file"), "new").unwrap();
     fs::write(from.path().join("large"), noise(3 << 20, 3)).unwrap();

@@ -20,7 +20,7 @@ fn writable() -> Create {
 }
 
 #[test]
-fn what_is_written_as_a_stream_is_read_as_one() {
+fn written_streams_are_read_back_as_streams() {
     let tree = attach(&memory(), "memory");
     for (number, size) in [0, 1, 255 << 10, 256 << 10, (3 << 20) + 17].into_iter().enumerate() {
         let content = noise(size, 5);
@@ -147,7 +147,7 @@ fn a_server_that_voids_cookies_has_its_trees_removed() {
 }
 
 #[test]
-fn what_cannot_be_removed_is_told_once_and_the_rest_is_removed() {
+fn a_failed_removal_is_reported_once_and_the_rest_is_removed() {
     let export = Arc::new(memory());
     let plain = attach(&*export, "memory");
     let dir = plain.root().make_dir(name("tree").as_name(), Default::default()).wait().unwrap();

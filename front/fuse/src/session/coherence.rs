@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_written_goes_past_the_cache_where_that_drops_pages() {
+    fn write_only_openings_bypass_the_page_cache() {
         let cache = PageCache::new(Coherence::Auto);
         let flags = |how, agreed| cache.flags(NodeId(5), how, Some(&file(1000, 7)), agreed);
         for how in [OpenFlags::WRITE, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::APPEND] {

@@ -13,7 +13,7 @@ pub trait Exchange: Send + Sized + 'static {
     fn payload(&mut self, len_bytes: usize) -> Source;
 
     /// May the file system retain a payload of this size after the answer, because nothing writes to its memory as
-    /// long as anybody holds it? Asked before the payload itself. Never where the memory is the requester's.
+    /// long as it is held? Asked before the payload itself. Never where the memory is the requester's.
     fn keeps_payload(&mut self, _len_bytes: usize) -> bool {
         false
     }

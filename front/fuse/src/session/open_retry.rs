@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_opened_without_a_name_opens_at_the_second_attempt() {
+    fn a_nameless_open_succeeds_at_the_second_attempt() {
         let retries = OpenRetry::default();
         assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
         assert!(!is_sent_back(&retries, THREAD, NODE, &file(0, 8)));
@@ -212,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_just_looked_up_is_opened_at_once() {
+    fn a_node_just_looked_up_is_opened_at_once() {
         let retries = OpenRetry::default();
         retries.tell(Coherence::Auto, THREAD, NODE, &file(0, 7));
         assert!(!is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
     }
 
     #[test]
-    fn what_the_kernel_cannot_have_wrong_is_opened_at_once() {
+    fn a_node_without_cached_attributes_is_opened_at_once() {
         let retries = OpenRetry::default();
         assert!(
             !is_sent_back(&retries, THREAD, NODE, &file(10, 7)),

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_for_nobody_do_not_pile_up() {
+    fn interrupts_of_unknown_requests_do_not_pile_up() {
         let pending = pending();
         (0..10_000).for_each(|number| pending.interrupt(Unique(number)));
         assert!(pending.0.table().early.len() <= EARLY_MAX);

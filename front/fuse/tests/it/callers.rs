@@ -54,7 +54,7 @@ fn of<'a>(
     asked: &'a [(&'static str, Identity)],
     what: &'static str,
 ) -> impl Iterator<Item = &'a Identity> + 'a {
-    asked.iter().filter(move |(asked, _)| *asked == what).map(|(_, who)| who)
+    asked.iter().filter(move |(asked, _)| *asked == what).map(|(_, identity)| identity)
 }
 
 #[test]
@@ -64,29 +64,29 @@ fn all_groups_of_a_caller_are_told() {
         mounted.asked(&format!("{JOE} head -c 10 file >/dev/null && {JOE} dd if=/dev/zero of=file count=1"));
     for what in ["lookup", "open", "read", "write"] {
         assert!(of(&asked, what).count() > 0, "{what}: {asked:?}");
-        assert!(of(&asked, what).all(|who| *who == joe(&[11, 22])), "{what}: {asked:?}");
+        assert!(of(&asked, what).all(|identity| *identity == joe(&[11, 22])), "{what}: {asked:?}");
     }
     let asked = mounted.asked("head -c 10 file >/dev/null");
-    assert!(asked.iter().all(|(_, who)| *who == Identity::ROOT), "{asked:?}");
+    assert!(asked.iter().all(|(_, identity)| *identity == Identity::ROOT), "{asked:?}");
 }
 
 #[test]
-fn what_is_open_is_used_as_whoever_opened_it() {
+fn an_opening_is_used_with_its_openers_identity() {
     let mounted = Mounted::new(PermissionCheck::BackEnd);
     let asked = mounted.asked(&format!(
         "exec 3<>file; {JOE} dd bs=4096 count=1 <&3 >/dev/null; {JOE} dd if=/dev/zero count=1 >&3"
     ));
     for what in ["read", "write"] {
         assert!(of(&asked, what).count() > 0, "{what}: {asked:?}");
-        assert!(of(&asked, what).all(|who| *who == Identity::ROOT), "{what}: {asked:?}");
+        assert!(of(&asked, what).all(|identity| *identity == Identity::ROOT), "{what}: {asked:?}");
     }
 }
 
 #[test]
-fn nobody_looks_where_the_kernel_checks() {
+fn groups_are_not_read_where_the_kernel_checks() {
     let mounted = Mounted::new(PermissionCheck::Caller);
     let asked = mounted.asked(&format!("{JOE} head -c 10 {}/file >/dev/null", mounted.path().display()));
-    assert!(of(&asked, "open").all(|who| *who == joe(&[])), "{asked:?}");
+    assert!(of(&asked, "open").all(|identity| *identity == joe(&[])), "{asked:?}");
     assert!(of(&asked, "open").count() > 0);
 }
 

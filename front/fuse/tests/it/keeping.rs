@@ -51,11 +51,11 @@ fn keeps(later: bool) {
 }
 
 #[test]
-fn what_is_retained_does_not_change_and_is_bounded() {
+fn retained_payloads_do_not_change_and_are_bounded() {
     keeps(false);
 }
 
 #[test]
-fn what_is_retained_of_writes_answered_later_does_not_change_either() {
+fn retained_payloads_of_writes_answered_later_do_not_change() {
     keeps(true);
 }

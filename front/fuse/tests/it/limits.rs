@@ -54,7 +54,7 @@ fn ask(session: &Arc<Session>, unique: u64, opcode: Opcode, args: &[u8], to: &Se
 
 /// EINTR would be wrong: there was no signal.
 #[test]
-fn what_is_too_much_at_a_time_is_busy() {
+fn requests_beyond_the_limit_are_busy() {
     let export = delay::over(Arc::new(Memory::default()), Duration::from_millis(300)).expect("a timer");
     let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
     let limits = Limits { pending: 2, ..Limits::default() };

@@ -305,7 +305,7 @@ fn a_mapped_file_is_seen_as_it_was_written() {
 }
 
 #[test]
-fn what_is_no_directory_is_no_mount_point() {
+fn a_file_is_refused_as_a_mount_point() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, b"").unwrap();
@@ -464,7 +464,7 @@ fn an_ordinary_user_mounts_through_the_helper() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
     std::os::unix::fs::chown(&target, Some(65_534), Some(65_534)).unwrap();
-    // In a mount namespace of its own, where everybody may open the device, as udev has it on most machines.
+    // In a mount namespace of its own, where all users may open the device, as udev has it on most machines.
     let script = r#"
 mount --make-rprivate / && mknod -m 666 "$1.device" c 10 229 && mount --bind "$1.device" /dev/fuse &&
 exec setpriv --reuid=65534 --regid=65534 --clear-groups -- "$1" --exact mount::an_ordinary_user_mounts_through_the_helper

@@ -167,7 +167,7 @@ mod tests {
         let itself = Some((1000, 100, vec![7]));
         for mode in [SquashMode::None, SquashMode::Root] {
             assert_eq!(seen(mode, sys(0, 0, &[0]), &joe), itself, "root is the process itself");
-            assert_eq!(seen(mode, Credential::None, &joe), itself, "and so is nobody in particular");
+            assert_eq!(seen(mode, Credential::None, &joe), itself, "and so is AUTH_NONE");
             assert_eq!(seen(mode, sys(1000, 7, &[100]), &joe), Some((1000, 7, vec![100])));
             for other in [sys(1001, 100, &[]), sys(1000, 0, &[]), sys(1000, 100, &[7, 4])] {
                 assert_eq!(seen(mode, other, &joe), None, "{mode:?}");

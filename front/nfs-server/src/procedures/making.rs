@@ -235,7 +235,7 @@ async fn entered(dir: &Target, created: &Created) -> Result<Arc<Node>> {
 /// what was set afterwards.
 async fn finish(dir: &Target, node: Arc<Node>, mut attr: Attr, change: Change, set: SetAttr) -> Result<New> {
     let export = &dir.export;
-    let rest = what_is_left(set, &dir.cx);
+    let rest = without_ownership(set, &dir.cx);
     if rest != SetAttr::default() {
         attr = export.file_system.setattr(&dir.cx, node.id, None, &rest).resolve().await?.0;
         export.settle_attributes(&node, attr.file_type).await?;
@@ -247,7 +247,7 @@ async fn finish(dir: &Target, node: Arc<Node>, mut attr: Attr, change: Change, s
 /// Clients name the owner that a new node has anyway, and squashed ones an owner that they are not: a caller that may not give files
 /// away gets the node as it would get it from a kernel. Told from the call alone, so that a duplicate of it sets neither more
 /// nor less.
-fn what_is_left(set: SetAttr, cx: &Ctx) -> SetAttr {
+fn without_ownership(set: SetAttr, cx: &Ctx) -> SetAttr {
     let gives = cx.identity.uid == 0;
     SetAttr {
         uid: set.uid.filter(|&uid| gives && uid != cx.identity.uid),

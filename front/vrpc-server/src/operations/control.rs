@@ -1,4 +1,4 @@
-//! Requests to the session itself, and those that nobody waits for.
+//! Requests to the session itself, and those that are not awaited.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Answers that give a node, with its handle for who wants to find it again behind another link.
+//! Answers that give a node, with its handle for a client that is to find it again behind another link.
 
 use tombolo_core::fs::{Created, Entry, FileSystem, Made, NodeId, PersistentHandle};
 use tombolo_core::{Answer, Ctx};

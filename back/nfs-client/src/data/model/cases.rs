@@ -57,7 +57,7 @@ impl Mount {
     fn served<T: Send + 'static>(&self, answer: Answer<T>) -> Result<T> {
         let slot = waited_for(answer);
         for _ in 0..1000 {
-            if let Some(result) = slot.lock().expect("nobody panics").take() {
+            if let Some(result) = slot.lock().expect("not poisoned").take() {
                 return result;
             }
             self.step(Quirk::default());
@@ -69,7 +69,7 @@ impl Mount {
         let mut buffer = Buffer::new(len);
         let into = buffer.sink(0..len);
         let done = self.served(read(&self.server, &self.file, &self.caller, ahead, offset, into));
-        let bytes = buffer.as_slice().expect("nobody writes to it after the answer").to_vec();
+        let bytes = buffer.as_slice().expect("it is not written to after the answer").to_vec();
         (done, bytes)
     }
 
@@ -85,13 +85,13 @@ pub(super) fn waited_for<T: Send + 'static>(answer: Answer<T>) -> Slot<T> {
     let to = slot.clone();
     tombolo_host_runtime::task::spawn(async move {
         let result = answer.resolve().await;
-        *to.lock().expect("nobody panics") = Some(result);
+        *to.lock().expect("not poisoned") = Some(result);
     });
     slot
 }
 
 pub(super) fn said<T>(slot: &Slot<T>) -> Option<Result<T>> {
-    slot.lock().expect("nobody panics").take()
+    slot.lock().expect("not poisoned").take()
 }
 
 fn text(error: &Error) -> String {
@@ -141,7 +141,7 @@ fn waiting_small_writes_are_merged_and_the_queue_is_bounded() {
         assert!(said(&last).is_none(), "the queue is full");
         mount.step(Quirk::default());
         assert_eq!(mount.asked(), ["WRITE 16 at 8 Unstable"], "retainable: {retainable}");
-        assert!(said(&last).is_none(), "nobody is woken for one WRITE");
+        assert!(said(&last).is_none(), "no waiter is woken for one WRITE");
         (0..12).for_each(|_| mount.step(Quirk::default()));
         assert!(said(&last).is_some_and(|written| written.is_ok()));
         mount.served(mount.commit()).unwrap();

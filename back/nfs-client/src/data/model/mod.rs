@@ -112,7 +112,7 @@ impl Model {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with it")
+        self.state.lock().expect("not poisoned")
     }
 
     /// Asks, without being the code that is tested.
@@ -120,7 +120,7 @@ impl Model {
         let answer: Answer = Arc::default();
         self.state().calls.push_back(Outstanding { asked, said: None, answer: answer.clone() });
         poll_fn(move |context| {
-            let mut answer = answer.lock().expect("nobody panics with it");
+            let mut answer = answer.lock().expect("not poisoned");
             match answer.0.take() {
                 Some(said) => Poll::Ready(said),
                 None => {
@@ -161,7 +161,7 @@ impl Model {
         };
         drop(state);
         let waker = {
-            let mut answer = call.answer.lock().expect("nobody panics with it");
+            let mut answer = call.answer.lock().expect("not poisoned");
             answer.0 = call.said;
             answer.1.take()
         };
@@ -257,7 +257,7 @@ impl Server for Model {
     fn permit(&self) -> impl Future<Output = ()> + Send + 'static {
         let state = self.state.clone();
         poll_fn(move |context| {
-            let mut state = state.lock().expect("nobody panics with it");
+            let mut state = state.lock().expect("not poisoned");
             if state.in_flight() < state.in_flight_max {
                 return Poll::Ready(());
             }

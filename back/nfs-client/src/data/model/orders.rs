@@ -41,7 +41,7 @@ impl User {
         let done = waited_for(read(&self.server, &self.file, &self.caller, ahead, offset, into));
         self.serve();
         let count = said(&done).expect("an answer").expect("no READ fails").count;
-        buffer.as_slice().expect("nobody writes to it after the answer")[..count].to_vec()
+        buffer.as_slice().expect("it is not written to after the answer")[..count].to_vec()
     }
 
     fn serve(&self) {

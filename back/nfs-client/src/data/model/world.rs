@@ -25,13 +25,13 @@ fn slot<T: Send + 'static>(answer: Answer<T>) -> Slot<T> {
     let to = slot.clone();
     task::spawn(async move {
         let result = answer.resolve().await;
-        *to.lock().expect("nobody panics with it") = Some(result);
+        *to.lock().expect("not poisoned") = Some(result);
     });
     slot
 }
 
 fn take<T>(slot: &Slot<T>) -> Option<Result<T>> {
-    slot.lock().expect("nobody panics with it").take()
+    slot.lock().expect("not poisoned").take()
 }
 
 struct Writes {
@@ -119,7 +119,7 @@ impl World {
         self.look();
         if !retainable && !self.writes.iter().any(|write| write.number == number) {
             // What is answered is the program's again.
-            own.as_mut_slice().expect("nobody kept it").fill(0xEE);
+            own.as_mut_slice().expect("it was not retained").fill(0xEE);
         }
     }
 
@@ -265,7 +265,7 @@ impl World {
                 continue;
             };
             let done = done.expect("no READ fails");
-            let bytes = read.buffer.as_slice().expect("nobody writes to it after the answer").to_vec();
+            let bytes = read.buffer.as_slice().expect("it is not written to after the answer").to_vec();
             assert!(done.count == bytes.len() || done.eof, "short and not at the end");
             for (at, byte) in bytes.iter().enumerate() {
                 let place = read.offset + at;
@@ -316,7 +316,7 @@ impl World {
             self.drain();
         }
         let waiting = (self.writes.len(), self.reads.len(), self.flushes.len(), self.cut.is_some());
-        assert_eq!(waiting, (0, 0, 0, false), "somebody waits for ever");
+        assert_eq!(waiting, (0, 0, 0, false), "a caller waits for ever");
         assert!(self.node.as_ref().as_ref().is_clean());
         assert_eq!(self.server.budget.held_bytes(), 0);
         let state = self.server.state();
