@@ -31,8 +31,8 @@ use crate::suggestion::nearest;
 
 pub use backoff::Backoff;
 pub use host::Host;
-pub use nfs::{exports, in_flight, mount};
-pub use nfs_options::{Limit, NfsOption, NfsOptions};
+pub use nfs::{exports, mount};
+pub use nfs_options::{NfsOption, NfsOptions};
 pub use nfs_shm::{NfsShmUrl, check as check_over_shm, mount as mount_nfs_shm};
 pub use not_mounted::{NotMounted, ServerState};
 pub use percent::encoded;

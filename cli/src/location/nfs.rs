@@ -12,11 +12,11 @@ use std::time::Duration;
 use tombolo_back_nfs_client::{
     AttributeTimes, MountError, NfsExport, Options as ClientOptions, Ports, Server, Transport,
 };
-use tombolo_host_rpc::client::{CallError, InFlight, Interrupts, Options as RpcOptions, Recovery};
+use tombolo_host_rpc::client::{CallError, Interrupts, Options as RpcOptions, Recovery};
 
 use crate::failure::Reason;
 
-use super::nfs_options::{AttributeTime, Limit, NfsOption, NfsOptions, Proto};
+use super::nfs_options::{AttributeTime, NfsOption, NfsOptions};
 use super::{End, NfsUrl, NotMounted, OpenOptions, Opened, ServerState};
 
 /// Opens the export that the URL's path leads to or into.
@@ -47,13 +47,6 @@ pub fn mount(url: &NfsUrl, options: &OpenOptions) -> Result<NfsExport, NotMounte
     let path = text(&url.path).map_err(NotMounted::new)?;
     let settings = Settings::of(url, options);
     at_any_address(url, &settings, |server| NfsExport::mount(server, path, settings.client.clone()))
-}
-
-pub fn in_flight(limit: Limit) -> InFlight {
-    match limit {
-        Limit::Fixed(count) => InFlight::Fixed(count),
-        Limit::Auto => RpcOptions::default().in_flight,
-    }
 }
 
 impl From<&MountError> for NotMounted {
@@ -94,13 +87,8 @@ const NFS_PORT: u16 = 2049;
 impl Settings {
     fn of(url: &NfsUrl, options: &OpenOptions) -> Self {
         let asked = url.options.clone().then(&options.nfs);
-        let transport = match last(&asked, |option| match option {
-            NfsOption::Transport(proto) => Some(proto),
-            _ => None,
-        }) {
-            Some(Proto::Udp) => Transport::Udp,
-            Some(Proto::Tcp) | None => Transport::Tcp,
-        };
+        let said = |option| if let NfsOption::Transport(transport) = option { Some(transport) } else { None };
+        let transport = asked.last(said).unwrap_or(Transport::Tcp);
         let mut client = ClientOptions { rpc: RpcOptions::of(transport), ..ClientOptions::default() };
         fill(&mut client, &asked, options.read_only);
         Self { ports: ports(url.port, &asked), transport, client }
@@ -124,15 +112,11 @@ fn fill(client: &mut ClientOptions, asked: &NfsOptions, read_only: bool) {
     client.attributes = attributes(asked);
 }
 
-fn last<T>(options: &NfsOptions, pick: impl FnMut(NfsOption) -> Option<T>) -> Option<T> {
-    options.iter().filter_map(pick).last()
-}
-
 /// Where to look for the server, one after the other: the port that is given has both, as ours do; where none is, the
 /// portmapper knows; and where there is no portmapper there may still be one of ours at the usual port.
 fn ports(url: Option<u16>, asked: &NfsOptions) -> Vec<Ports> {
-    let port = last(asked, |option| if let NfsOption::Port(port) = option { Some(port) } else { None });
-    let mount = last(asked, |option| if let NfsOption::MountPort(port) = option { Some(port) } else { None });
+    let port = asked.last(|option| if let NfsOption::Port(port) = option { Some(port) } else { None });
+    let mount = asked.last(|option| if let NfsOption::MountPort(port) = option { Some(port) } else { None });
     match (port.or(url), mount) {
         (nfs, Some(mount)) => vec![Ports::Two { nfs: nfs.unwrap_or(NFS_PORT), mount }],
         (Some(port), None) => vec![Ports::One(port)],
@@ -154,7 +138,7 @@ fn apply(client: &mut ClientOptions, option: NfsOption) {
         NfsOption::Interruptible(false) => rpc.interrupts = Interrupts::Never,
         NfsOption::Connections(count) => rpc.connections = count,
         NfsOption::ReservedPort(reserved) => rpc.reserved_port = Some(reserved),
-        NfsOption::InFlight(limit) => rpc.in_flight = in_flight(limit),
+        NfsOption::InFlight(limit) => rpc.in_flight = limit,
         NfsOption::Transport(_)
         | NfsOption::Port(_)
         | NfsOption::MountPort(_)
@@ -280,6 +264,8 @@ fn at_least_root(path: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use tombolo_host_rpc::client::InFlight;
+
     use super::*;
 
     fn asked(path: &str, exports: &[&str], end: End) -> Vec<String> {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tombolo_host_rpc::client::{InFlight, Options as RpcOptions, Transport};
+
 use crate::setting::Setting;
 
 /// Options as they were written, each known and checked. Later ones count.
@@ -10,7 +12,7 @@ pub struct NfsOptions(Vec<(String, NfsOption)>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NfsOption {
-    Transport(Proto),
+    Transport(Transport),
     /// `port=`: of NFS; and of MOUNT, where nothing else is said.
     Port(u16),
     MountPort(u16),
@@ -27,7 +29,7 @@ pub enum NfsOption {
     AttributeTime(AttributeTime, Duration),
     ReservedPort(bool),
     ReadAhead(usize),
-    InFlight(Limit),
+    InFlight(InFlight),
     /// `bg`, `fg`: whether the mount command returns when the server is not there, and goes on trying in the background.
     Background(bool),
     /// `retry=`, in minutes there: for so long a server that is not there is tried again.
@@ -37,26 +39,12 @@ pub enum NfsOption {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proto {
-    Tcp,
-    Udp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeTime {
     All,
     FileMin,
     FileMax,
     DirMin,
     DirMax,
-}
-
-/// How many reads and writes may be outstanding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    Fixed(u32),
-    /// As many as are of use.
-    Auto,
 }
 
 impl NfsOptions {
@@ -72,8 +60,8 @@ impl NfsOptions {
 
     /// The names of all options, and whether a value belongs to each.
     pub fn names() -> impl Iterator<Item = (&'static str, bool)> {
-        let flags = FLAGS.iter().map(|name| (*name, false));
-        flags.chain([TAKES_WORD, TAKES_NUMBER].concat().into_iter().map(|name| (name, true)))
+        let flags = FLAGS.iter().map(|(name, _)| (*name, false));
+        flags.chain(WITH_VALUE.iter().map(|(name, _)| (*name, true)))
     }
 
     /// The options, in the order in which they count.
@@ -91,35 +79,33 @@ impl NfsOptions {
         Self(vec![("noac".into(), NfsOption::KeepAttributes(false))])
     }
 
+    /// What the last option that says something of it says.
+    pub fn last<T>(&self, said: impl FnMut(NfsOption) -> Option<T>) -> Option<T> {
+        self.iter().filter_map(said).last()
+    }
+
     /// Whether attributes are cached for any time at all, if anything is said about it.
     pub fn attributes_kept(&self) -> Option<bool> {
-        let said = self.iter().filter_map(|option| match option {
-            NfsOption::KeepAttributes(cached) => Some(cached),
-            NfsOption::AttributeTime(AttributeTime::All | AttributeTime::FileMax, time) => {
-                Some(!time.is_zero())
-            }
+        use NfsOption::{AttributeTime as Time, KeepAttributes};
+        self.last(|option| match option {
+            KeepAttributes(cached) => Some(cached),
+            Time(AttributeTime::All | AttributeTime::FileMax, time) => Some(!time.is_zero()),
             // A least time alone says nothing: it is cut to the most.
-            NfsOption::AttributeTime(AttributeTime::FileMin | AttributeTime::DirMin, _) => None,
-            NfsOption::AttributeTime(..) => Some(true),
+            Time(AttributeTime::FileMin | AttributeTime::DirMin, _) => None,
+            Time(AttributeTime::DirMax, _) => Some(true),
             _ => None,
-        });
-        said.last()
+        })
     }
 
     /// `bg`.
     pub fn in_background(&self) -> bool {
-        let said = self.iter().filter_map(|option| match option {
-            NfsOption::Background(said) => Some(said),
-            _ => None,
-        });
-        said.last().unwrap_or(false)
+        let said = |option| if let NfsOption::Background(said) = option { Some(said) } else { None };
+        self.last(said).unwrap_or(false)
     }
 
     /// `retry=`, if anything is said about it.
     pub fn retry(&self) -> Option<Duration> {
-        self.iter()
-            .filter_map(|option| if let NfsOption::Retry(time) = option { Some(time) } else { None })
-            .last()
+        self.last(|option| if let NfsOption::Retry(time) = option { Some(time) } else { None })
     }
 
     /// These, and then `later` ones.
@@ -139,102 +125,99 @@ const DAY_S: u64 = 24 * 60 * 60;
 const YEAR_MIN: u64 = 365 * 24 * 60;
 
 fn parsed(setting: &Setting<'_>) -> Result<Option<NfsOption>, String> {
-    use NfsOption as Is;
-    let name = setting.name;
-    let option = match (name, setting.value) {
-        ("tcp", None) | ("proto", Some("tcp")) => Is::Transport(Proto::Tcp),
-        ("udp", None) | ("proto", Some("udp")) => Is::Transport(Proto::Udp),
-        ("proto", Some(_)) => return Err(setting.wrong("it is one of tcp, udp")),
-        ("hard" | "soft", None) => Is::Hard(name == "hard"),
-        ("intr" | "nointr", None) => Is::Interruptible(name == "intr"),
-        ("bg" | "fg", None) => Is::Background(name == "bg"),
-        ("ac" | "noac", None) => Is::KeepAttributes(name == "ac"),
-        ("resvport" | "noresvport", None) => Is::ReservedPort(name == "resvport"),
-        ("nolock", None) | ("vers" | "nfsvers" | "mountvers", Some("3")) | ("sec", Some("sys")) => {
-            Is::SoAnyway
-        }
-        ("vers" | "nfsvers" | "mountvers", Some(_)) => return Err(setting.wrong("only version 3 is spoken")),
-        ("sec", Some(_)) => return Err(setting.wrong("only sys is spoken")),
-        ("inflight", Some("auto")) => Is::InFlight(Limit::Auto),
-        (_, Some(_)) => return with_number(setting),
-        (name, None) if TAKES_NUMBER.contains(&name) || TAKES_WORD.contains(&name) => {
-            return Err(setting.wrong(format_args!("it needs a value: {name}=…")));
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some(option))
+    let flag = || FLAGS.iter().find_map(|(name, option)| (*name == setting.name).then_some(*option));
+    let parse = WITH_VALUE.iter().find_map(|(name, parse)| (*name == setting.name).then_some(*parse));
+    match (setting.value, parse) {
+        (None, Some(_)) => Err(setting.wrong(format_args!("it needs a value: {}=…", setting.name))),
+        (None, None) => Ok(flag()),
+        (Some(value), Some(parse)) => parse(setting, value).map(Some),
+        (Some(_), None) => Ok(None),
+    }
 }
 
-const FLAGS: &[&str] = &[
-    "ac",
-    "bg",
-    "fg",
-    "hard",
-    "intr",
-    "noac",
-    "nointr",
-    "nolock",
-    "noresvport",
-    "resvport",
-    "soft",
-    "tcp",
-    "udp",
-];
-const TAKES_WORD: &[&str] = &["proto", "vers", "nfsvers", "mountvers", "sec"];
-const TAKES_NUMBER: &[&str] = &[
-    "port",
-    "mountport",
-    "rsize",
-    "wsize",
-    "timeo",
-    "retrans",
-    "nconnect",
-    "actimeo",
-    "acregmin",
-    "acregmax",
-    "acdirmin",
-    "acdirmax",
-    "readahead",
-    "inflight",
-    "retry",
+const FLAGS: &[(&str, NfsOption)] = &[
+    ("ac", NfsOption::KeepAttributes(true)),
+    ("bg", NfsOption::Background(true)),
+    ("fg", NfsOption::Background(false)),
+    ("hard", NfsOption::Hard(true)),
+    ("intr", NfsOption::Interruptible(true)),
+    ("noac", NfsOption::KeepAttributes(false)),
+    ("nointr", NfsOption::Interruptible(false)),
+    ("nolock", NfsOption::SoAnyway),
+    ("noresvport", NfsOption::ReservedPort(false)),
+    ("resvport", NfsOption::ReservedPort(true)),
+    ("soft", NfsOption::Hard(false)),
+    ("tcp", NfsOption::Transport(Transport::Tcp)),
+    ("udp", NfsOption::Transport(Transport::Udp)),
 ];
 
-fn with_number(setting: &Setting<'_>) -> Result<Option<NfsOption>, String> {
-    use NfsOption as Is;
-    let transfer =
-        || setting.bytes_in(TRANSFER_BYTES_MIN..=TRANSFER_BYTES_MAX).map(|bytes| narrow(bytes & !1023));
-    let port = || setting.number("a port", 1..=u16::MAX.into()).map(|port| port as u16);
-    let time = |which| {
-        let seconds = setting.number("a number of seconds", 0..=DAY_S)?;
-        Ok::<_, String>(Is::AttributeTime(which, Duration::from_secs(seconds)))
-    };
-    let option = match setting.name {
-        "port" => Is::Port(port()?),
-        "mountport" => Is::MountPort(port()?),
-        "rsize" => Is::ReadSize(transfer()?),
-        "wsize" => Is::WriteSize(transfer()?),
-        "timeo" => {
-            let tenths = setting.number("a number of tenths of a second", 1..=10 * DAY_S)?;
-            Is::Timeout(Duration::from_millis(100 * tenths))
+type Parse = fn(&Setting<'_>, &str) -> Result<NfsOption, String>;
+
+const WITH_VALUE: &[(&str, Parse)] = &[
+    ("proto", |setting, value| match value {
+        "tcp" => Ok(NfsOption::Transport(Transport::Tcp)),
+        "udp" => Ok(NfsOption::Transport(Transport::Udp)),
+        _ => Err(setting.wrong("it is one of tcp, udp")),
+    }),
+    ("vers", version_3),
+    ("nfsvers", version_3),
+    ("mountvers", version_3),
+    ("sec", |setting, value| match value {
+        "sys" => Ok(NfsOption::SoAnyway),
+        _ => Err(setting.wrong("only sys is spoken")),
+    }),
+    ("port", |setting, _| port(setting).map(NfsOption::Port)),
+    ("mountport", |setting, _| port(setting).map(NfsOption::MountPort)),
+    ("rsize", |setting, _| transfer(setting).map(NfsOption::ReadSize)),
+    ("wsize", |setting, _| transfer(setting).map(NfsOption::WriteSize)),
+    ("timeo", |setting, _| {
+        let tenths = setting.number("a number of tenths of a second", 1..=10 * DAY_S)?;
+        Ok(NfsOption::Timeout(Duration::from_millis(100 * tenths)))
+    }),
+    ("retrans", |setting, _| Ok(NfsOption::Retries(narrow(setting.number("a number", 0..=1000)?)))),
+    ("nconnect", |setting, _| {
+        Ok(NfsOption::Connections(setting.number("a number", 1..=CONNECTIONS_MAX)? as usize))
+    }),
+    ("actimeo", |setting, _| attribute_time(setting, AttributeTime::All)),
+    ("acregmin", |setting, _| attribute_time(setting, AttributeTime::FileMin)),
+    ("acregmax", |setting, _| attribute_time(setting, AttributeTime::FileMax)),
+    ("acdirmin", |setting, _| attribute_time(setting, AttributeTime::DirMin)),
+    ("acdirmax", |setting, _| attribute_time(setting, AttributeTime::DirMax)),
+    ("readahead", |setting, _| {
+        Ok(NfsOption::ReadAhead(setting.bytes_in(0..=READ_AHEAD_BYTES_MAX)? as usize))
+    }),
+    ("inflight", |setting, value| match value {
+        "auto" => Ok(NfsOption::InFlight(RpcOptions::default().in_flight)),
+        _ => {
+            let count = setting.number("auto or a number", 1..=IN_FLIGHT_MAX)?;
+            Ok(NfsOption::InFlight(InFlight::Fixed(narrow(count))))
         }
-        "retrans" => Is::Retries(narrow(setting.number("a number", 0..=1000)?)),
-        "nconnect" => Is::Connections(narrow(setting.number("a number", 1..=CONNECTIONS_MAX)?) as usize),
-        "actimeo" => time(AttributeTime::All)?,
-        "acregmin" => time(AttributeTime::FileMin)?,
-        "acregmax" => time(AttributeTime::FileMax)?,
-        "acdirmin" => time(AttributeTime::DirMin)?,
-        "acdirmax" => time(AttributeTime::DirMax)?,
-        "readahead" => Is::ReadAhead(narrow(setting.bytes_in(0..=READ_AHEAD_BYTES_MAX)?) as usize),
-        "retry" => {
-            let minutes = setting.number("a number of minutes", 0..=YEAR_MIN)?;
-            Is::Retry(Duration::from_secs(60 * minutes))
-        }
-        "inflight" => {
-            Is::InFlight(Limit::Fixed(narrow(setting.number("auto or a number", 1..=IN_FLIGHT_MAX)?)))
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some(option))
+    }),
+    ("retry", |setting, _| {
+        let minutes = setting.number("a number of minutes", 0..=YEAR_MIN)?;
+        Ok(NfsOption::Retry(Duration::from_secs(60 * minutes)))
+    }),
+];
+
+fn version_3(setting: &Setting<'_>, value: &str) -> Result<NfsOption, String> {
+    match value {
+        "3" => Ok(NfsOption::SoAnyway),
+        _ => Err(setting.wrong("only version 3 is spoken")),
+    }
+}
+
+fn port(setting: &Setting<'_>) -> Result<u16, String> {
+    setting.number("a port", 1..=u16::MAX.into()).map(|port| port as u16)
+}
+
+/// In whole KiB.
+fn transfer(setting: &Setting<'_>) -> Result<u32, String> {
+    setting.bytes_in(TRANSFER_BYTES_MIN..=TRANSFER_BYTES_MAX).map(|bytes| narrow(bytes & !1023))
+}
+
+fn attribute_time(setting: &Setting<'_>, which: AttributeTime) -> Result<NfsOption, String> {
+    let seconds = setting.number("a number of seconds", 0..=DAY_S)?;
+    Ok(NfsOption::AttributeTime(which, Duration::from_secs(seconds)))
 }
 
 /// All limits above fit.
@@ -255,8 +238,8 @@ mod tests {
     fn options_mean_what_they_mean_elsewhere() {
         use NfsOption as Is;
         for (word, meaning) in [
-            ("proto=udp", Is::Transport(Proto::Udp)),
-            ("tcp", Is::Transport(Proto::Tcp)),
+            ("proto=udp", Is::Transport(Transport::Udp)),
+            ("tcp", Is::Transport(Transport::Tcp)),
             ("timeo=600", Is::Timeout(Duration::from_secs(60))),
             ("rsize=1048576", Is::ReadSize(1 << 20)),
             ("wsize=5000", Is::WriteSize(4096)),
@@ -266,8 +249,8 @@ mod tests {
             ("bg", Is::Background(true)),
             ("acregmax=7", Is::AttributeTime(AttributeTime::FileMax, Duration::from_secs(7))),
             ("readahead=4M", Is::ReadAhead(4 << 20)),
-            ("inflight=auto", Is::InFlight(Limit::Auto)),
-            ("inflight=32", Is::InFlight(Limit::Fixed(32))),
+            ("inflight=auto", Is::InFlight(RpcOptions::default().in_flight)),
+            ("inflight=32", Is::InFlight(InFlight::Fixed(32))),
             ("retry=3", Is::Retry(Duration::from_secs(180))),
             ("vers=3", Is::SoAnyway),
             ("nolock", Is::SoAnyway),

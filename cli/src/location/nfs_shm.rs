@@ -15,7 +15,7 @@ use tombolo_shm::link::Protocol;
 
 use super::nfs_options::{NfsOption, NfsOptions};
 use super::shm::{ShmLocation, ShmParts};
-use super::shm_link::{Connector, NoLink, ends};
+use super::shm_link::{Connector, longest};
 use super::url::parsed_options;
 use super::{NotMounted, OpenOptions, Opened, nfs};
 
@@ -115,26 +115,16 @@ impl Found {
 
 fn find(place: &ShmLocation, mode: Mode) -> Result<Found, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
-    let mut failed = None;
-    for end in ends(&rest) {
-        let (name, within) = rest.split_at(end);
-        let name = if name.is_empty() { "/" } else { name };
+    let ((name, connector, first), within) = longest(&rest, |name| {
         let connector = Connector::new(at.clone(), name, Protocol::OncRpc, mode)?;
-        match connector.link() {
-            Ok(first) => {
-                let label = format!("{FRONT}{place}");
-                let label =
-                    label.trim_end_matches('/').strip_suffix(rest.trim_end_matches('/')).unwrap_or(&label);
-                let dial = LinkDoor { connector, first: Mutex::new(Some(first)) };
-                let route = Route::start(dial, label).map_err(|error| NotMounted::away(error.to_string()))?;
-                let within = within.trim_matches('/').to_owned();
-                return Ok(Found { route, name: name.to_owned(), within });
-            }
-            Err(NoLink { failed: why, unknown_name: true, .. }) => failed = failed.or(Some(why)),
-            Err(NoLink { failed: why, .. }) => return Err(why),
-        }
-    }
-    Err(failed.unwrap_or_else(|| NotMounted::new("it names nothing")))
+        let first = connector.link()?;
+        Ok((name.to_owned(), connector, first))
+    })?;
+    let label = format!("{FRONT}{place}");
+    let label = label.trim_end_matches('/').strip_suffix(rest.trim_end_matches('/')).unwrap_or(&label);
+    let dial = LinkDoor { connector, first: Mutex::new(Some(first)) };
+    let route = Route::start(dial, label).map_err(|error| NotMounted::away(error.to_string()))?;
+    Ok(Found { route, name, within: within.trim_end_matches('/').to_owned() })
 }
 
 struct LinkDoor {

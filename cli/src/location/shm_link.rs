@@ -22,15 +22,20 @@ use crate::failure::Reason;
 /// Opens the export that the location leads to or into: the longest name that the server knows.
 pub fn open(place: &ShmLocation) -> Result<Opened, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
+    let (export, within) = longest(&rest, |name| export(at.clone(), name, Mode::default()))?;
+    Ok(Opened { export: Arc::new(export), path: within.as_bytes().to_vec(), nfs: None })
+}
+
+/// What `attempt` comes to with the longest name that the server knows, and what follows the name in `/A/B`.
+pub(super) fn longest<T>(
+    rest: &str,
+    mut attempt: impl FnMut(&str) -> Result<T, NoLink>,
+) -> Result<(T, &str), NotMounted> {
     let mut failed = None;
-    for end in ends(&rest) {
+    for end in ends(rest) {
         let (name, within) = rest.split_at(end);
-        let name = if name.is_empty() { "/" } else { name };
-        match export(at.clone(), name, Mode::default()) {
-            Ok(export) => {
-                let path = within.trim_start_matches('/').as_bytes().to_vec();
-                return Ok(Opened { export: Arc::new(export), path, nfs: None });
-            }
+        match attempt(if name.is_empty() { "/" } else { name }) {
+            Ok(found) => return Ok((found, within.trim_start_matches('/'))),
             Err(NoLink { failed: why, unknown_name: true, .. }) => failed = failed.or(Some(why)),
             Err(NoLink { failed: why, .. }) => return Err(why),
         }
@@ -47,7 +52,7 @@ pub fn mount(place: &ShmLocation, mode: Mode, patience: Patience) -> Result<Vrpc
 
 /// Where a name may end in `/A/B`, the longest first, so that an export within another is met before it; the name of all, `/`, is
 /// `/A/B` from 0 on.
-pub(super) fn ends(rest: &str) -> impl Iterator<Item = usize> {
+fn ends(rest: &str) -> impl Iterator<Item = usize> {
     let inner = rest.rmatch_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
     let whole = (rest.len() > 1).then_some(rest.len());
     // A longer one would be cut, and might then be that of another.

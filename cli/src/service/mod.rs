@@ -4,17 +4,21 @@ pub mod counters;
 pub mod prometheus;
 pub mod status;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::fs::Export;
+use tombolo_host_rpc::client::InFlight;
 use tombolo_host_rpc::server::Counts;
-use tombolo_host_service::control::Answers;
+use tombolo_host_runtime::listener::Listener;
+use tombolo_host_service::control::{self, Answers};
 use tombolo_layer_basic::stats::{self, Counters as ExportCounters};
 
-use crate::location::{self, Limit, NfsOption, NfsOptions};
+use crate::failure::Failure;
+use crate::location::{NfsOption, NfsOptions};
 use crate::service::counters::Counters;
 use crate::service::status::Status;
 use crate::setting;
@@ -59,6 +63,19 @@ impl Service {
     }
 }
 
+/// Listens for `tombolo top` and other tools where that was asked for; otherwise at a free socket of this name, in the usual directory.
+pub fn control_socket(asked: Option<&Path>, name: impl FnOnce() -> String) -> Result<Listener, Failure> {
+    let listening = "listen for `tombolo top`";
+    match asked {
+        Some(path) => Listener::bind(path, OWNER_ONLY).map_err(|error| Failure::cannot(listening, &error)),
+        None => control::free_socket(&control::default_directory(), &name()).map_err(|error| {
+            Failure::cannot(listening, &error).remedy("choose a place with --control SOCKET")
+        }),
+    }
+}
+
+const OWNER_ONLY: u32 = 0o600;
+
 impl Answers for Service {
     fn answer(&self, request: &str) -> Option<Value> {
         match request {
@@ -76,14 +93,14 @@ impl Answers for Service {
         let limit = limit_of(options)?;
         for (name, export) in &self.clients {
             tracing::info!(name, options, "changed while running");
-            export.set_in_flight(location::in_flight(limit));
+            export.set_in_flight(limit);
         }
         Ok(json!({ "set": options }))
     }
 }
 
 /// The one option that can be changed.
-pub fn limit_of(options: &str) -> Result<Limit, String> {
+pub fn limit_of(options: &str) -> Result<InFlight, String> {
     let mut asked = NfsOptions::default();
     for setting in setting::list(options) {
         if !asked.add(setting)? {
@@ -108,8 +125,8 @@ mod tests {
 
     #[test]
     fn only_the_in_flight_limit_can_be_tuned() {
-        assert_eq!(limit_of("inflight=7,inflight=32"), Ok(Limit::Fixed(32)));
-        assert_eq!(limit_of("inflight=auto"), Ok(Limit::Auto));
+        assert_eq!(limit_of("inflight=7,inflight=32"), Ok(InFlight::Fixed(32)));
+        assert!(matches!(limit_of("inflight=auto"), Ok(InFlight::Adaptive { .. })));
         for bad in ["", "inflight=0", "soft", "inflight=3,rsize=4k", "colour=blue"] {
             assert!(limit_of(bad).is_err(), "{bad}");
         }

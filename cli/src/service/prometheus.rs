@@ -9,7 +9,6 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 use tombolo_host_service::metrics::Endpoint;
 use tombolo_layer_basic::stats::Operation;
@@ -21,10 +20,11 @@ use crate::service::counters::{Counters, NfsClientCounters, NfsCounters};
 
 /// Serves the metrics of a server, at all addresses of a name. Nothing narrows its clients, so that it warns where others than this host
 /// can.
-pub fn serve(address: &ListenAddress, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
+pub fn serve(address: Option<&ListenAddress>, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
+    let Some(address) = address else { return Ok(Vec::new()) };
     let start = |address: SocketAddr| {
         let service = Arc::clone(service);
-        let endpoint = Endpoint::start(address, move || text(&service))
+        let endpoint = Endpoint::start(address, move || text(service.counters()))
             .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))?;
         if !address.ip().is_loopback() {
             tracing::warn!(address = %endpoint.address(), "all that reach this address may read the metrics");
@@ -34,10 +34,10 @@ pub fn serve(address: &ListenAddress, service: &Arc<Service>) -> Result<Vec<Endp
     address.resolve()?.into_iter().map(start).collect()
 }
 
-/// The metrics of a server at this moment.
-fn text(service: &Arc<Service>) -> String {
+/// The metrics that these counters come to.
+fn text(counters: Counters) -> String {
     let mut registry = Registry::with_prefix("tombolo");
-    registry.register_collector(Box::new(Snapshot(service.counters())));
+    registry.register_collector(Box::new(Snapshot(counters)));
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => classic(&text),
@@ -74,51 +74,19 @@ fn classic(open_metrics: &str) -> String {
 #[derive(Debug)]
 struct Snapshot(Counters);
 
-/// Which number of an operation a family shows.
-type Field = fn(&Operation) -> u64;
+/// A number of many series: its name, its help, and how it is read off one of them.
+type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-const COUNTERS: &[(&str, &str, Field)] = &[
+const COUNTERS: &[Family<Operation>] = &[
     ("operations", "Operations answered", |operation| operation.count),
     ("operation_errors", "Operations answered with an error", |operation| operation.errors),
     ("operation_bytes", "File data read or written", |operation| operation.bytes),
 ];
 
-impl Collector for Snapshot {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        encoder
-            .encode_descriptor(
-                "uptime",
-                "How long the server has run",
-                Some(&Unit::Seconds),
-                MetricType::Gauge,
-            )?
-            .encode_gauge(&self.0.seconds())?;
-        for (name, help, field) in COUNTERS {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (labels, operation) in self.operations() {
-                let value = field(operation);
-                let no_exemplar: Option<&Exemplar<NoLabelSet, u64>> = None;
-                family.encode_family(&labels)?.encode_counter(&value, no_exemplar)?;
-            }
-        }
-        self.encode_nfs(&mut encoder)?;
-        self.encode_nfs_clients(&mut encoder)?;
-        let (name, help) = ("operation_duration", "Time from a request to its answer, sampled");
-        let mut family =
-            encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
-        for (labels, operation) in self.operations() {
-            let timed = operation.histogram.iter().map(|(_, count)| count).sum();
-            let (sum, steps) = (operation.total_ns as f64 / 1e9, steps(operation));
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, timed, &steps, None)?;
-        }
-        Ok(())
-    }
-}
+const NFS_GAUGES: &[Family<NfsCounters>] =
+    &[("nfs_connections", "Connections there are", |nfs| nfs.connections)];
 
-/// Which number of an NFS port a family shows.
-type NfsField = fn(&NfsCounters) -> u64;
-
-const NFS_COUNTERS: &[(&str, &str, NfsField)] = &[
+const NFS_COUNTERS: &[Family<NfsCounters>] = &[
     ("nfs_calls", "Calls received", |nfs| nfs.calls),
     ("nfs_connects", "Connections that were made", |nfs| nfs.connections_total),
     ("nfs_refused", "Callers that were turned away", |nfs| nfs.refused),
@@ -127,10 +95,17 @@ const NFS_COUNTERS: &[(&str, &str, NfsField)] = &[
     ("nfs_sent_bytes", "Bytes of replies", |nfs| nfs.sent_bytes),
 ];
 
-/// Which number of the client of a server a family shows.
-type ClientField = fn(&NfsClientCounters) -> u64;
+const CLIENT_GAUGES: &[Family<NfsClientCounters>] = &[
+    ("nfs_client_in_flight_limit", "How many reads and writes may be outstanding", |client| client.in_flight),
+    ("nfs_client_outstanding", "Calls whose answer is still to come", |client| client.outstanding),
+    ("nfs_client_waiting", "Reads and writes that wait for the limit", |client| client.waiting),
+    ("nfs_client_round_trip_nanoseconds", "The smoothed round trip", |client| client.round_trip_ns),
+    ("nfs_client_unresponsive_nanoseconds", "How long the server has not been responding", |client| {
+        client.unresponsive_ns
+    }),
+];
 
-const CLIENT_COUNTERS: &[(&str, &str, ClientField)] = &[
+const CLIENT_COUNTERS: &[Family<NfsClientCounters>] = &[
     ("nfs_client_calls", "Calls made", |client| client.calls),
     ("nfs_client_replies", "Replies to them", |client| client.replies),
     ("nfs_client_odd_replies", "Replies that answered no call, or made no sense", |client| {
@@ -142,69 +117,64 @@ const CLIENT_COUNTERS: &[(&str, &str, ClientField)] = &[
     ("nfs_client_received_bytes", "Bytes of replies", |client| client.received_bytes),
 ];
 
-const CLIENT_GAUGES: &[(&str, &str, ClientField)] = &[
-    ("nfs_client_in_flight_limit", "How many reads and writes may be outstanding", |client| client.in_flight),
-    ("nfs_client_outstanding", "Calls whose answer is still to come", |client| client.outstanding),
-    ("nfs_client_waiting", "Reads and writes that wait for the limit", |client| client.waiting),
-    ("nfs_client_round_trip_nanoseconds", "The smoothed round trip", |client| client.round_trip_ns),
-    ("nfs_client_unresponsive_nanoseconds", "How long the server has not been responding", |client| {
-        client.unresponsive_ns
-    }),
-];
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        let (name, help) = ("uptime", "How long the server has run");
+        encoder
+            .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?
+            .encode_gauge(&self.0.seconds())?;
+        let operations: Vec<_> = self.operations().collect();
+        encode_all(encoder, COUNTERS, MetricType::Counter, &operations)?;
+        let nfs: Vec<_> = self.0.nfs.iter().map(|(address, nfs)| ([("address", &**address)], nfs)).collect();
+        if !nfs.is_empty() {
+            encode_all(encoder, NFS_GAUGES, MetricType::Gauge, &nfs)?;
+            encode_all(encoder, NFS_COUNTERS, MetricType::Counter, &nfs)?;
+        }
+        let clients = self.0.nfs_clients.iter();
+        let clients: Vec<_> = clients.map(|(export, client)| ([("export", &**export)], client)).collect();
+        if !clients.is_empty() {
+            encode_all(encoder, CLIENT_GAUGES, MetricType::Gauge, &clients)?;
+            encode_all(encoder, CLIENT_COUNTERS, MetricType::Counter, &clients)?;
+        }
+        let (name, help) = ("operation_duration", "Time from a request to its answer, sampled");
+        let mut family =
+            encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for (labels, operation) in operations {
+            let timed = operation.histogram.iter().map(|(_, count)| count).sum();
+            let (sum, steps) = (operation.total_ns as f64 / 1e9, steps(operation));
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, timed, &steps, None)?;
+        }
+        Ok(())
+    }
+}
 
-/// Labels of one time series.
-type Labels<'a> = [(&'static str, &'a str); 2];
+/// Families of one kind, each with all its series.
+fn encode_all<const LABELS: usize, T>(
+    encoder: &mut DescriptorEncoder<'_>,
+    families: &[Family<T>],
+    kind: MetricType,
+    series: &[([(&str, &str); LABELS], &T)],
+) -> fmt::Result {
+    for (name, help, field) in families {
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for (labels, numbers) in series {
+            let value = field(numbers);
+            let mut sample = family.encode_family(labels)?;
+            match kind {
+                MetricType::Gauge => sample.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?,
+                _ => sample.encode_counter::<NoLabelSet, _, u64>(&value, None)?,
+            }
+        }
+    }
+    Ok(())
+}
 
 impl Snapshot {
-    fn encode_nfs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        if self.0.nfs.is_empty() {
-            return Ok(());
-        }
-        let help = "Connections there are";
-        let mut family = encoder.encode_descriptor("nfs_connections", help, None, MetricType::Gauge)?;
-        for (address, nfs) in &self.0.nfs {
-            let connections = i64::try_from(nfs.connections).unwrap_or(i64::MAX);
-            family.encode_family(&[("address", address.as_str())])?.encode_gauge(&connections)?;
-        }
-        for (name, help, field) in NFS_COUNTERS {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (address, nfs) in &self.0.nfs {
-                let no_exemplar: Option<&Exemplar<NoLabelSet, u64>> = None;
-                let labels = [("address", address.as_str())];
-                family.encode_family(&labels)?.encode_counter(&field(nfs), no_exemplar)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_nfs_clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        if self.0.nfs_clients.is_empty() {
-            return Ok(());
-        }
-        for (name, help, field) in CLIENT_GAUGES {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (export, client) in &self.0.nfs_clients {
-                let value = i64::try_from(field(client)).unwrap_or(i64::MAX);
-                family.encode_family(&[("export", export.as_str())])?.encode_gauge(&value)?;
-            }
-        }
-        for (name, help, field) in CLIENT_COUNTERS {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (export, client) in &self.0.nfs_clients {
-                let no_exemplar: Option<&Exemplar<NoLabelSet, u64>> = None;
-                let labels = [("export", export.as_str())];
-                family.encode_family(&labels)?.encode_counter(&field(client), no_exemplar)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn operations(&self) -> impl Iterator<Item = (Labels<'_>, &Operation)> {
+    fn operations(&self) -> impl Iterator<Item = ([(&str, &str); 2], &Operation)> {
         self.0.exports.iter().flat_map(|(export, snapshot)| {
             let operations = snapshot.operations.iter();
-            operations.map(|operation| {
-                ([("export", export.as_str()), ("operation", operation.name.as_str())], operation)
-            })
+            operations.map(|operation| ([("export", &**export), ("operation", &*operation.name)], operation))
         })
     }
 }
@@ -257,11 +227,7 @@ mod tests {
             nfs: [nfs].into(),
             nfs_clients: [("nfs://h/a".to_owned(), client)].into(),
         };
-        let mut registry = Registry::with_prefix("tombolo");
-        registry.register_collector(Box::new(Snapshot(counters)));
-        let mut text = String::new();
-        encode(&mut text, &registry).expect("memory");
-        let text = classic(&text);
+        let text = text(counters);
         for line in [
             "# HELP tombolo_operations_total Operations answered",
             "# TYPE tombolo_operations_total counter",
@@ -293,15 +259,11 @@ mod tests {
 
     #[test]
     fn a_server_without_requests_has_metrics_too() {
-        let status = Status {
-            protocol: 1,
-            version: String::new(),
-            pid: 1,
-            exports: Vec::new(),
-            endpoints: Vec::new(),
-        };
+        let status = Status::of_this_process(Vec::new(), Vec::new());
         let service =
             Service::new(status, vec![("/src".into(), ExportCounters::new())], Vec::new(), Vec::new());
-        assert!(text(&service).contains("# TYPE tombolo_uptime_seconds gauge\ntombolo_uptime_seconds "));
+        assert!(
+            text(service.counters()).contains("# TYPE tombolo_uptime_seconds gauge\ntombolo_uptime_seconds ")
+        );
     }
 }

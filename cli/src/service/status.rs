@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tombolo_host_service::control::Client;
+use tombolo_host_service::control::{Client, PROTOCOL};
 
 use crate::failure::Failure;
 
@@ -35,6 +35,14 @@ pub struct EndpointStatus {
     pub at: String,
     /// The name of the export that it leads to.
     pub export: String,
+}
+
+impl Status {
+    /// Of a server that this process is.
+    pub fn of_this_process(exports: Vec<ExportStatus>, endpoints: Vec<EndpointStatus>) -> Self {
+        let version = env!("CARGO_PKG_VERSION").into();
+        Self { protocol: PROTOCOL, version, pid: std::process::id(), exports, endpoints }
+    }
 }
 
 /// Asks the server at `socket` for one thing.

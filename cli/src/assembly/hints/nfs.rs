@@ -6,56 +6,37 @@ use std::net::{IpAddr, SocketAddr};
 use super::quoted;
 use crate::location::encoded;
 
-/// An export at a port.
-#[derive(Debug)]
-pub struct NfsHint<'a> {
-    /// Where it is served.
-    pub address: SocketAddr,
-    /// What clients mount.
-    pub export: &'a str,
-    /// What this machine is called, for clients elsewhere.
-    pub host: &'a str,
-}
-
 /// What QEMU's user network calls the machine that it runs on (slirp; only its loopback).
 const QEMU_HOST: &str = "10.0.2.2";
 
-impl NfsHint<'_> {
-    /// Writes a line for each kind of client.
-    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { address, export, .. } = self;
-        let port = address.port();
-        let host = self.host();
-        let tcp = if host.starts_with('[') { "tcp6" } else { "tcp" };
-        let linux = |host: &str, tcp: &str| {
-            let source = format!("{host}:{export}");
-            format!(
-                "mount -t nfs -o vers=3,proto={tcp},port={port},mountport={port},mountproto={tcp},nolock {} /mnt",
-                quoted(&source)
-            )
-        };
-        writeln!(out, "  Linux:      {}", linux(&host, tcp))?;
-        if matches!(address.ip(), IpAddr::V4(ip) if ip.is_loopback() || ip.is_unspecified()) {
-            writeln!(out, "  QEMU guest on the user network: {}", linux(QEMU_HOST, "tcp"))?;
-        }
-        let path = if *export == "/" { "" } else { export };
-        let path = encoded(path.as_bytes());
-        let url = format!("nfs://{host}{path}?nfsport={port}&mountport={port}&version=3");
-        writeln!(out, "  libnfs:     {}", quoted(&url))?;
-        writeln!(
-            out,
-            "  macOS (untested): mount -t nfs -o vers=3,tcp,port={port},mountport={port},nolocks,resvport {} /private/mnt",
-            quoted(&format!("{host}:{export}"))
+/// A line for each kind of client that mounts an export at this address. `host` is what this machine is called, for clients elsewhere.
+pub fn for_clients(out: &mut impl Write, address: SocketAddr, export: &str, host: &str) -> io::Result<()> {
+    let port = address.port();
+    let (host, tcp) = match address.ip() {
+        ip if ip.is_unspecified() => (host.to_owned(), "tcp"),
+        IpAddr::V4(ip) => (ip.to_string(), "tcp"),
+        IpAddr::V6(ip) => (format!("[{ip}]"), "tcp6"),
+    };
+    let linux = |host: &str, tcp: &str| {
+        let source = format!("{host}:{export}");
+        format!(
+            "mount -t nfs -o vers=3,proto={tcp},port={port},mountport={port},mountproto={tcp},nolock {} /mnt",
+            quoted(&source)
         )
+    };
+    writeln!(out, "  Linux:      {}", linux(&host, tcp))?;
+    if matches!(address.ip(), IpAddr::V4(ip) if ip.is_loopback() || ip.is_unspecified()) {
+        writeln!(out, "  QEMU guest on the user network: {}", linux(QEMU_HOST, "tcp"))?;
     }
-
-    fn host(&self) -> String {
-        match self.address.ip() {
-            ip if ip.is_unspecified() => self.host.to_owned(),
-            IpAddr::V4(ip) => ip.to_string(),
-            IpAddr::V6(ip) => format!("[{ip}]"),
-        }
-    }
+    let path = if export == "/" { "" } else { export };
+    let path = encoded(path.as_bytes());
+    let url = format!("nfs://{host}{path}?nfsport={port}&mountport={port}&version=3");
+    writeln!(out, "  libnfs:     {}", quoted(&url))?;
+    writeln!(
+        out,
+        "  macOS (untested): mount -t nfs -o vers=3,tcp,port={port},mountport={port},nolocks,resvport {} /private/mnt",
+        quoted(&format!("{host}:{export}"))
+    )
 }
 
 /// Where callers can be, for the line that says that NFS is ready; nothing if the address tells it.
@@ -78,22 +59,17 @@ pub fn host_name() -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::text;
     use super::*;
 
-    fn text(address: &str) -> String {
-        text_of(address, "/src")
-    }
-
     fn text_of(address: &str, export: &str) -> String {
-        let hint = NfsHint { address: address.parse().expect("an address"), export, host: "ship" };
-        let mut out = Vec::new();
-        hint.write(&mut out).expect("memory takes it");
-        String::from_utf8(out).expect("text")
+        let address = address.parse().expect("an address");
+        text(|out| for_clients(out, address, export, "ship"))
     }
 
     #[test]
     fn each_kind_of_client_gets_its_words() {
-        let here = text("127.0.0.1:2049");
+        let here = text_of("127.0.0.1:2049", "/src");
         for line in [
             "Linux:      mount -t nfs -o vers=3,proto=tcp,port=2049,mountport=2049,mountproto=tcp,nolock 127.0.0.1:/src /mnt",
             "mountproto=tcp,nolock 10.0.2.2:/src /mnt",
@@ -102,9 +78,12 @@ mod tests {
         ] {
             assert!(here.contains(line), "{line}\nnot in\n{here}");
         }
-        assert!(!text("192.0.2.1:2049").contains("10.0.2.2"), "loopback is not reached there");
-        assert!(text("0.0.0.0:2049").contains("ship:/src") && text("0.0.0.0:2049").contains("10.0.2.2"));
-        let six = text("[fd00::1]:2049");
+        assert!(!text_of("192.0.2.1:2049", "/src").contains("10.0.2.2"), "loopback is not reached there");
+        assert!(
+            text_of("0.0.0.0:2049", "/src").contains("ship:/src")
+                && text_of("0.0.0.0:2049", "/src").contains("10.0.2.2")
+        );
+        let six = text_of("[fd00::1]:2049", "/src");
         assert!(six.contains("proto=tcp6") && six.contains("'[fd00::1]:/src' /mnt"), "{six}");
     }
 

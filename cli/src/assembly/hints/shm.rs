@@ -5,110 +5,68 @@ use std::path::Path;
 
 use tombolo_host_links::shared_memory::MemoryLocation;
 
-use super::quoted;
+use super::{for_qemu, quoted};
 
-/// An export at a socket.
-#[derive(Debug)]
-pub struct ShmHint<'a> {
-    /// The socket's absolute path.
-    pub socket: &'a Path,
-    /// What clients mount.
-    pub export: &'a str,
+/// A line for this program, which mounts an export at a socket.
+pub fn socket(out: &mut impl Write, socket: &Path, export: &str) -> io::Result<()> {
+    let place = format!("shm:{}{export}", socket.display());
+    writeln!(out, "  this host:  tombolo mount {} /mnt", quoted(&place))
 }
 
-impl ShmHint<'_> {
-    /// Writes a line for this program.
-    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let place = format!("shm:{}{}", self.socket.display(), self.export);
-        writeln!(out, "  this host:  tombolo mount {} /mnt", quoted(&place))
-    }
-}
-
-/// An export over memory that a guest has too.
-#[derive(Debug)]
-pub struct MemoryHint<'a> {
-    pub place: &'a MemoryLocation,
-    /// How long it is.
-    pub size_bytes: u64,
-    /// What clients mount.
-    pub export: &'a str,
-    /// Where it stands among the places: devices of one guest need different ids.
-    pub index: usize,
-}
-
-impl MemoryHint<'_> {
-    /// Writes a line for each kind of guest; where a guest serves, also one for its host, which calls the file something else.
-    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { size_bytes, export, index, .. } = self;
-        let mount = |scheme: &str| format!("tombolo mount {} /mnt", quoted(&format!("{scheme}:{export}")));
-        let MemoryLocation::File(path) = self.place else {
-            writeln!(out, "  QEMU guest: {}", mount("shm+pci"))?;
-            writeln!(out, "  UML guest:  {}", mount("shm+mmapper"))?;
-            return writeln!(
-                out,
-                "  the host:   tombolo mount {} /mnt",
-                quoted(&format!("shm+file:FILE{export}"))
-            );
-        };
-        // QEMU takes a doubled comma for one in a path.
-        let path = path.display().to_string();
-        let doubled = path.replace(',', ",,");
-        let object = quoted(&format!(
-            "memory-backend-file,id=shm{index},share=on,mem-path={doubled},size={size_bytes}"
-        ))
-        .into_owned();
-        writeln!(out, "  QEMU:       -object {object} -device ivshmem-plain,memdev=shm{index}")?;
-        writeln!(out, "  guest:      {}", mount("shm+pci"))?;
-        writeln!(out, "  UML:        {}", quoted(&format!("iomem=mmapper,{path}")))?;
-        writeln!(out, "  guest:      {}", mount("shm+mmapper"))?;
-        let here = format!("shm+file:{path}{export}");
-        writeln!(out, "  this host:  tombolo mount {} /mnt", quoted(&here))
-    }
+/// A line for each kind of guest that mounts an export over memory that it has too; where a guest serves, also one for its host, which calls
+/// the file something else. `index` is where the memory stands among the endpoints: devices of one guest need different ids.
+pub fn memory(
+    out: &mut impl Write,
+    index: usize,
+    place: &MemoryLocation,
+    size_bytes: u64,
+    export: &str,
+) -> io::Result<()> {
+    let mount = |front: &str| format!("tombolo mount {} /mnt", quoted(&format!("{front}{export}")));
+    let MemoryLocation::File(path) = place else {
+        writeln!(out, "  QEMU guest: {}", mount("shm+pci:"))?;
+        writeln!(out, "  UML guest:  {}", mount("shm+mmapper:"))?;
+        return writeln!(out, "  the host:   {}", mount("shm+file:FILE"));
+    };
+    let path = path.display().to_string();
+    let file = for_qemu(&path);
+    let object = format!("memory-backend-file,id=shm{index},share=on,mem-path={file},size={size_bytes}");
+    writeln!(out, "  QEMU:       -object {} -device ivshmem-plain,memdev=shm{index}", quoted(&object))?;
+    writeln!(out, "  guest:      {}", mount("shm+pci:"))?;
+    writeln!(out, "  UML:        {}", quoted(&format!("iomem=mmapper,{path}")))?;
+    writeln!(out, "  guest:      {}", mount("shm+mmapper:"))?;
+    writeln!(out, "  this host:  {}", mount(&format!("shm+file:{path}")))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::text;
     use super::*;
 
     #[test]
     fn guests_of_each_kind_get_their_words() {
-        let place = MemoryLocation::File("/dev/shm/vm,1".into());
-        let mut out = Vec::new();
-        let hint = MemoryHint { place: &place, size_bytes: 1 << 20, export: "/src", index: 2 };
-        hint.write(&mut out).expect("memory takes it");
-        let text = String::from_utf8(out).expect("text");
-        for line in [
-            "-object memory-backend-file,id=shm2,share=on,mem-path=/dev/shm/vm,,1,size=1048576 -device ivshmem-plain,memdev=shm2",
-            "tombolo mount shm+pci:/src /mnt",
-            "iomem=mmapper,/dev/shm/vm,1",
-            "tombolo mount shm+mmapper:/src /mnt",
-            "tombolo mount shm+file:/dev/shm/vm,1/src /mnt",
+        let file = MemoryLocation::File("/dev/shm/vm,1".into());
+        let from_guest = &["shm+pci:/src /mnt", "shm+mmapper:/src /mnt", "shm+file:FILE/src /mnt"][..];
+        for (place, lines) in [
+            (
+                file,
+                &[
+                    "-object memory-backend-file,id=shm2,share=on,mem-path=/dev/shm/vm,,1,size=1048576 -device ivshmem-plain,memdev=shm2",
+                    "tombolo mount shm+pci:/src /mnt",
+                    "iomem=mmapper,/dev/shm/vm,1",
+                    "tombolo mount shm+mmapper:/src /mnt",
+                    "tombolo mount shm+file:/dev/shm/vm,1/src /mnt",
+                ][..],
+            ),
+            (MemoryLocation::Pci(None), from_guest),
+            (MemoryLocation::Mmapper("/dev/mmapper".into()), from_guest),
         ] {
-            assert!(text.contains(line), "{line}\nnot in\n{text}");
-        }
-    }
-
-    #[test]
-    fn where_a_guest_serves_others_are_told_how() {
-        for place in [MemoryLocation::Pci(None), MemoryLocation::Mmapper("/dev/mmapper".into())] {
-            let mut out = Vec::new();
-            let hint = MemoryHint { place: &place, size_bytes: 0, export: "/src", index: 0 };
-            hint.write(&mut out).expect("memory takes it");
-            let text = String::from_utf8(out).expect("text");
-            for line in ["shm+pci:/src /mnt", "shm+mmapper:/src /mnt", "shm+file:FILE/src /mnt"] {
+            let text = text(|out| memory(out, 2, &place, 1 << 20, "/src"));
+            for line in lines {
                 assert!(text.contains(line), "{line}\nnot in\n{text}");
             }
         }
-    }
-
-    #[test]
-    fn the_line_can_be_typed() {
-        let mut out = Vec::new();
-        let hint = ShmHint { socket: Path::new("/run/my share.sock"), export: "/src" };
-        hint.write(&mut out).expect("memory takes it");
-        assert_eq!(
-            String::from_utf8(out).expect("text"),
-            "  this host:  tombolo mount 'shm:/run/my share.sock/src' /mnt\n"
-        );
+        let line = text(|out| socket(out, Path::new("/run/my share.sock"), "/src"));
+        assert_eq!(line, "  this host:  tombolo mount 'shm:/run/my share.sock/src' /mnt\n");
     }
 }

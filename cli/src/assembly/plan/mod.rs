@@ -192,11 +192,7 @@ fn planned_mounts(
 }
 
 /// Which export a front end leads to.
-pub(super) fn position(
-    name: Option<ExportName>,
-    exports: &[PlannedExport],
-    doing: &str,
-) -> Result<usize, Failure> {
+fn position(name: Option<ExportName>, exports: &[PlannedExport], doing: &str) -> Result<usize, Failure> {
     match name {
         Some(name) => exports.iter().position(|export| export.name == name).ok_or_else(|| {
             let problem = format!("cannot {doing}: there is no export {name}");
@@ -208,6 +204,14 @@ pub(super) fn position(
             Err(Failure::usage(problem).remedy(format_args!("add ,export= and one of {}", names(exports))))
         }
     }
+}
+
+/// Where in the plan's exports those are that are named; all if none is.
+fn offered(names: Vec<ExportName>, exports: &[PlannedExport], doing: &str) -> Result<Vec<usize>, Failure> {
+    if names.is_empty() {
+        return Ok((0..exports.len()).collect());
+    }
+    names.into_iter().map(|name| position(Some(name), exports, doing)).collect()
 }
 
 fn names(exports: &[PlannedExport]) -> String {

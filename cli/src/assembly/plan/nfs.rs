@@ -2,7 +2,7 @@
 
 use tombolo_front_nfs_server::{AllowList, Durability, ExportId, NO_ID, Squash};
 
-use super::{PlannedExport, position};
+use super::PlannedExport;
 use crate::assembly::options::ServerOptions;
 use crate::assembly::options::export::ExportName;
 use crate::assembly::options::nfs::{AllowArg, NfsArg};
@@ -93,14 +93,9 @@ fn given(options: &ServerOptions, over_shm: bool) -> Option<&'static str> {
     given.into_iter().find_map(|(given, option)| given.then_some(option))
 }
 
-/// Where in the plan's exports those are that are named; all if none is.
+/// Those that are named, each once, and with ids apart; all if none is.
 fn offered(names: Vec<ExportName>, exports: &[PlannedExport], serving: &str) -> Result<Vec<usize>, Failure> {
-    let offered: Vec<usize> = if names.is_empty() {
-        (0..exports.len()).collect()
-    } else {
-        let find = |name: ExportName| position(Some(name), exports, serving);
-        names.into_iter().map(find).collect::<Result<_, _>>()?
-    };
+    let offered = super::offered(names, exports, serving)?;
     let names: Vec<String> = offered.iter().map(|&index| exports[index].name.to_string()).collect();
     if names.iter().enumerate().any(|(index, name)| names[..index].contains(name)) {
         return Err(Failure::usage(format!("cannot {serving}: an export is named twice")));

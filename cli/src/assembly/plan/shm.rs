@@ -6,9 +6,8 @@ use tombolo_core::fs::Squash;
 use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_shm::doorbell::Mode;
 
-use super::{PlannedExport, position};
+use super::{PlannedExport, offered};
 use crate::assembly::options::ServerOptions;
-use crate::assembly::options::export::ExportName;
 use crate::assembly::options::shm::{ShmArg, ShmFileArg};
 use crate::failure::Failure;
 
@@ -85,11 +84,4 @@ impl ShmPlan {
         }
         Ok(Self { sockets, memory, doorbell, policy: options.shm_policy.take() })
     }
-}
-
-fn offered(names: Vec<ExportName>, exports: &[PlannedExport], doing: &str) -> Result<Vec<usize>, Failure> {
-    if names.is_empty() {
-        return Ok((0..exports.len()).collect());
-    }
-    names.into_iter().map(|name| position(Some(name), exports, doing)).collect()
 }

@@ -18,9 +18,8 @@ use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
 use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
-use tombolo_host_runtime::listener::Listener;
 use tombolo_host_runtime::signals;
-use tombolo_host_service::control::{self, PROTOCOL, Server as ControlServer};
+use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::metrics::Endpoint;
 use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::Counters as ExportCounters;
@@ -29,10 +28,10 @@ use crate::commands::mount::reason;
 use crate::failure::{Failure, Outcome};
 use crate::service::prometheus;
 use crate::service::status::{EndpointStatus, ExportStatus, Status};
-use crate::service::{Service, counted};
+use crate::service::{self, Service, counted};
 
-use crate::assembly::hints::VirtioFsHint;
-use crate::assembly::hints::nfs::{NfsHint, host_name, reach};
+use crate::assembly::hints;
+use crate::assembly::hints::nfs::{host_name, reach};
 use crate::assembly::options::nfs::squash_word;
 use crate::assembly::plan::tree::Tree;
 use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
@@ -75,7 +74,8 @@ struct Serving {
 impl Serving {
     /// Takes all sockets before anything else, so that a busy one leaves no trace.
     fn start(plan: &Plan) -> Result<Self, Failure> {
-        let control = listen_for_control(plan)?;
+        let name = || plan.exports.first().map_or_else(|| "serve".into(), |export| export.name.word());
+        let control = service::control_socket(plan.control.as_deref(), name)?;
         let sockets = plan
             .front_ends
             .guests
@@ -96,10 +96,7 @@ impl Serving {
             counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));
         let service =
             Service::new(status(plan, &sockets, &nfs, &shm), counters.collect(), nfs.counts(), Vec::new());
-        let metrics = match &plan.metrics {
-            None => Vec::new(),
-            Some(address) => prometheus::serve(address, &service)?,
-        };
+        let metrics = prometheus::serve(plan.metrics.as_ref(), &service)?;
         let control_path = control.path().display().to_string();
         let control = ControlServer::start(control, service)
             .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
@@ -127,13 +124,7 @@ impl Serving {
             let path = socket.path();
             let (path_shown, xattrs) = (path.display(), plan.front_ends.xattrs.suffix());
             writeln!(out, "ready virtiofs {path_shown} tag={} export={}{xattrs}", guests.tag, export.name)?;
-            let hint = VirtioFsHint {
-                socket: &path,
-                tag: &guests.tag,
-                index,
-                request_queues: guests.request_queues,
-            };
-            hint.write(&mut out)?;
+            hints::virtiofs(&mut out, index, &path, &guests.tag, guests.request_queues)?;
         }
         for (mount, planned) in self.mounts.iter().zip(&plan.front_ends.mounts) {
             let export = &plan.exports[planned.export];
@@ -147,7 +138,7 @@ impl Serving {
                 let (address, export) = (place.address, export.name.to_string());
                 let squash = squash_word(plan.front_ends.nfs.squash.mode);
                 writeln!(out, "ready nfs {address} export={export} squash={squash}{}", reach(address.ip()))?;
-                NfsHint { address, export: &export, host: &host }.write(&mut out)?;
+                hints::nfs::for_clients(&mut out, address, &export, &host)?;
             }
         }
         writeln!(out, "ready control {}", self.control_path)?;
@@ -168,21 +159,6 @@ impl Drop for Serving {
         }
     }
 }
-
-fn listen_for_control(plan: &Plan) -> Result<Listener, Failure> {
-    let listening = "listen for `tombolo top`";
-    match &plan.control {
-        Some(path) => Listener::bind(path, OWNER_ONLY).map_err(|error| Failure::cannot(listening, &error)),
-        None => {
-            let name = plan.exports.first().map_or_else(|| "serve".into(), |export| export.name.word());
-            control::free_socket(&control::default_directory(), &name).map_err(|error| {
-                Failure::cannot(listening, &error).remedy("choose a place with --control SOCKET")
-            })
-        }
-    }
-}
-
-const OWNER_ONLY: u32 = 0o600;
 
 /// Operations of all NFS clients of an export that may wait at a time; 64 clients have to work for it.
 const NFS_PENDING_MAX: u64 = 1 << 16;
@@ -285,11 +261,6 @@ fn status(plan: &Plan, sockets: &[GuestSocket], nfs: &NfsServers, shm: &ShmServe
             export: export.name.to_string(),
         })
     });
-    Status {
-        protocol: PROTOCOL,
-        version: env!("CARGO_PKG_VERSION").into(),
-        pid: std::process::id(),
-        exports: exports.collect(),
-        endpoints: guests.chain(mounts).chain(shm.endpoints()).chain(ports).collect(),
-    }
+    let endpoints = guests.chain(mounts).chain(shm.endpoints()).chain(ports);
+    Status::of_this_process(exports.collect(), endpoints.collect())
 }

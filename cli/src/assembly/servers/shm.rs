@@ -17,7 +17,7 @@ use tombolo_shm::link::{Limits, Protocol};
 
 use super::nfs_over_links::NfsOverLinks;
 use super::shm_registry::Listed;
-use crate::assembly::hints::shm::{MemoryHint, ShmHint};
+use crate::assembly::hints::shm;
 use crate::assembly::plan::Plan;
 use crate::assembly::plan::shm::{PlannedMemory, PlannedShm};
 use crate::assembly::servers::state::DurableState;
@@ -65,9 +65,9 @@ impl ShmServers {
             for export in &place.exports {
                 writeln!(out, "ready {} {} export={export}", place.kind(), place.name())?;
                 match &place.at {
-                    At::Socket { path, .. } => ShmHint { socket: path, export }.write(out)?,
+                    At::Socket { path, .. } => shm::socket(out, path, export)?,
                     At::Memory { place, size_bytes, .. } => {
-                        MemoryHint { place, size_bytes: *size_bytes, export, index }.write(out)?;
+                        shm::memory(out, index, place, *size_bytes, export)?;
                     }
                 }
             }

@@ -210,10 +210,8 @@ fn ends_with_dot(path: &Path) -> bool {
 /// A location as its user wrote it: without `dir:` where it is only a path.
 pub fn label_of(location: &Location) -> Vec<u8> {
     match location {
-        Location::Nfs(url) => url.to_string().into_bytes(),
-        Location::Shm(place) => place.to_string().into_bytes(),
-        Location::NfsShm(url) => url.to_string().into_bytes(),
         Location::Dir(path) => path.as_os_str().as_bytes().to_vec(),
+        Location::Nfs(_) | Location::Shm(_) | Location::NfsShm(_) => location.to_string().into_bytes(),
     }
 }
 

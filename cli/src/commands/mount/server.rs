@@ -9,9 +9,8 @@ use std::sync::{Arc, mpsc};
 use tombolo_core::SessionId;
 use tombolo_front_fuse::dev::{Mount as FuseMount, MountError, Options as FuseOptions};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
-use tombolo_host_runtime::listener::Listener;
 use tombolo_host_runtime::signals;
-use tombolo_host_service::control::{self, PROTOCOL, Server as ControlServer};
+use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::daemon;
 use tombolo_host_service::metrics::Endpoint;
 
@@ -19,7 +18,7 @@ use crate::failure::{Failure, Outcome, Reason};
 use crate::location::{Location, NfsOptions};
 use crate::service::prometheus;
 use crate::service::status::{EndpointStatus, ExportStatus, Status};
-use crate::service::{Service, counted};
+use crate::service::{self, Service, counted};
 
 use super::Mount;
 use super::background::READY;
@@ -37,7 +36,8 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     // Before anything is open.
     DescriptorBudget::of_process();
     let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
-    let control = listen(mount)?;
+    let name = || format!("mount-{}", mount.point.word(NAME_BYTES_MAX));
+    let control = service::control_socket(mount.control.as_deref(), name)?;
     let has_left = Cell::new(false);
     let leave = || log.as_ref().map_or(Ok(()), |log| leave_terminal(log, &has_left));
     let source = Source::open(mount, again, &leave)?;
@@ -46,10 +46,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let nfs = source.nfs.clone();
     let clients = source.nfs.into_iter().map(|nfs| (name.clone(), nfs)).collect();
     let service = Service::new(status(mount), vec![(name.clone(), counters)], Vec::new(), clients);
-    let metrics = match &mount.metrics {
-        None => Vec::new(),
-        Some(address) => prometheus::serve(address, &service)?,
-    };
+    let metrics = prometheus::serve(mount.metrics.as_ref(), &service)?;
     // The last to go: a client that waits for the end of its connection finds all else released.
     let _control =
         ControlServer::start(control, service).map_err(|error| Failure::cannot(&mounting, &error))?;
@@ -77,36 +74,15 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     Ok(())
 }
 
-fn listen(mount: &Mount) -> Result<Listener, Failure> {
-    let listening = "listen for `tombolo top`";
-    match &mount.control {
-        Some(path) => Listener::bind(path, 0o600).map_err(|error| Failure::cannot(listening, &error)),
-        None => {
-            let name = format!("mount-{}", mount.point.word(NAME_BYTES_MAX));
-            control::free_socket(&control::default_directory(), &name).map_err(|error| {
-                Failure::cannot(listening, &error).remedy("choose a place with --control SOCKET")
-            })
-        }
-    }
-}
-
 /// A socket's path has 107 bytes.
 const NAME_BYTES_MAX: usize = 40;
 
 fn status(mount: &Mount) -> Status {
     let source = mount.source.to_string();
     let at = mount.point.path.display().to_string();
-    Status {
-        protocol: PROTOCOL,
-        version: env!("CARGO_PKG_VERSION").into(),
-        pid: std::process::id(),
-        exports: vec![ExportStatus {
-            name: source.clone(),
-            source: source.clone(),
-            read_only: mount.options.is_read_only(),
-        }],
-        endpoints: vec![EndpointStatus { kind: "fuse".into(), at, export: source }],
-    }
+    let read_only = mount.options.is_read_only();
+    let export = ExportStatus { name: source.clone(), source: source.clone(), read_only };
+    Status::of_this_process(vec![export], vec![EndpointStatus { kind: "fuse".into(), at, export: source }])
 }
 
 /// How far the kernel reads ahead where answers come from afar: its requests are then as large as they can be, and two are

@@ -26,9 +26,11 @@ pub struct Source {
 /// Servers are not asked yet.
 pub fn checked(location: Location, options: &MountOptions) -> Result<Location, Failure> {
     match &location {
-        Location::Nfs(_) | Location::NfsShm(_) if options.submounts.is_some() => Err(Failure::usage(
-            "mount option submounts=… is for directories of this host: a server decides it by itself",
-        )),
+        Location::Nfs(_) | Location::NfsShm(_) | Location::Shm(_) if options.submounts.is_some() => {
+            Err(Failure::usage(
+                "mount option submounts=… is for directories of this host: a server decides it by itself",
+            ))
+        }
         Location::Nfs(_) | Location::NfsShm(_) if options.locks == Some(Locks::Shared) => {
             Err(Failure::usage(
                 "mount option locks=shared: NFS version 3 has no locks, and those of programs on this host are local",
@@ -45,9 +47,6 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
                 .map(Location::NfsShm)
                 .map_err(|error| Failure::cannot(format_args!("mount {url}"), &error))
         }
-        Location::Shm(_) if options.submounts.is_some() => Err(Failure::usage(
-            "mount option submounts=… is for directories of this host: a server decides it by itself",
-        )),
         // A server that is started again does not start where we do.
         Location::Shm(place) => {
             patience(&options.nfs).map_err(Failure::usage)?;
@@ -106,8 +105,7 @@ fn directory(path: &Path) -> Result<std::path::PathBuf, Failure> {
 pub fn name(location: &Location) -> String {
     match location {
         Location::Nfs(url) => url.mount_word(),
-        Location::NfsShm(url) => url.to_string(),
-        Location::Shm(place) => place.to_string(),
+        Location::NfsShm(_) | Location::Shm(_) => location.to_string(),
         Location::Dir(path) => path.display().to_string(),
     }
 }
@@ -116,41 +114,33 @@ impl Source {
     /// Opens it. A server that is started again waits for the server behind it too. `leave` is called when it will take its time, and the
     /// command is not to wait for it (`bg`).
     pub fn open(mount: &Mount, again: bool, leave: &dyn Fn() -> io::Result<()>) -> Result<Self, Failure> {
-        match &mount.source {
+        let doing = format!("mount {}", mount.source);
+        let mode = || mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage);
+        let nfs_options = |asked: &NfsOptions| OpenOptions {
+            read_only: mount.options.is_read_only(),
+            nfs: mount.options.nfs_options(asked),
+            ..OpenOptions::default()
+        };
+        let nfs = match &mount.source {
             Location::Shm(place) => {
-                let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
-                let patience = patience(&mount.options.nfs).map_err(Failure::usage)?;
-                let linked = || location::mount_shm(place, mode, patience);
+                let (mode, patience) = (mode()?, patience(&mount.options.nfs).map_err(Failure::usage)?);
                 let waiting =
                     Waiting { again, leave: None, retry: Duration::ZERO, pause_max: NEAR_PAUSE_MAX };
-                let linked = patiently(mount, &waiting, linked);
-                let export = linked.map_err(|failed| failed.while_doing(&format!("mount {place}")))?;
-                Ok(Self { export: Arc::new(export), nfs: None })
+                let linked = patiently(mount, &waiting, || location::mount_shm(place, mode, patience));
+                let export = linked.map_err(|failed| failed.while_doing(&doing))?;
+                return Ok(Self { export: Arc::new(export), nfs: None });
             }
             Location::NfsShm(url) => {
-                let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
-                let options = OpenOptions {
-                    read_only: mount.options.is_read_only(),
-                    nfs: mount.options.nfs_options(&url.options),
-                    ..OpenOptions::default()
-                };
+                let (mode, options) = (mode()?, nfs_options(&url.options));
                 let asked = url.options.clone().then(&options.nfs);
                 let waiting = Waiting::new(again, leave, &asked, Duration::ZERO, NEAR_PAUSE_MAX);
-                let nfs = patiently(mount, &waiting, || location::mount_nfs_shm(url, mode, &options));
-                let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
-                Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
+                patiently(mount, &waiting, || location::mount_nfs_shm(url, mode, &options))
             }
             Location::Nfs(url) => {
-                let options = OpenOptions {
-                    read_only: mount.options.is_read_only(),
-                    nfs: mount.options.nfs_options(&url.options),
-                    ..OpenOptions::default()
-                };
+                let options = nfs_options(&url.options);
                 let asked = url.options.clone().then(&options.nfs);
                 let waiting = Waiting::new(again, leave, &asked, RETRY, FAR_PAUSE_MAX);
-                let nfs = patiently(mount, &waiting, || location::mount(url, &options));
-                let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&format!("mount {url}")))?);
-                Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
+                patiently(mount, &waiting, || location::mount(url, &options))
             }
             Location::Dir(path) => {
                 let options = DirOptions {
@@ -159,11 +149,12 @@ impl Source {
                     ..DirOptions::default()
                 };
                 let opened = LocalDir::open(path, options);
-                let opened = opened
-                    .map_err(|error| Failure::cannot(format_args!("mount {}", mount.source), &error))?;
-                Ok(Self { export: Arc::new(opened), nfs: None })
+                let opened = opened.map_err(|error| Failure::cannot(&doing, &error))?;
+                return Ok(Self { export: Arc::new(opened), nfs: None });
             }
-        }
+        };
+        let nfs = Arc::new(nfs.map_err(|failed| failed.while_doing(&doing))?);
+        Ok(Self { export: nfs.clone(), nfs: Some(nfs) })
     }
 }
 
