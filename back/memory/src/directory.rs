@@ -3,7 +3,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::tree::Ino;
+use tombolo_core::fs::NodeId;
+
+/// An inode number. Never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Ino(pub(crate) u64);
+
+impl Ino {
+    pub(crate) const ROOT: Self = Self(NodeId::ROOT.0);
+}
 
 /// The cookies of `.` and `..`; those of entries are larger.
 pub(crate) const COOKIE_DOT: u64 = 1;

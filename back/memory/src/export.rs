@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::Result;
@@ -6,20 +6,12 @@ use tombolo_core::fs::{Client, Export, FileSystem};
 
 use crate::options::Options;
 use crate::session::Session;
-use crate::tree::Tree;
+use crate::tree::{Shared, Tree};
 
 /// An in-memory file system that sessions attach to. All see one tree, whose root belongs to the superuser and has mode
 /// 0755. It lives as long as the export or a session of it.
 pub struct Memory {
     shared: Arc<Shared>,
-}
-
-/// What the sessions of one export have in common.
-pub(crate) struct Shared {
-    pub(crate) options: Options,
-    pub(crate) tree: Mutex<Tree>,
-    /// Numbers sessions and openings.
-    next_id: AtomicU64,
 }
 
 impl Memory {
@@ -39,11 +31,5 @@ impl Default for Memory {
 impl Export for Memory {
     fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
         Ok(Arc::new(Session::new(self.shared.clone(), client.checks)))
-    }
-}
-
-impl Shared {
-    pub(crate) fn unique_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 }

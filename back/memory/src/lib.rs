@@ -9,7 +9,7 @@
 //!
 //! - [`Memory`]: the export. [`Options`]: its limits.
 //!
-//! Reading order: `tree` (nodes and their life), `node`, `directory`, `content`, `session` (one client's view), then one
+//! Reading order: `directory`, `content` and `node`, `tree` (nodes and their life), `session` (one client's view), then one
 //! file in `session/` for each group of operations; `permission`, `acl` and `lock_table` are rules without state of
 //! their own.
 #![forbid(unsafe_code)]
@@ -23,7 +23,6 @@ mod node;
 mod options;
 mod permission;
 mod session;
-mod space;
 mod tree;
 
 pub use export::Memory;

@@ -8,10 +8,8 @@ use tombolo_core::{Error, Identity, Result};
 
 use crate::acl::Acl;
 use crate::content::{Content, PAGE_BYTES};
-use crate::directory::Directory;
+use crate::directory::{Directory, Ino};
 use crate::lock_table::LockTable;
-use crate::permission::loses_set_gid;
-use crate::tree::Ino;
 
 /// The extended attribute that holds file capabilities (capabilities(7)).
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -159,6 +157,18 @@ impl Node {
             self.xattrs.remove(CAPABILITY);
         }
     }
+}
+
+/// The superuser.
+const ROOT_UID: u32 = 0;
+
+pub(crate) fn is_root(identity: &Identity) -> bool {
+    identity.uid == ROOT_UID
+}
+
+/// True when set-group-id must be dropped from a mode that `identity` gives to a node of `gid` (chmod(2)).
+pub(crate) fn loses_set_gid(identity: &Identity, gid: u32) -> bool {
+    !is_root(identity) && !identity.in_group(gid)
 }
 
 /// The mode without set-user-id, and without set-group-id where the group may execute (without that, the bit does not

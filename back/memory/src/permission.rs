@@ -3,14 +3,7 @@
 use tombolo_core::fs::{AccessMask, Mode};
 use tombolo_core::{Error, Identity, Result};
 
-use crate::node::Node;
-
-/// The superuser.
-const ROOT_UID: u32 = 0;
-
-pub(crate) fn is_root(identity: &Identity) -> bool {
-    identity.uid == ROOT_UID
-}
+use crate::node::{Node, is_root};
 
 /// Fails with `AccessDenied` unless `identity` may do all of `mask` with `node`.
 pub(crate) fn check(identity: &Identity, node: &Node, mask: AccessMask) -> Result<()> {
@@ -58,9 +51,4 @@ pub(crate) fn check_chown(
     let uid_fits = uid.is_none_or(|uid| owns && uid == node.uid);
     let gid_fits = gid.is_none_or(|gid| owns && (gid == node.gid || identity.in_group(gid)));
     if is_root(identity) || (uid_fits && gid_fits) { Ok(()) } else { Err(Error::NotPermitted) }
-}
-
-/// True when set-group-id must be dropped from a mode that `identity` gives to a node of `gid` (chmod(2)).
-pub(crate) fn loses_set_gid(identity: &Identity, gid: u32) -> bool {
-    !is_root(identity) && !identity.in_group(gid)
 }

@@ -1,27 +1,19 @@
 //! All nodes, and how long they live.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tombolo_core::fs::{Device, FileType, Mode, NodeId};
+use tombolo_core::fs::{Device, FileType, Mode};
 use tombolo_core::{Error, Result};
 
-use crate::content::{Content, PAGE_BYTES};
-use crate::directory::Directory;
+use crate::content::{Content, PAGE_BYTES, Space};
+use crate::directory::{Directory, Ino};
 use crate::lock_table::{LockTable, Owner};
 use crate::node::{Kind, Node, Times};
 use crate::options::Options;
-use crate::space::Space;
 
-/// An inode number. Never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Ino(pub(crate) u64);
-
-impl Ino {
-    pub(crate) const ROOT: Self = Self(NodeId::ROOT.0);
-}
-
-/// What all sessions share.
+/// All nodes of an export.
 #[derive(Debug)]
 pub(crate) struct Tree {
     nodes: HashMap<Ino, Node>,
@@ -32,6 +24,20 @@ pub(crate) struct Tree {
     pub(crate) space: Space,
     /// Which owner waits on which node's locks.
     pub(crate) waiting: Vec<(Owner, Ino)>,
+}
+
+/// What the sessions of one export have in common.
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) tree: Mutex<Tree>,
+    /// Numbers sessions and openings.
+    pub(crate) next_id: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn unique_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
 }
 
 /// Owner and mode of a node to be made.

@@ -6,9 +6,9 @@ use tombolo_core::{Ctx, Error, Result};
 
 use super::View;
 use crate::content::PAGE_BYTES;
-use crate::node::{Kind, Node, now, without_privileges};
+use crate::directory::Ino;
+use crate::node::{Kind, Node, loses_set_gid, now, without_privileges};
 use crate::permission;
-use crate::tree::Ino;
 
 impl View<'_> {
     pub(super) fn getattr(&self, node: NodeId, file: Option<File>) -> Result<Attr> {
@@ -117,7 +117,7 @@ impl View<'_> {
         node.uid = set.uid.unwrap_or(node.uid);
         node.gid = set.gid.unwrap_or(node.gid);
         if let Some(mut mode) = set.mode {
-            if checks && permission::loses_set_gid(&cx.identity, node.gid) {
+            if checks && loses_set_gid(&cx.identity, node.gid) {
                 mode = Mode::new(mode.bits() & !Mode::SET_GID);
             }
             // A new owner never gets the old one's privileges, whatever mode comes along.

@@ -2,7 +2,7 @@ use tombolo_core::fs::{AccessMask, Entry, NodeId, PersistentHandle, PersistentHa
 use tombolo_core::{Answer, Ctx, Error, Result};
 
 use super::{Session, View};
-use crate::tree::Ino;
+use crate::directory::Ino;
 
 /// The type number of our handles: the tree's own number and the inode number, eight bytes each.
 const KIND: i32 = 1;

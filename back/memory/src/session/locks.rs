@@ -7,9 +7,10 @@ use tombolo_core::fs::{AccessMask, File, Lock, LockFamily, LockKind, LockOwner, 
 use tombolo_core::{Answer, Ctx, Error, Raised, Result};
 
 use super::{Session, View, Wakes};
-use crate::export::Shared;
+use crate::directory::Ino;
 use crate::lock_table::{Claim, Grant, Owner, owner_of};
-use crate::tree::{Ino, Tree};
+use crate::tree::Shared;
+use crate::tree::Tree;
 
 /// How many ranges of one file may be locked.
 const RANGES_MAX: usize = 65_536;

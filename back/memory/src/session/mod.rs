@@ -3,14 +3,11 @@
 mod attributes;
 mod file_system;
 mod handles;
-mod listing;
 mod locks;
 mod make;
 mod names;
 mod open;
 mod ranges;
-mod rename;
-mod transfer;
 mod xattrs;
 
 use std::collections::HashMap;
@@ -21,10 +18,11 @@ use tombolo_core::fs::{AccessMask, Change, Entry, File, NodeId, OpenFlags, Permi
 use tombolo_core::{Budget, Ctx, Error, Identity, Resource, Result, Want};
 
 use crate::directory::Directory;
-use crate::export::Shared;
-use crate::node::Node;
+use crate::directory::Ino;
+use crate::node::{Node, is_root};
 use crate::permission;
-use crate::tree::{Ino, Tree};
+use crate::tree::Shared;
+use crate::tree::Tree;
 
 /// A session. Node references are inode numbers, good once the session has been given them.
 pub(crate) struct Session {
@@ -203,7 +201,7 @@ impl View<'_> {
 
     /// Whether a change of the data takes set-user-id and its kind from the file; and the writer, where rights are checked here.
     fn kills_privileges<'c>(&self, cx: &'c Ctx, asked: bool) -> Option<Option<&'c Identity>> {
-        let writer = Some(&cx.identity).filter(|user| self.checks() && !permission::is_root(user));
+        let writer = Some(&cx.identity).filter(|user| self.checks() && !is_root(user));
         (asked || writer.is_some()).then_some(writer)
     }
 

@@ -1,9 +1,11 @@
-use tombolo_core::fs::{Change, Entry, Made, Name, NodeId};
+use tombolo_core::fs::{
+    AccessMask, Change, Device, Entry, FileType, Made, Mode, Name, NewMode, NodeId, RenameFlags, Renamed,
+};
 use tombolo_core::{Ctx, Error, Result};
 
 use super::View;
-use crate::node::Node;
-use crate::tree::Ino;
+use crate::directory::Ino;
+use crate::node::{Kind, Node, is_root};
 
 impl View<'_> {
     pub(super) fn lookup(&mut self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Entry> {
@@ -80,5 +82,180 @@ impl View<'_> {
         *nlink = nlink.saturating_sub(1);
         self.tree.bury(ino);
         Ok(())
+    }
+}
+
+/// One of the two names of a rename.
+#[derive(Clone, Copy)]
+struct Location<'a> {
+    dir: Ino,
+    name: &'a [u8],
+}
+
+impl View<'_> {
+    pub(super) fn rename(
+        &mut self,
+        cx: &Ctx,
+        (from_parent, from_name): (NodeId, Name<'_>),
+        (to_parent, to_name): (NodeId, Name<'_>),
+        flags: RenameFlags,
+    ) -> Result<Renamed> {
+        if flags.contains(RenameFlags::EXCHANGE)
+            && flags.intersects(RenameFlags::NO_REPLACE | RenameFlags::WHITEOUT)
+        {
+            return Err(Error::InvalidArgument);
+        }
+        let from = Location { dir: self.ino(from_parent)?, name: from_name.as_bytes() };
+        let to = Location { dir: self.ino(to_parent)?, name: to_name.as_bytes() };
+        // Both directories are looked at before any name in them, and all names before any right to change them.
+        self.directory(cx, from_parent, AccessMask::EXECUTE)?;
+        self.directory(cx, to_parent, AccessMask::EXECUTE)?;
+        let source = self.find(cx, from_parent, from.name)?.ok_or(Error::NotFound)?;
+        let target = self.find(cx, to_parent, to.name)?;
+        if flags.contains(RenameFlags::NO_REPLACE) && target.is_some() {
+            return Err(Error::Exists);
+        }
+        if flags.contains(RenameFlags::EXCHANGE) && target.is_none() {
+            return Err(Error::NotFound);
+        }
+        self.check_kinship(from, source, to, target, flags)?;
+        let (from_before, to_before) = (self.before(cx, from.dir), self.before(cx, to.dir));
+        // Two names of one file: nothing to do (rename(2)).
+        if target != Some(source) {
+            self.check_rename(cx, (from, source), (to, target), flags)?;
+            match target {
+                Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
+                    self.exchange(from, source, to, target)?;
+                }
+                _ => self.move_name(cx, from, source, to, target, flags)?,
+            }
+        }
+        Ok(Renamed { from_dir: self.change(from.dir, from_before), to_dir: self.change(to.dir, to_before) })
+    }
+
+    /// A directory cannot move into itself, nor replace one that it lies in.
+    fn check_kinship(
+        &self,
+        from: Location<'_>,
+        source: Ino,
+        to: Location<'_>,
+        target: Option<Ino>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if self.tree.is_within(to.dir, source) {
+            return Err(Error::InvalidArgument);
+        }
+        match target {
+            Some(target) if target != source && self.tree.is_within(from.dir, target) => {
+                Err(if flags.contains(RenameFlags::EXCHANGE) {
+                    Error::InvalidArgument
+                } else {
+                    Error::NotEmpty
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the user may do it, and the two things suit each other.
+    fn check_rename(
+        &self,
+        cx: &Ctx,
+        (from, source): (Location<'_>, Ino),
+        (to, target): (Location<'_>, Option<Ino>),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let is_directory = |ino: Ino| self.tree.node(ino).map(Node::is_directory);
+        let source_is_directory = is_directory(source)?;
+        self.check_remove(cx, from.dir, source, source_is_directory)?;
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        match target {
+            None => self.check_add(cx, to.dir)?,
+            Some(target) if exchange => self.check_remove(cx, to.dir, target, is_directory(target)?)?,
+            Some(target) => self.check_remove(cx, to.dir, target, source_is_directory)?,
+        }
+        // A directory's `..` is written when its parent changes.
+        if from.dir != to.dir {
+            for moved in [Some(source), target.filter(|_| exchange)].into_iter().flatten() {
+                let node = self.tree.node(moved)?;
+                if node.is_directory() {
+                    self.check_access(cx, node, AccessMask::WRITE)?;
+                }
+            }
+        }
+        match target {
+            Some(target) if !exchange && source_is_directory => {
+                let empty = self.tree.node(target)?.directory()?.is_empty();
+                if empty { Ok(()) } else { Err(Error::NotEmpty) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn move_name(
+        &mut self,
+        cx: &Ctx,
+        from: Location<'_>,
+        source: Ino,
+        to: Location<'_>,
+        target: Option<Ino>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let whiteout = match flags.contains(RenameFlags::WHITEOUT) {
+            true => Some(self.make_whiteout(cx, from.dir)?),
+            false => None,
+        };
+        self.tree.node_mut(to.dir)?.directory_mut()?.set(to.name, source);
+        let from_directory = self.tree.node_mut(from.dir)?.directory_mut()?;
+        match whiteout {
+            Some(whiteout) => from_directory.set(from.name, whiteout),
+            None => from_directory.remove(from.name),
+        }
+        if let Some(target) = target {
+            match self.tree.node(target)?.is_directory() {
+                true => self.drop_directory(to.dir, target)?,
+                false => self.drop_name(target)?,
+            }
+        }
+        self.reparent(source, from.dir, to.dir)?;
+        self.touch_renamed(from, to)
+    }
+
+    fn exchange(&mut self, from: Location<'_>, source: Ino, to: Location<'_>, target: Ino) -> Result<()> {
+        self.tree.node_mut(from.dir)?.directory_mut()?.set(from.name, target);
+        self.tree.node_mut(to.dir)?.directory_mut()?.set(to.name, source);
+        self.reparent(source, from.dir, to.dir)?;
+        self.reparent(target, to.dir, from.dir)?;
+        self.touch_renamed(from, to)
+    }
+
+    /// Tells a node that it moved; a directory takes its `..` along.
+    fn reparent(&mut self, ino: Ino, old: Ino, new: Ino) -> Result<()> {
+        let node = self.tree.node_mut(ino)?;
+        node.touch_ctime();
+        if let Kind::Directory(directory) = &mut node.kind {
+            directory.set_parent(new);
+            let old = self.tree.node_mut(old)?;
+            old.nlink = old.nlink.saturating_sub(1);
+            self.tree.node_mut(new)?.nlink += 1;
+        }
+        Ok(())
+    }
+
+    fn touch_renamed(&mut self, from: Location<'_>, to: Location<'_>) -> Result<()> {
+        self.tree.node_mut(from.dir)?.touch_mtime();
+        self.tree.node_mut(to.dir)?.touch_mtime();
+        Ok(())
+    }
+
+    /// What overlay file systems take for "nothing here": a character device 0:0.
+    fn make_whiteout(&mut self, cx: &Ctx, dir: Ino) -> Result<Ino> {
+        if self.checks() && !is_root(&cx.identity) {
+            return Err(Error::NotPermitted);
+        }
+        let mode = NewMode::settled(Mode::new(0));
+        let ino = self.bear(cx, dir, Kind::Special(FileType::CharDevice), mode, Device::default())?;
+        self.tree.node_mut(ino)?.nlink = 1;
+        Ok(ino)
     }
 }

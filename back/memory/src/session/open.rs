@@ -1,9 +1,13 @@
-use tombolo_core::fs::{AccessMask, File, FileType, LockOwner, NodeId, OpenFlags, OpenId, Opened};
-use tombolo_core::{Ctx, Error, Resource, Result, Want};
+use tombolo_core::fs::{
+    AccessMask, Cookie, DirEntry, DirPage, File, FileType, LockOwner, NodeId, OpenFlags, OpenId, Opened,
+    ReadDone, Write, Written,
+};
+use tombolo_core::{Ctx, Error, Resource, Result, Stability, Want};
+use tombolo_mem::{Sink, Source};
 
 use super::{Opening, View};
-use crate::node::Node;
-use crate::tree::Ino;
+use crate::directory::{COOKIE_DOT, COOKIE_DOT_DOT, Ino};
+use crate::node::{CAPABILITY, Kind, Node};
 
 impl View<'_> {
     pub(super) fn open(&mut self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Result<Opened> {
@@ -88,5 +92,96 @@ impl View<'_> {
         self.held.opens.insert(open.0, Opening { ino, flags });
         self.tree.hold(ino);
         Ok(open)
+    }
+}
+
+impl View<'_> {
+    pub(super) fn read(&mut self, file: File, offset: u64, into: &Sink) -> Result<ReadDone> {
+        let opening = self.opening(file)?;
+        let node = self.tree.node_mut(opening.ino)?;
+        let Kind::File(content) = &node.kind else { return Err(Error::IsDirectory) };
+        if !opening.flags.intersects(OpenFlags::READ | OpenFlags::EXECUTE) {
+            return Err(Error::BadOpen);
+        }
+        let done = content.read(offset, into);
+        if !opening.flags.contains(OpenFlags::NO_ACCESS_TIME) {
+            node.touch_atime();
+        }
+        Ok(done)
+    }
+
+    pub(super) fn write(&mut self, cx: &Ctx, file: File, how: &Write, from: &Source) -> Result<Written> {
+        let opening = self.opening(file)?;
+        if !opening.flags.contains(OpenFlags::WRITE) {
+            return Err(Error::BadOpen);
+        }
+        if how.by_owner && self.tree.node(opening.ino)?.attr(self.tree.fsid).uid != cx.identity.uid {
+            return Err(Error::WouldBlock);
+        }
+        let before = self.before(cx, opening.ino);
+        let kills = self.kills_privileges(cx, how.kill_privileges);
+        let (content, space) = self.tree.content_mut(opening.ino)?;
+        let appends = opening.flags.contains(OpenFlags::APPEND) && !how.in_place;
+        let offset = if appends { content.size() } else { how.offset };
+        let count = content.write(offset, from, space)?;
+        if count > 0 {
+            let node = self.tree.node_mut(opening.ino)?;
+            node.touch_mtime();
+            node.xattrs.remove(CAPABILITY);
+            if let Some(writer) = kills {
+                node.drop_privileges(writer);
+            }
+        }
+        // Memory has no state beyond what is answered: every write is as stable as it will ever be.
+        Ok(Written { count, stability: Stability::FileSync, file: self.change(opening.ino, before) })
+    }
+
+    /// The access that an opening gives.
+    pub(super) fn check_opened_for(&self, file: File, mask: AccessMask) -> Result<Ino> {
+        let opening = self.opening(file)?;
+        let reads = !mask.contains(AccessMask::READ) || opening.flags.contains(OpenFlags::READ);
+        let writes = !mask.contains(AccessMask::WRITE) || opening.flags.contains(OpenFlags::WRITE);
+        if reads && writes { Ok(opening.ino) } else { Err(Error::BadOpen) }
+    }
+}
+
+impl View<'_> {
+    pub(super) fn readdir(&mut self, file: File, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
+        let opening = self.opening(file)?;
+        let node = self.tree.node(opening.ino)?;
+        let parent = node.directory()?.parent();
+        if node.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        for (name, own, fileid) in [(&b"."[..], COOKIE_DOT, opening.ino), (b"..", COOKIE_DOT_DOT, parent)] {
+            let file_type = Some(FileType::Directory);
+            let entry = DirEntry { name, fileid: fileid.0, file_type, cookie: Cookie(own), entry: None };
+            if cookie.0 < own && !page.push(entry) {
+                return Ok(page);
+            }
+        }
+        // The look-ups that the page counts change the tree, so each step finds its entry anew.
+        let mut after = cookie.0.max(COOKIE_DOT_DOT);
+        loop {
+            let next = self.tree.node(opening.ino)?.directory()?.after(after).next();
+            let Some((own, name, ino)) = next.map(|(own, name, ino)| (own, name.clone(), ino)) else { break };
+            if !page.fits(name.len()) {
+                return Ok(page);
+            }
+            let file_type = self.tree.file_type(ino);
+            // A session that may know no more nodes still gets the names.
+            let entry = if page.wants_entries() { self.remember(ino).ok() } else { None };
+            let pushed = page.push(DirEntry {
+                name: &name,
+                fileid: ino.0,
+                file_type,
+                cookie: Cookie(own),
+                entry: entry.as_ref(),
+            });
+            debug_assert!(pushed, "the page said that the entry fits");
+            after = own;
+        }
+        page.set_end();
+        Ok(page)
     }
 }
