@@ -1,6 +1,9 @@
-//! Messages byte by byte, as RFC 1813 lays them out.
+//! Messages byte by byte, as RFC 1813 lays them out; each is also cut off anywhere, changed in any word, and read by a foreign codec.
 
-use crate::common::{encoded, list};
+use crate::common::{agrees, encoded, list, survives};
+use crate::oracle::call_agrees;
+use nfs3_types::xdr_codec::{Pack, Unpack};
+use nfs3_types::{mount as foreign_mount, nfs3 as foreign};
 use tombolo_wire_nfs3::args::*;
 use tombolo_wire_nfs3::listing::{DirEntry3, DirEntryPlus3, ReaddirOk, ReaddirplusOk};
 use tombolo_wire_nfs3::results::*;
@@ -158,6 +161,18 @@ fn calls_look_as_the_rfc_has_them() {
         assert_eq!(call.procedure().number() as usize, number);
         let bytes = words(&layout);
         assert_eq!(encoded(&call), bytes, "{call:?}");
+        call_agrees(call);
+        let decode = |bytes: &[u8]| match Call::decode(
+            call.procedure(),
+            &mut Decoder::new(bytes),
+            layout.len() * 4 + 8,
+        ) {
+            Ok(Call::Write(args)) if args.data.len_bytes() as usize > layout.len() * 4 + 8 => {
+                panic!("{args:?}")
+            }
+            decoded => decoded.map(drop),
+        };
+        survives(&bytes, decode);
         let again = Call::decode(call.procedure(), &mut Decoder::new(&bytes), bytes.len() + 8).unwrap();
         match (call, again) {
             (Call::Write(_), Call::Write(again)) => assert_eq!(encoded(&again), bytes),
@@ -172,6 +187,7 @@ fn unions_have_every_arm() {
     let how = |how, layout: &[u32]| {
         let bytes = words(layout);
         assert_eq!(encoded(&how), bytes);
+        agrees::<foreign::createhow3>(&bytes);
         assert_eq!(CreateHow::decode(&mut Decoder::new(&bytes)), Ok(how));
     };
     how(CreateHow::Unchecked(Sattr3::default()), &[0, 0, 0, 0, 0, 0, 0]);
@@ -179,6 +195,7 @@ fn unions_have_every_arm() {
     let what = |what, layout: &[u32]| {
         let bytes = words(layout);
         assert_eq!(encoded(&what), bytes);
+        call_agrees(Call::Mknod(MknodArgs { location: location(), what }));
         assert_eq!(MknodWhat::decode(&mut Decoder::new(&bytes)), Ok(what));
     };
     let device = SpecData3 { major: 5, minor: 6 };
@@ -241,10 +258,18 @@ fn a_write_is_decoded_from_its_head_alone() {
     assert_eq!(decode(head.len()), Err(Error::Short { missing_bytes: 4100 }));
 }
 
-fn reply_is<T: Encode + Decode<'static> + PartialEq + std::fmt::Debug>(reply: &T, layout: &[u32]) {
+/// It looks so, also to the foreign codec, which knows it as an `F`.
+#[track_caller]
+fn reply_is<F, T>(reply: &T, layout: &[u32])
+where
+    F: Pack + Unpack,
+    T: Encode + Decode<'static> + PartialEq + std::fmt::Debug,
+{
     let bytes = &*words(layout).leak();
     assert_eq!(encoded(reply), bytes, "{reply:?}");
     assert_eq!(T::decode(&mut Decoder::new(bytes)).as_ref(), Ok(reply));
+    survives(bytes, |bytes| T::decode(&mut Decoder::new(bytes.to_vec().leak())));
+    agrees::<F>(bytes);
 }
 
 fn after(head: &[u32], attr_then: &[u32]) -> Vec<u32> {
@@ -255,35 +280,53 @@ fn after(head: &[u32], attr_then: &[u32]) -> Vec<u32> {
 fn replies_look_as_the_rfc_has_them() {
     let attributes = Some(fattr());
     assert_eq!(encoded(&fattr()).len(), FATTR_BYTES);
-    reply_is(&GetattrReply::Ok(fattr()), &[&[0][..], &FATTR].concat());
-    reply_is(&GetattrReply::Failed(Status::Stale, ()), &[70]);
-    reply_is(&SetattrReply::Ok(wcc()), &[&[0][..], &WCC].concat());
-    reply_is(&SetattrReply::Failed(Status::NotSync, WccData::NONE), &[10_002, 0, 0]);
+    reply_is::<foreign::GETATTR3res, _>(&GetattrReply::Ok(fattr()), &[&[0][..], &FATTR].concat());
+    reply_is::<foreign::GETATTR3res, _>(&GetattrReply::Failed(Status::Stale, ()), &[70]);
+    reply_is::<foreign::SETATTR3res, _>(&SetattrReply::Ok(wcc()), &[&[0][..], &WCC].concat());
+    reply_is::<foreign::SETATTR3res, _>(
+        &SetattrReply::Failed(Status::NotSync, WccData::NONE),
+        &[10_002, 0, 0],
+    );
     let found = LookupOk { object: handle(), attributes, dir_attributes: None };
-    reply_is(&LookupReply::Ok(found), &after(&[&[0][..], &HANDLE].concat(), &[0]));
-    reply_is(&LookupReply::Failed(Status::NoEnt, attributes), &after(&[2], &[]));
+    reply_is::<foreign::LOOKUP3res, _>(&LookupReply::Ok(found), &after(&[&[0][..], &HANDLE].concat(), &[0]));
+    reply_is::<foreign::LOOKUP3res, _>(&LookupReply::Failed(Status::NoEnt, attributes), &after(&[2], &[]));
     let access = AccessBits::READ | AccessBits::EXECUTE;
-    reply_is(&AccessReply::Ok(AccessOk { attributes: None, access }), &[0, 0, 0x21]);
-    reply_is(&ReadlinkReply::Ok(ReadlinkOk { attributes: None, target: b"a.c" }), &[0, 0, 3, NAME[1]]);
+    reply_is::<foreign::ACCESS3res, _>(
+        &AccessReply::Ok(AccessOk { attributes: None, access }),
+        &[0, 0, 0x21],
+    );
+    reply_is::<foreign::READLINK3res<'_>, _>(
+        &ReadlinkReply::Ok(ReadlinkOk { attributes: None, target: b"a.c" }),
+        &[0, 0, 3, NAME[1]],
+    );
     let made = CreateOk { object: Some(handle()), attributes: None, dir_wcc: wcc() };
-    reply_is(&CreateReply::Ok(made), &[&[0, 1][..], &HANDLE, &[0], &WCC].concat());
+    reply_is::<foreign::CREATE3res, _>(&CreateReply::Ok(made), &[&[0, 1][..], &HANDLE, &[0], &WCC].concat());
     let unknown = CreateOk { object: None, attributes, dir_wcc: WccData::NONE };
-    reply_is(&CreateReply::Ok(unknown), &after(&[0, 0], &[0, 0]));
-    reply_is(&CreateReply::Failed(Status::Exist, wcc()), &[&[17][..], &WCC].concat());
-    reply_is(&RemoveReply::Failed(Status::Acces, WccData::NONE), &[13, 0, 0]);
+    reply_is::<foreign::CREATE3res, _>(&CreateReply::Ok(unknown), &after(&[0, 0], &[0, 0]));
+    reply_is::<foreign::CREATE3res, _>(
+        &CreateReply::Failed(Status::Exist, wcc()),
+        &[&[17][..], &WCC].concat(),
+    );
+    reply_is::<foreign::REMOVE3res, _>(&RemoveReply::Failed(Status::Acces, WccData::NONE), &[13, 0, 0]);
     let both = RenameWcc { from_dir: wcc(), to_dir: WccData::NONE };
-    reply_is(&RenameReply::Ok(both), &[&[0][..], &WCC, &[0, 0]].concat());
-    reply_is(&RenameReply::Failed(Status::XDev, both), &[&[18][..], &WCC, &[0, 0]].concat());
-    reply_is(&LinkReply::Ok(LinkWcc { attributes: None, dir_wcc: wcc() }), &[&[0, 0][..], &WCC].concat());
+    reply_is::<foreign::RENAME3res, _>(&RenameReply::Ok(both), &[&[0][..], &WCC, &[0, 0]].concat());
+    reply_is::<foreign::RENAME3res, _>(
+        &RenameReply::Failed(Status::XDev, both),
+        &[&[18][..], &WCC, &[0, 0]].concat(),
+    );
+    reply_is::<foreign::LINK3res, _>(
+        &LinkReply::Ok(LinkWcc { attributes: None, dir_wcc: wcc() }),
+        &[&[0, 0][..], &WCC].concat(),
+    );
     let stable = WriteOk {
         file_wcc: WccData::NONE,
         count: 5,
         committed: StableHow::DataSync,
         verifier: WriteVerifier([2; 8]),
     };
-    reply_is(&WriteReply::Ok(stable), &[0, 0, 0, 5, 1, 0x0202_0202, 0x0202_0202]);
+    reply_is::<foreign::WRITE3res, _>(&WriteReply::Ok(stable), &[0, 0, 0, 5, 1, 0x0202_0202, 0x0202_0202]);
     let committed = CommitOk { file_wcc: WccData::NONE, verifier: WriteVerifier([2; 8]) };
-    reply_is(&CommitReply::Ok(committed), &[0, 0, 0, 0x0202_0202, 0x0202_0202]);
+    reply_is::<foreign::COMMIT3res, _>(&CommitReply::Ok(committed), &[0, 0, 0, 0x0202_0202, 0x0202_0202]);
 }
 
 #[test]
@@ -293,11 +336,17 @@ fn listings_look_as_the_rfc_has_them() {
     let head = [0, 0, u32::from_be_bytes(*b"abcd"), u32::from_be_bytes(*b"efgh")];
     let entry_words = [&[1, 1, 2][..], &NAME, &[3, 4]].concat();
     let page = ReaddirOk { dir_attributes, verifier, entries: list(&[entry]), eof: true };
-    reply_is(&ReaddirReply::Ok(page), &[&head[..], &entry_words, &[0, 1]].concat());
+    reply_is::<foreign::READDIR3res<'_>, _>(
+        &ReaddirReply::Ok(page),
+        &[&head[..], &entry_words, &[0, 1]].concat(),
+    );
     let plus = DirEntryPlus3 { entry, attributes: Some(fattr()), handle: Some(handle()) };
     let page = ReaddirplusOk { dir_attributes, verifier, entries: list(&[plus]), eof: false };
     let plus_words = [&entry_words[..], &[1], &FATTR, &[1], &HANDLE].concat();
-    reply_is(&ReaddirplusReply::Ok(page), &[&head[..], &plus_words, &[0, 0]].concat());
+    reply_is::<foreign::READDIRPLUS3res<'_>, _>(
+        &ReaddirplusReply::Ok(page),
+        &[&head[..], &plus_words, &[0, 0]].concat(),
+    );
 }
 
 #[test]
@@ -312,7 +361,10 @@ fn replies_about_file_systems_look_as_the_rfc_has_them() {
         available_files: 6,
         invarsec: 7,
     };
-    reply_is(&FsstatReply::Ok(fsstat), &[0, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 7]);
+    reply_is::<foreign::FSSTAT3res, _>(
+        &FsstatReply::Ok(fsstat),
+        &[0, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 7],
+    );
     let fsinfo = FsinfoOk {
         attributes: None,
         read_max: 1,
@@ -326,7 +378,10 @@ fn replies_about_file_systems_look_as_the_rfc_has_them() {
         time_delta: NfsTime3 { seconds: 9, nseconds: 10 },
         properties: Properties::all(),
     };
-    reply_is(&FsinfoReply::Ok(fsinfo), &[0, 0, 1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 10, 0x1b]);
+    reply_is::<foreign::FSINFO3res, _>(
+        &FsinfoReply::Ok(fsinfo),
+        &[0, 0, 1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 10, 0x1b],
+    );
     let pathconf = PathconfOk {
         attributes: None,
         link_max: 1,
@@ -336,8 +391,8 @@ fn replies_about_file_systems_look_as_the_rfc_has_them() {
         case_insensitive: false,
         case_preserving: true,
     };
-    reply_is(&PathconfReply::Ok(pathconf), &[0, 0, 1, 255, 1, 0, 0, 1]);
-    reply_is(&PathconfReply::Failed(Status::BadHandle, None), &[10_001, 0]);
+    reply_is::<foreign::PATHCONF3res, _>(&PathconfReply::Ok(pathconf), &[0, 0, 1, 255, 1, 0, 0, 1]);
+    reply_is::<foreign::PATHCONF3res, _>(&PathconfReply::Failed(Status::BadHandle, None), &[10_001, 0]);
 }
 
 #[test]
@@ -345,6 +400,8 @@ fn the_head_of_a_read_ends_where_its_data_begins() {
     let reply = ReadReply::Ok(ReadOk::to_send(None, 5, true));
     let head = words(&[0, 0, 5, 1, 5]);
     assert_eq!(encoded(&reply), head);
+    agrees::<foreign::READ3res<'_>>(&[&head[..], b"hello\0\0\0"].concat());
+    survives(&head, |bytes| ReadReply::decode(&mut Decoder::new(bytes)).map(drop));
     let Ok(ReadReply::Ok(read)) = ReadReply::decode(&mut Decoder::new(&head)) else { panic!() };
     assert_eq!((read.count, read.eof, read.data.range(head.len() + 8)), (5, true, Ok(20..25)));
     assert!(read.data.range(head.len() + 7).is_err(), "the padding is missing");
@@ -364,20 +421,32 @@ fn mount_looks_as_the_rfc_has_it() {
     let path = mount::DirPath::new(b"/a.c").unwrap();
     let path_words = [4, u32::from_be_bytes(*b"/a.c")];
     assert_eq!(encoded(&mount::Call::Mnt(path)), words(&path_words));
+    agrees::<foreign_mount::dirpath<'_>>(&words(&path_words));
+    for call in [mount::Call::Mnt(path), mount::Call::Umnt(path)] {
+        let decode = |bytes: &[u8]| mount::Call::decode(call.procedure(), &mut Decoder::new(bytes)).map(drop);
+        assert_eq!(mount::Call::decode(call.procedure(), &mut Decoder::new(&words(&path_words))), Ok(call));
+        survives(&words(&path_words), decode);
+    }
     for call in [mount::Call::Null, mount::Call::Dump, mount::Call::UmntAll, mount::Call::Export] {
         assert_eq!(encoded(&call), b"");
         assert_eq!(mount::Call::decode(call.procedure(), &mut Decoder::new(b"")), Ok(call));
     }
     let root = mount::MntOk { handle: handle(), flavors: mount::Flavors::new(&[AuthFlavor::SYS]).unwrap() };
-    reply_is(&mount::MntReply::Ok(root), &[&[0][..], &HANDLE, &[1, 1]].concat());
-    reply_is(&mount::MntReply::Failed(mount::Status::NoEnt, ()), &[2]);
+    reply_is::<foreign_mount::mountres3<'_>, _>(
+        &mount::MntReply::Ok(root),
+        &[&[0][..], &HANDLE, &[1, 1]].concat(),
+    );
+    reply_is::<foreign_mount::mountres3<'_>, _>(&mount::MntReply::Failed(mount::Status::NoEnt, ()), &[2]);
 
     let groups: List<'_, mount::MountName<'_>> = list(&[mount::MountName::new(b"a.c").unwrap()]);
     let exports: mount::ExportReply<'_> = list(&[mount::ExportEntry { path, groups }]);
-    reply_is(&exports, &[&[1][..], &path_words, &[1], &NAME, &[0, 0]].concat());
+    reply_is::<foreign_mount::exports<'_, '_>, _>(
+        &exports,
+        &[&[1][..], &path_words, &[1], &NAME, &[0, 0]].concat(),
+    );
     let client = mount::MountName::new(b"a.c").unwrap();
     let mounts: mount::DumpReply<'_> = list(&[mount::MountEntry { client, path }]);
-    reply_is(&mounts, &[&[1][..], &NAME, &path_words, &[0]].concat());
+    reply_is::<foreign_mount::mountlist<'_, '_>, _>(&mounts, &[&[1][..], &NAME, &path_words, &[0]].concat());
 }
 
 #[test]

@@ -4,4 +4,3 @@ mod common;
 mod layouts;
 mod listing;
 mod oracle;
-mod round_trip;
