@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 # Those in which one side reads or writes what the other side may change.
-ADDRESS_TESTS := --lib --test it --test stranger
+ADDRESS_TESTS := --lib --test it
 
 # Programs without libraries run in any guest, and so are what the tests run on this host too: one release build does for all. All are named
 # in one build, as what they depend on would be built again with other features.

@@ -1,4 +1,5 @@
-//! The tests that may share a process.
+//! All tests, in one program.
 
 mod shared;
+mod stranger;
 mod vectors;

@@ -2,6 +2,7 @@
 
 mod common;
 mod copying;
+mod deep;
 mod interrupted;
 mod paths;
 mod streams;

@@ -1,5 +1,6 @@
-//! The tests that may share a process.
+//! The tests that may share a process. Its allocator counts, for each thread by itself.
 
+mod allocation;
 mod bad_blocks;
 mod callers;
 mod common;
@@ -9,3 +10,6 @@ mod limits;
 mod mount;
 mod overlap;
 mod virtio;
+
+#[global_allocator]
+static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;

@@ -1,4 +1,5 @@
 //! All tests, in one program.
 
 mod codec;
+mod documented;
 mod recorded;

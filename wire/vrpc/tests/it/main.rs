@@ -1,6 +1,10 @@
-//! The tests that may share a process.
+//! The tests that may share a process. Its allocator counts, for each thread by itself.
 
+mod allocation;
 mod canonical;
 mod common;
 mod recorded;
 mod round_trip;
+
+#[global_allocator]
+static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;

@@ -1,13 +1,11 @@
-//! A hundred thousand live nodes: at most 1,024 descriptors and 64 MB. One test, for it measures its process.
+//! A hundred thousand live nodes: at most 1,024 descriptors and 64 MB.
 
 #![allow(clippy::print_stdout, reason = "it says what it measured")]
 
-#[path = "it/common/mod.rs"]
-mod common;
-
 use std::fs;
 
-use common::{ROOT, descriptors, name, resident_bytes, serve};
+use super::ALONE;
+use super::common::{ROOT, descriptors, name, resident_bytes, serve};
 use tombolo_back_local_dir::Options;
 use tombolo_core::fs::OpenFlags;
 use tombolo_mem::{Region, Sink};
@@ -17,6 +15,7 @@ const FILES_EACH: usize = 1000;
 
 #[test]
 fn a_hundred_thousand_live_nodes_take_few_descriptors_and_little_memory() {
+    let _alone = ALONE.lock();
     // In memory if possible: making and removing so many files takes a busy disk minutes.
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     for d in 0..DIRECTORIES {

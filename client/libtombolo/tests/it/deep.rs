@@ -1,15 +1,12 @@
 //! Trees as deep as a file system lets them be, and such as have no bottom.
 
-#[path = "it/common/mod.rs"]
-mod common;
-
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use common::{Watch, add, attach, copy, find, local, memory, see};
+use crate::common::{Watch, add, attach, copy, find, local, memory, see};
 use libtombolo::copy::{Copier, Options, Step};
 use libtombolo::{Tree, block_on, remove_tree};
 use tempfile::TempDir;
@@ -57,7 +54,7 @@ fn remove(tree: &Tree, name: &str) -> (u64, Vec<String>) {
     let mut tell = |path: &[u8], error: &Error| {
         failed.push(format!("{}: {}", String::from_utf8_lossy(path), told(error)));
     };
-    let name = common::name(name);
+    let name = crate::common::name(name);
     let removal = block_on(remove_tree(&tree.root(), name.as_name(), name.as_name().as_bytes(), &mut tell));
     assert_eq!(removal.failed as usize, failed.len());
     (removal.removed, failed)

@@ -1,6 +1,5 @@
-//! What a link without a doorbell takes while nothing happens there, in a process where nothing else runs.
+//! What a link without a doorbell takes while nothing happens there.
 
-use std::fs;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::mpsc::{self, Sender};
@@ -9,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use super::process_time;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
 use tombolo_shm::doorbell::Mode;
@@ -38,16 +38,9 @@ impl Session for Holder {
     }
 }
 
-/// What the whole process has computed, to 10 ms.
-fn computed() -> Duration {
-    let stat = fs::read_to_string("/proc/self/stat").expect("what the kernel counts");
-    let (_, fields) = stat.rsplit_once(')').expect("a name");
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    Duration::from_millis(ticks.map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum())
-}
-
 #[test]
 fn a_call_that_takes_its_time_keeps_no_processor_busy_where_there_is_no_bell() {
+    let _alone = crate::alone();
     let (mut client, mut ends) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20).expect("a layout"));
     (client.doorbell, ends.doorbell) = (DoorbellKind::Silent, DoorbellKind::Silent);
     let (sender, held) = mpsc::channel();
@@ -62,9 +55,9 @@ fn a_call_that_takes_its_time_keeps_no_processor_busy_where_there_is_no_bell() {
     let mut context = Context::from_waker(Waker::noop());
     assert!(call.as_mut().poll(&mut context).is_pending());
     let responder = held.recv().expect("the request");
-    let (before, span) = (computed(), Duration::from_millis(500));
+    let (before, span) = (process_time(), Duration::from_millis(500));
     thread::sleep(span);
-    let took = computed() - before;
+    let took = process_time() - before;
     assert!(took < span * 3 / 10, "{took:?} of {span:?}");
     // Answers still arrive.
     for _ in 0..20 {

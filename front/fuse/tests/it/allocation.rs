@@ -1,7 +1,7 @@
 //! The inline path allocates nothing: what a request needs is in its slot already.
 
 use std::sync::Arc;
-use tombolo_allocations::{Counting, of_this_thread};
+use tombolo_allocations::of_this_thread;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::SessionId;
 use tombolo_core::fs::{Client, Export, PermissionCheck};
@@ -16,9 +16,6 @@ use tombolo_wire_fuse::layout::init::InitIn;
 use tombolo_wire_fuse::layout::open::{CreateIn, FlushIn, OpenOut};
 use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn};
 use zerocopy::{FromBytes, IntoBytes};
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// A requester in this process: its data in a buffer, its last reply at hand.
 struct Memory {

@@ -1,10 +1,8 @@
 //! What a guest that breaks the rules leaves in the log: one line for the queue that it broke, and not one more.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Log, serve};
+use super::{Log, serve};
 use tombolo_vhost_driver::{Driver, DriverSettings};
 
 #[test]

@@ -1,18 +1,12 @@
 //! Encoding and decoding allocate nothing, lists and listings included.
 
-#[path = "it/common/mod.rs"]
-mod common;
-
 use std::hint::black_box;
 
-use common::{Message, encode_outcome, encode_request, samples};
-use tombolo_allocations::{Counting, of_this_thread};
+use crate::common::{Message, encode_outcome, encode_request, samples};
+use tombolo_allocations::of_this_thread;
 use tombolo_core::fs::DirEntry;
 use tombolo_wire_vrpc::listing::{Listing, ListingWriter};
 use tombolo_wire_vrpc::*;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Allocations on this thread while `run` runs.
 fn allocations(run: impl FnOnce()) -> u64 {

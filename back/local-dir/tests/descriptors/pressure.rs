@@ -1,12 +1,10 @@
 //! Many threads, few descriptors.
 
-#[path = "it/common/mod.rs"]
-mod common;
-
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{ROOT, descriptors, name, serve};
+use super::ALONE;
+use super::common::{ROOT, descriptors, name, serve};
 use tombolo_back_local_dir::Options;
 use tombolo_core::Error;
 use tombolo_core::fs::OpenFlags;
@@ -17,6 +15,7 @@ const FILES: usize = 200;
 /// Every thread looks up, opens, reads, forgets; the host renames under their feet; each file is what it says.
 #[test]
 fn threads_that_share_few_descriptors_get_the_right_files() {
+    let _alone = ALONE.lock();
     let dir = tempfile::tempdir().unwrap();
     for n in 0..FILES {
         fs::create_dir(dir.path().join(format!("d{n}"))).unwrap();

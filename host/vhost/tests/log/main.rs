@@ -1,9 +1,12 @@
-//! A device that does nothing, its server, and the log of this process.
+//! What a device that does nothing leaves in the log of this process: one test at a time.
+
+mod broken_queue;
+mod memory_not_shared;
 
 use std::borrow::Cow;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use tombolo_host_vhost::{Chain, Device, QueueIndex, Server, Settings};
 
@@ -36,29 +39,39 @@ pub fn serve(socket: &Path) -> Server {
     Server::start(UnixListener::bind(socket).unwrap(), Settings::default(), Box::new(make)).unwrap()
 }
 
-/// The log, in memory.
-#[derive(Clone, Default)]
-pub struct Log(Arc<Mutex<Vec<u8>>>);
+/// What was written to the log since a test began.
+static LINES: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+fn lines() -> MutexGuard<'static, Vec<u8>> {
+    LINES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The log, of the one test that has it.
+pub struct Log(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Log {
-    /// Takes the log of this process, which can be done once.
+    /// Takes the log, empty, when no other test has it.
     pub fn begin() -> Self {
-        let log = Self::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
+        static ALONE: Mutex<()> = Mutex::new(());
+        static STARTED: Once = Once::new();
+        let log = Self(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
+        STARTED.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Writer).init());
+        lines().clear();
         log
     }
 
     /// The lines so far that contain `part`.
     pub fn lines(&self, part: &str) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(lines().clone()).unwrap();
         text.lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
     }
 }
 
-impl std::io::Write for Log {
+struct Writer;
+
+impl std::io::Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
+        lines().extend(bytes);
         Ok(bytes.len())
     }
 

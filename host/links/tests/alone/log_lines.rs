@@ -33,6 +33,7 @@ impl Service for Nothing {
 
 #[test]
 fn a_stranger_is_one_line_in_the_log() {
+    let _alone = crate::alone();
     let log = Log::default();
     let writer = log.clone();
     tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use tombolo_allocations::{Counting, of_all_threads};
+use super::process_time;
+use tombolo_allocations::of_all_threads;
 use tombolo_host_links::client::{Line, Spans};
 use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
 use tombolo_shm::doorbell::Mode;
@@ -12,9 +13,6 @@ use tombolo_shm::link::{Ends, Incarnation, Layout as LinkLayout};
 
 /// How often it is tried to do without any.
 const TRIES: usize = 10;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Answers with what it was sent.
 struct Echo;
@@ -57,6 +55,7 @@ fn round(line: &Line) {
 
 #[test]
 fn calls_allocate_nothing_and_idle_links_do_nothing() {
+    let _alone = crate::alone();
     let server = Server::new(Arc::new(Echo));
     for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
         let (line, _handle) = link(&server, mode);
@@ -97,10 +96,4 @@ fn calls_allocate_nothing_and_idle_links_do_nothing() {
         let used = process_time() - before;
         assert!(used < Duration::from_millis(20), "{mode}: {used:?} of a second");
     }
-}
-
-fn process_time() -> Duration {
-    use rustix::time::{ClockId, clock_gettime};
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

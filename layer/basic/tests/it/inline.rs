@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tombolo_allocations::{Counting, of_this_thread};
+use tombolo_allocations::of_this_thread;
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
     Client, Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, Write,
@@ -11,9 +11,6 @@ use tombolo_core::{Ctx, SessionId};
 use tombolo_layer_basic::stats::Counters;
 use tombolo_layer_basic::{fault, readonly, stats};
 use tombolo_mem::Buffer;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 fn allocations_of(work: impl FnOnce()) -> u64 {
     let before = of_this_thread();

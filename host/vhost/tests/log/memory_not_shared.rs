@@ -1,12 +1,10 @@
 //! A VMM that does not share its guest's memory: its guest hangs, and the log says what to add to its command line.
 
-mod common;
-
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use common::{Log, serve};
+use super::{Log, serve};
 use tombolo_vhost_driver::{Driver, DriverSettings, GUEST_BASE, MemoryEntry, request};
 
 const HANGS: &str = "the guest will hang";

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use tombolo_allocations::{Counting, of_this_thread};
+use tombolo_allocations::of_this_thread;
 use tombolo_shm::area::Area;
 use tombolo_shm::doorbell::{Mode, Ringer, Sleeper, WakeReason};
 use tombolo_shm::link::{Ends, Layout};
 use tombolo_shm::ring::{Consumer, Message, Producer};
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn messages_sleeps_and_spans_allocate_nothing() {

@@ -1,3 +1,0 @@
-//! All tests, in one program.
-
-mod protocol;
