@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// A private allocation that is lent to I/O as [`Sink`] or [`Source`], and used again afterwards.
 ///
-/// While anybody holds a sink or a source of it the bytes cannot be borrowed: [`as_slice`](Self::as_slice) and
+/// While a sink or a source of it is held the bytes cannot be borrowed: [`as_slice`](Self::as_slice) and
 /// [`as_mut_slice`](Self::as_mut_slice) say `None`.
 #[derive(Debug)]
 pub struct Buffer(Region);

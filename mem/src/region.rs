@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A span of memory that lives as long as anybody holds it.
+/// A span of memory that lives as long as it is held.
 ///
 /// A clone is another holder of the same memory, and costs one atomic increment. Others may change the bytes at any
 /// time (a guest that owns them, a second thread that holds the same region), so contents are only ever copied out

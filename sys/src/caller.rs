@@ -99,13 +99,13 @@ mod tests {
     use crate::creds::{Checks, Identity, assume, may_assume, own_ids};
 
     #[test]
-    fn this_thread_is_who_it_is() {
+    fn this_thread_has_its_own_identity() {
         let caller = of_thread(rustix::thread::gettid().as_raw_nonzero().get() as u32).expect("status");
         assert_eq!((caller.uid, caller.gid), own_ids());
     }
 
     #[test]
-    fn a_thread_with_many_groups_that_acts_as_somebody_else_is_seen_as_that() {
+    fn a_thread_with_many_groups_that_acts_as_another_user_is_seen_as_that() {
         assert!(may_assume(), "this test needs root");
         let groups: Vec<u32> = (0..5000).map(|number| 100_000 + number).collect();
         let assumed =
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_not_found_and_half_a_text_is_not_believed() {
+    fn missing_threads_and_truncated_texts_are_refused() {
         assert!(of_thread(u32::MAX).is_err());
         assert!(of_thread(0).is_err());
         let text = b"Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nFDSize:\t64\nGroups:\t9 10 \nNStgid:\t1\n";

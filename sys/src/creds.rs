@@ -50,7 +50,7 @@ pub enum Checks {
 /// Makes the calling thread act as `identity` until the guard is dropped.
 ///
 /// Nothing happens when the process is that identity already. EPERM unless [`may_assume`], EINVAL for ids that the user
-/// namespace does not have, and for 2³²−1, which is nobody's. There and back: 6 system calls, 2.3 µs; 4 when the groups are the same.
+/// namespace does not have, and for 2³²−1, which stands for no user. There and back: 6 system calls, 2.3 µs; 4 when the groups are the same.
 pub fn assume(identity: Identity<'_>, checks: Checks) -> Result<Assumed> {
     // To the kernel it means to leave an id as it is, and as it is it may do anything.
     const NO_ID: u32 = u32::MAX;
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_becomes_the_user_that_the_kernel_takes_for_the_present_one() {
+    fn the_id_that_means_no_change_is_refused() {
         const NONE: u32 = u32::MAX;
         for (uid, gid, groups) in [(NONE, 0, &[][..]), (1000, NONE, &[]), (1000, 1000, &[NONE])] {
             let outcome = assume(Identity { uid, gid, groups }, Checks::Kernel);

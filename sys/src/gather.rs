@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_sent_before_is_left_out() {
+    fn bytes_sent_before_are_left_out() {
         let source = Source::from(b"defg".to_vec());
         for (skip, left) in [(0, 7), (2, 5), (3, 4), (4, 3), (7, 0), (9, 0)] {
             let mut gather = Gather::new(skip);

@@ -29,7 +29,7 @@ pub struct Packet {
 }
 
 /// Listens at `path`, whose file has the permission bits `mode` from its first moment on, less the process's mask. EADDRINUSE when
-/// the path exists, whether or not anybody listens there; ENAMETOOLONG beyond 107 bytes.
+/// the path exists, whether or not it is listened on; ENAMETOOLONG beyond 107 bytes.
 pub fn listen(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::SEQPACKET, SocketFlags::NONBLOCK, path, mode, backlog)
 }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_told_and_closed() {
+    fn descriptors_beyond_the_room_are_reported_and_closed() {
         let (ours, theirs) = pair().expect("a pair");
         let mut buffer = [0; 4];
         send(&theirs, b"too long", &[]).expect("send");

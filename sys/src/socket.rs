@@ -24,7 +24,7 @@ pub struct Peer {
 }
 
 /// Listens on a unix socket at `path`, whose file has the permission bits `mode` from its first moment on, less the
-/// process's mask. EADDRINUSE when the path exists, whether or not anybody listens there; ENAMETOOLONG beyond 107 bytes.
+/// process's mask. EADDRINUSE when the path exists, whether or not it is listened on; ENAMETOOLONG beyond 107 bytes.
 pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::STREAM, SocketFlags::empty(), path, mode, backlog)
 }

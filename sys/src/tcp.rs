@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_from_several_places_arrives_in_order() {
+    fn gathered_segments_arrive_in_order() {
         let (stream, mut client) = pair();
         let data = Source::from(b"cdef".to_vec());
         let mut gather = Gather::new(1);
@@ -285,7 +285,7 @@ mod tests {
     fn a_stream_that_is_forgotten_leaves_its_port() {
         let listener = listener(any_port()).expect("listen");
         let address = local_address(&listener).expect("address");
-        // For a moment the port is anybody's: another program may take it first, but hardly each time.
+        // For a moment the port is free: another program may take it first, but hardly each time.
         let is_free_at_once = |_| {
             let first = connect(address, None).expect("connect");
             let port = local_address(&first).expect("address").port();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_fills_one_sink_after_the_other() {
+    fn received_bytes_fill_one_sink_after_the_other() {
         let (stream, mut client) = pair();
         let (mut first, mut second) = (Buffer::new(3), Buffer::new(10));
         let receive_once = |first: &Buffer, second: &Buffer| {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_and_nobody_is_killed() {
+    fn calls_neither_block_nor_raise_sigpipe() {
         let listener = listener(any_port()).expect("listen");
         assert_eq!(accept(listener.as_fd()).err(), Some(Errno::AGAIN));
         let (stream, client) = pair();

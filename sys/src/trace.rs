@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_process_reads_and_writes_is_told() {
+    fn reads_and_writes_of_a_process_are_traced() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat");
         let process = child.id();
         let (to, told) = channel();

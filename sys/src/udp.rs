@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_a_datagram_is_refused() {
+    fn data_too_long_for_a_datagram_are_refused() {
         let socket = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("bind");
         let long = vec![0; DATAGRAM_MAX_BYTES + 1];
         let mut gather = Gather::new(0);

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_in_its_group_and_nobody_knows_the_last_user() {
+    fn root_is_in_its_group_and_the_last_id_is_no_user() {
         let groups = groups_of(0).expect("the user database").expect("root");
         assert!(groups.contains(&0), "{groups:?}");
         assert_eq!(groups_of(u32::MAX - 7).expect("the user database"), None);

@@ -62,7 +62,7 @@ fn a_descriptor_for_reading_is_enough_to_read() {
 }
 
 #[test]
-fn a_peer_that_shrinks_its_file_poisons_what_we_read_and_kills_nobody() {
+fn a_peer_that_shrinks_its_file_poisons_the_region_and_kills_no_process() {
     let file = memfd(c"shrinks", 4 * PAGE);
     file.write_all_at(&[7; 4 * PAGE], 0).unwrap();
     let peer = Region::map_read_only(&file, 0, 4 * PAGE).unwrap();

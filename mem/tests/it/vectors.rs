@@ -168,7 +168,7 @@ fn neighbours_in_one_region_become_one_segment() {
 }
 
 #[test]
-fn who_has_one_region_learns_where_in_it_the_bytes_lie() {
+fn bytes_within_one_region_have_their_places() {
     let (one, other) = (Region::heap(REGION_LEN), Region::heap(REGION_LEN));
     let places =
         |source: &Source| source.within().map(|(region, parts)| (region.clone(), parts.collect::<Vec<_>>()));
@@ -209,7 +209,7 @@ fn offset_and_length_that_wrap_around_are_refused() {
 }
 
 #[test]
-fn memory_lives_as_long_as_somebody_names_it() {
+fn memory_lives_as_long_as_it_is_referenced() {
     let mut sink = Sink::from(&Region::heap(100));
     let tail = sink.split_off(50);
     drop(sink);

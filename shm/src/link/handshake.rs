@@ -206,7 +206,7 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Waits for the next client, once the memory of the last one's link is not used any more. If it was we who ended the link, the
+    /// Waits for the next client, once the memory of the last one's link is not used any more. If this side ended the link, the
     /// client is left some time to read why.
     pub fn reopen(&mut self, now: Instant) -> Result<(), PageError> {
         match self.state {

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_stranger_made_or_anybody_may_write_is_not_served_from() {
+    fn a_foreign_or_world_writable_file_is_refused() {
         let path = Path::new("/dev/shm/memory");
         for (owner, mode, is_trusted) in [
             (0, 0o600, true),

@@ -137,7 +137,7 @@ fn a_handle_finds_its_file_after_a_rename_and_says_stale_after_its_end() {
 }
 
 #[test]
-fn two_openings_lock_each_other_out_and_see_who_is_in_the_way() {
+fn two_openings_lock_each_other_out_and_see_the_owner() {
     let (_dir, root) = scratch();
     let flags = OpenFlags::RDWR | OpenFlags::CREATE;
     let a = open::open_entry(root.as_fd(), b"f", flags, 0o600).unwrap();

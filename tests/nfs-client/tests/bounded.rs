@@ -270,7 +270,7 @@ fn a_stalled_server_blocks_writers_and_bounds_their_data() {
                 break;
             }
         }
-        assert!(!writes.is_empty(), "256 MiB were taken that nobody has");
+        assert!(!writes.is_empty(), "256 MiB were accepted and never sent");
     });
     server.be_honest();
 }

@@ -35,7 +35,7 @@ const TAKE_A_BASE: &[&str] = &[
 pub struct Job {
     tree: Tree,
     kernel_checks: bool,
-    /// Whether files belong to somebody else than root, who does the job.
+    /// Whether files belong to other users than root, as which the job runs.
     has_foreign: bool,
     processes: HashMap<Pid, Process>,
     /// Events of children whose parents' clone has not returned yet.
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_look_up_tells_is_not_asked() {
+    fn attributes_known_from_a_lookup_are_not_asked_again() {
         let trace = "1 mkdir(\"/t/d\", 0777) = 0\n1 chdir(\"/t/d\") = 0\n1 stat(\"x/y\", 0x1) = -1 ENOENT (No)\n\
                      1 stat(\"../d\", {st_mode=S_IFDIR|0755}) = 0\n1 mkdir(\"/t/d\", 0777) = -1 EEXIST (File exists)\n";
         assert_eq!(expected(trace, l::LOOKUP), 5..=5);

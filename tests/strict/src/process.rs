@@ -1,4 +1,4 @@
-//! Processes and their descriptors: who closes what, also where no call says so.
+//! Processes and their descriptors: what each closes, also where no call says so.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

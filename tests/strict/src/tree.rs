@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beneath_moves_along() {
+    fn entries_beneath_a_renamed_directory_move_along() {
         let mut tree = tree();
         tree.rename("/mnt/t/d", "/mnt/t/f");
         assert!(tree.is_directory("/mnt/t/f/e") && !tree.is_directory("/mnt/t/d"));

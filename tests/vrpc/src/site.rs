@@ -41,7 +41,7 @@ pub struct Site {
     plan: Mutex<Plan>,
     session_ids: Arc<AtomicU64>,
     refuses: AtomicBool,
-    /// How often somebody asked for a link.
+    /// How many links were asked for.
     asked: AtomicU32,
     cuts: Arc<AtomicU64>,
 }
@@ -118,12 +118,12 @@ impl Site {
         *lock(&self.plan) = plan;
     }
 
-    /// Whether who asks for a link is told that there is no such export.
+    /// Refuses further links: there is no such export.
     pub fn refuse(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::SeqCst);
     }
 
-    /// How often somebody asked for a link.
+    /// How many links were asked for.
     #[must_use]
     pub fn asked(&self) -> u32 {
         self.asked.load(Ordering::SeqCst)
@@ -155,15 +155,15 @@ impl Connect for Dial {
             return Err(Box::new(Refused::new(RefusalCode::NoExport, "no such export")));
         }
         let plan = *lock(&site.plan);
-        let server = lock(&site.life).as_ref().ok_or("nobody is there")?.server.clone();
+        let server = lock(&site.life).as_ref().ok_or("no server is there")?.server.clone();
         let (ours, theirs) = Ends::in_memory(Layout::with_bulk(plan.slots, 8, plan.bulk_bytes)?);
         let label = "client".into();
         let peer = Peer { export: "export".into(), credentials: None, client: incarnation, label };
-        // It may take a moment, and nobody else is to wait for it.
+        // It may take a moment, and no other client is to wait for it.
         let inner = server.open(&peer)?;
         let mut life = lock(&site.life);
         let still_there = life.as_mut().filter(|life| Arc::ptr_eq(&life.server, &server));
-        let life = still_there.ok_or("nobody is there any more")?;
+        let life = still_there.ok_or("no server is there any more")?;
         let link = Arc::<Mutex<Option<LinkHandle>>>::default();
         let watched = Arc::new(Watched {
             inner,
@@ -176,7 +176,7 @@ impl Connect for Dial {
         *lock(&link) = Some(server.serve(&theirs, &peer, watched.clone(), Mode::Adaptive)?);
         life.links.push(link.clone());
         let line = Line::start(&ours, client.label.as_str(), Mode::Adaptive)?;
-        // Nobody watches over a socket here.
+        // There is no socket whose end would be seen.
         watched.line.get_or_init(|| line.clone());
         Ok(Connected { line, keep: Box::new(HangUp(link)) })
     }
@@ -217,7 +217,7 @@ impl Session for Watched {
                 link.cut(End::Died);
             }
             if self.cuts.fetch_add(1, Ordering::SeqCst) % 2 == 1 {
-                // It is performed, and nobody is told.
+                // It is performed, and not answered.
                 self.inner.serve(request, responder);
             }
         }

@@ -105,7 +105,7 @@ impl TestHost {
     }
 }
 
-/// Makes links in memory. Nobody watches over a socket here, so the server's side is told when the client's is gone.
+/// Makes links in memory. There is no socket, so the server's side is told when the client's is gone.
 struct Dial(Arc<TestHost>);
 
 /// Ends the server's side once the client's is gone.

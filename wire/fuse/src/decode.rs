@@ -21,7 +21,7 @@ type Result<T> = std::result::Result<T, DecodeError>;
 /// A request with what every request has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded<'a> {
-    /// Who asks, about what.
+    /// The caller, and the node.
     pub header: Header,
     /// What.
     pub request: Request<'a>,

@@ -13,7 +13,7 @@ impl NodeId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileHandle(pub u64);
 
-/// Who owns a lock: opaque, made by the kernel per file table.
+/// The owner of a lock: opaque, made by the kernel per file table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockOwner(pub u64);
 

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_excludes_each_other_is_never_agreed_together() {
+    fn exclusive_capabilities_are_never_agreed_together() {
         let agreed = agreed(&offer(45, Capabilities::all()), &wishes());
         assert!(!agreed.capabilities.contains(Capabilities::WRITEBACK_CACHE));
         assert!(!agreed.capabilities.contains(Capabilities::AUTO_INVAL_DATA));

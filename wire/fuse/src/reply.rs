@@ -170,7 +170,7 @@ pub struct Blocker {
     pub last: u64,
     /// Whose process, if it is one that the caller can see.
     pub pid: u32,
-    /// Who.
+    /// The owner.
     pub owner: LockOwner,
 }
 

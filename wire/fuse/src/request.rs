@@ -9,7 +9,7 @@ use crate::layout::rw::WriteFlags;
 use crate::opcode::Opcode;
 use tombolo_core::fs::{Name, XattrName};
 
-/// Who asks, and what names the request.
+/// The caller, and what names the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The operation.

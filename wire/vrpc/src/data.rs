@@ -103,7 +103,7 @@ impl<'a> References<'a> {
 pub enum Data<'a> {
     /// In the frame.
     Inline(&'a [u8]),
-    /// In the frame, where whoever encodes appends exactly so many bytes behind what `encode` wrote. Decoding never gives it.
+    /// In the frame, where the encoder's caller appends exactly so many bytes behind what `encode` wrote. Decoding never gives it.
     Follows {
         /// How many bytes.
         len_bytes: u32,
@@ -133,7 +133,7 @@ pub enum Destination<'a> {
 pub enum Returned<'a> {
     /// In the frame.
     Inline(&'a [u8]),
-    /// In the frame, where whoever encodes appends exactly so many bytes behind what `encode` wrote. Decoding never gives it.
+    /// In the frame, where the encoder's caller appends exactly so many bytes behind what `encode` wrote. Decoding never gives it.
     Follows {
         /// How many bytes.
         len_bytes: u32,

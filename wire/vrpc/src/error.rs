@@ -3,7 +3,7 @@
 use thiserror::Error;
 use tombolo_core::fs::NameError;
 
-/// Why bytes are not a message. Whoever sent them breaks the protocol: the link is cut.
+/// Why bytes are not a message. Their sender breaks the protocol: the link is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The kind is not one of this version.

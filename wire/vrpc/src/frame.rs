@@ -135,7 +135,7 @@ impl<'f, W: FrameSink + ?Sized> Items<'f, W> {
         self.bytes(item.as_bytes())
     }
 
-    /// Makes room for so many bytes that somebody else will append.
+    /// Makes room for so many bytes that the caller will append.
     pub fn follows(&mut self, len_bytes: u32) -> Result<(), EncodeError> {
         let padding = if len_bytes == 0 { 0 } else { padding(self.len) };
         let end = (self.len + padding).checked_add(len_bytes as usize);

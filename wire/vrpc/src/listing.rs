@@ -19,7 +19,7 @@ const fn handle_bytes(len_bytes: usize) -> usize {
     size_of::<EntryHandleItem>() + len_bytes.next_multiple_of(ALIGN)
 }
 
-/// What a page may hold so that it fits both a caller who has asked for `budget` and a destination of `place_bytes`.
+/// What a page may hold so that it fits both a caller that has asked for `budget` and a destination of `place_bytes`.
 #[must_use]
 pub fn budget_within(budget: &DirBudget, place_bytes: usize) -> DirBudget {
     DirBudget {

@@ -171,7 +171,7 @@ requests! {
     Null = 1 => Done;
     /// Asks what the session is.
     Profile = 2 => Session;
-    /// Says who [`Header::caller`] is, for the requests behind this one on the ring. A number may be given anew.
+    /// Gives the identity of [`Header::caller`], for the requests behind this one on the ring. A number may be given anew.
     Caller = 3 { 8 uid: u32, 12 gid: u32, 16 groups: Groups<'a> } => Done;
     /// Asks the request that has this id on the link to end early. It is answered all the same.
     Interrupt = 4 { 8 id: u32 } => Done;

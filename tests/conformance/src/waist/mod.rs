@@ -13,7 +13,7 @@ pub use world::World;
 pub use crate::report::{Report, Skip, Verdict};
 
 bitflags! {
-    /// What a case needs of the file system, or of whoever runs it.
+    /// What a case needs of the file system, or of its runner.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Needs: u16 {
         /// Files of several owners can be made.
@@ -30,7 +30,7 @@ bitflags! {
         const RANGES = 1 << 5;
         /// Openings that are the back end's: a file lives on in one after its last name is gone. A protocol without OPEN has none.
         const OPENINGS = 1 << 6;
-        /// Writes go to the end of a file in one step, whoever else does so.
+        /// Writes go to the end of a file in one step, also when others append too.
         const APPENDS = 1 << 7;
         /// A change can be asked to drop set-user-id and set-group-id.
         const KILLS = 1 << 8;
@@ -60,7 +60,7 @@ pub struct Case {
 pub struct Setup {
     /// Whether files of several owners can be made: yes in memory, yes on a disk for the superuser.
     pub owners: bool,
-    /// Who is asked to check permissions.
+    /// The party that is to check permissions.
     pub checks: PermissionCheck,
     /// What whatever lies between the suite and the file system has no word for.
     pub lacks: Needs,

@@ -18,7 +18,7 @@ use super::Skip;
 pub struct World {
     /// The export, for cases that need a second session.
     pub export: Arc<dyn Export>,
-    /// Who is asked to check permissions.
+    /// The party that is to check permissions.
     pub checks: PermissionCheck,
     /// The session.
     pub fs: Arc<dyn FileSystem>,
@@ -284,7 +284,7 @@ impl World {
         let mut buffer = Buffer::new(len);
         let done = self.fs.read(&self.cx, file, offset, buffer.sink(0..len)).wait()?;
         assert!(done.count <= len, "a read of more than there is room for");
-        let bytes = buffer.as_slice().expect("the read is over, and nobody holds the buffer any more");
+        let bytes = buffer.as_slice().expect("the read is over, and the buffer is free");
         Ok((bytes[..done.count].to_vec(), done.eof))
     }
 

@@ -58,8 +58,8 @@ pub fn run(bytes: &[u8]) {
 /// One session of an export.
 fn session(client: &mut Turned, export: &NfsExport) {
     let session = SessionId(1);
-    let who = Client { session, label: "fuzz".to_owned(), checks: PermissionCheck::BackEnd };
-    let Ok(fs) = export.attach(&who) else { return };
+    let attached = Client { session, label: "fuzz".to_owned(), checks: PermissionCheck::BackEnd };
+    let Ok(fs) = export.attach(&attached) else { return };
     operations(client, &*fs, &Ctx::root(session));
 }
 
@@ -113,7 +113,7 @@ impl Turned {
         let mut buffer = Buffer::new(3 * ROOM);
         let read = self.wait(fs.read(cx, file, offset, buffer.sink(ROOM..2 * ROOM)));
         assert!(read.map_or(0, |done| done.count) <= ROOM);
-        let bytes = buffer.as_slice().expect("nobody holds the buffer after the answer");
+        let bytes = buffer.as_slice().expect("the buffer is free after the answer");
         let (before, after) = (&bytes[..ROOM], &bytes[2 * ROOM..]);
         assert!(before.iter().chain(after).all(|&byte| byte == 0), "written beside the reader's memory");
     }
@@ -176,7 +176,7 @@ impl Turned {
         true
     }
 
-    /// Turns until nothing is under way any more that nobody waits for.
+    /// Turns until no abandoned call is under way any more.
     fn finish(&mut self, rpc: &RpcClient) {
         let mut quiet = 0;
         for _ in 0..TURNS_MAX {

@@ -24,7 +24,7 @@ fn names(tree: &Path, model: &Model) -> Result<()> {
         if let Ok(number) = name.parse::<u64>() {
             there.insert(number, entry.file_type()?.is_dir());
         } else if name != LOG && name != BLOCKS {
-            return Err(Failure::Tree(format!("{name} is there, which nobody made")));
+            return Err(Failure::Tree(format!("{name} is there, which was never made")));
         }
     }
     for (name, is_dir) in &model.names {

@@ -14,7 +14,7 @@ use crate::links::model::Action;
 use crate::links::records::record;
 use crate::process::PATIENCE;
 
-/// Works until nobody holds the other end of its input.
+/// Works until its input is closed.
 pub fn work(args: &ClientArgs) -> Result<String> {
     let History { mut model, mut number, .. } = History::read(&args.log)?;
     let mut log = Log::open(&args.log)?;

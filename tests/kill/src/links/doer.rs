@@ -27,7 +27,7 @@ pub const BLOCKS: &str = "blocks";
 /// Bytes of a block.
 pub const BLOCK_BYTES: u64 = 8192;
 
-/// Who performs it. What comes back is, of an append, how many bytes.
+/// Performs an action. Returns, of an append, how many bytes.
 pub type Doer = Box<dyn FnMut(Action) -> Result<u64, String>>;
 
 /// The content of a block.

@@ -22,7 +22,7 @@ use crate::links::log::History;
 use crate::links::site::{Site, wait_until_free};
 use crate::process::{PATIENCE, Process};
 
-/// Nobody is stopped for longer.
+/// No process is stopped for longer.
 const PAUSE_MAX_MS: u64 = 300;
 
 /// So many requests are answered at most before the next disturbance.

@@ -72,7 +72,7 @@ pub struct Model {
     pub blocks: BTreeMap<u64, u64>,
     /// What was appended and answered, record and bytes of it from where, in order.
     pub records: Vec<(u64, u64, u64)>,
-    /// What nobody can tell: the client was killed in it.
+    /// Actions of unknown outcome: the client was killed in them.
     pub doubts: Vec<Action>,
 }
 
@@ -93,7 +93,7 @@ impl Model {
         }
     }
 
-    /// Nobody knows whether it was done, or will be. What it is about is left alone from now on.
+    /// Whether it was done, or will be, is not known. What it is about is left alone from now on.
     pub fn doubt(&mut self, action: Action) {
         match action {
             Action::Rmdir(name) | Action::Unlink(name) | Action::Rename(name, _) => {

@@ -75,7 +75,7 @@ fn rounds(args: &Args, server: &mut Server) -> Result<String> {
         }
         workers.push(worker);
     }
-    // Without a server nobody is answered: what became of it says more.
+    // Without a server no worker is answered: its own failure says more.
     killed?;
     stories.iter().for_each(|story| eprintln!("{story}"));
     first.map_or(Ok(()), Err)?;

@@ -8,7 +8,7 @@ use super::message::Auth;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// Anonymous: AUTH_NONE.
-    Nobody,
+    Anonymous,
     /// A user: AUTH_SYS.
     User {
         /// User id.

@@ -50,7 +50,7 @@ fn crowd(export: Arc<dyn Export>, plan: Plan) {
     drop(done);
     for _ in 0..THREADS {
         if all.recv_timeout(PATIENCE).is_err() {
-            panic!("somebody waits for ever, or failed: {:?} {:?}", fs.counts(), host.server.counts());
+            panic!("a caller waits for ever, or failed: {:?} {:?}", fs.counts(), host.server.counts());
         }
     }
 }
@@ -71,7 +71,7 @@ fn many_threads_on_one_link_whose_answers_come_later() {
     crowd(Arc::new(export), Plan::default());
 }
 
-/// Links come and go, each with one caller, who often has to sleep: the wake-ups are what is tested.
+/// Links come and go, each with one caller, which often has to sleep: the wake-ups are what is tested.
 #[test]
 fn one_thread_on_each_of_many_links() {
     let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
@@ -104,7 +104,7 @@ fn one_thread_on_each_of_many_links() {
         if all.recv_timeout(PATIENCE).is_err() {
             let sessions = sessions.lock().expect("no panic");
             let left: Vec<_> = sessions.iter().filter_map(Weak::upgrade).map(|fs| fs.counts()).collect();
-            panic!("somebody waits for ever, or failed: {left:?} {:?}", host.counts());
+            panic!("a caller waits for ever, or failed: {left:?} {:?}", host.counts());
         }
     }
 }

@@ -91,7 +91,7 @@ impl Around for Slow {
         let (watch, answer) = (self.0.clone(), inner());
         watch.note(Event::WriteBegun);
         Answer::later(async move {
-            // Whoever wishes that it end is not heard: so it is with a disk.
+            // It cannot be interrupted, as with a disk.
             watch.opened().await;
             let result = answer.resolve().await;
             watch.note(Event::WriteEnded);
@@ -154,7 +154,7 @@ fn the_next_link_waits_for_a_write_under_way_and_others_do_not() {
     assert_eq!(watch.events()[3..], after);
 }
 
-/// A server, and links that nobody sends anything over.
+/// A server, and links without traffic.
 struct Idle(Server);
 
 impl Idle {
@@ -182,7 +182,7 @@ fn peer(incarnation: u8, export: &str) -> Peer {
 
 /// A client may notice first that its link is lost.
 #[test]
-fn who_links_again_has_left_the_former_link() {
+fn a_client_that_links_again_has_left_its_former_link() {
     let server = Idle::new();
     let former = server.link(server.open(1, "a").expect("a session"));
     let elsewhere = server.link(server.open(1, "b").expect("of another export"));
@@ -209,7 +209,7 @@ fn a_session_that_has_no_link_yet_is_waited_for_and_gets_none() {
 
 /// A guest may be killed between the welcome and its link.
 #[test]
-fn who_was_welcomed_to_memory_and_did_not_come_may_ask_again() {
+fn a_client_welcomed_in_memory_that_did_not_link_may_claim_again() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a scratch directory");
     let place = MemoryLocation::File(dir.path().join("memory"));
     let watch = Arc::<Watch>::default();

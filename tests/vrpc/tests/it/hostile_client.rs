@@ -1,4 +1,4 @@
-//! What a server does with a client that breaks the protocol above the ring: the link is cut, and nobody else notices.
+//! What a server does with a client that breaks the protocol above the ring: the link is cut, and other clients do not notice.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl HostilePeer {
             if let Some(outcome) = call.now() {
                 return outcome;
             }
-            // Nobody watches over a socket here who would tell of the link's end.
+            // There is no socket that would tell of the link's end.
             if let Some(end) = self.host.end() {
                 self.line.cut(end);
             }
@@ -147,7 +147,7 @@ fn more_data_than_one_request_may_move_cut_the_link() {
 }
 
 #[test]
-fn what_is_merely_unreasonable_gets_an_error_and_the_link_goes_on() {
+fn unreasonable_requests_get_an_error_and_the_link_goes_on() {
     let hostile = HostilePeer::introduced();
     let destination = Destination::Inline { len_bytes: 100 };
     let requests = [

@@ -1,4 +1,4 @@
-//! In whose name a process may ask that the rules let in, but that is not root: its own, on a server that could act as anybody.
+//! A process that the policy lets in, but that is not root, acts as its own user only, on a server that could act as any.
 //! Needs root.
 
 use std::fs;
@@ -68,7 +68,7 @@ impl TestServer {
         let options = ConnectOptions::new("tree", "test", Incarnation([1; 16])).expect("a layout");
         let socket =
             Socket::new(&self.dir.path().join("s"), options, DoorbellMode::Adaptive).expect("a watcher");
-        // The kernel says of a connection who the thread was that made it.
+        // The kernel keeps with a connection the identity of the thread that made it.
         let process = creds::Identity { uid: USER, gid: GROUP, groups: &[GROUP, SECOND] };
         let assumed = creds::assume(process, Checks::Kernel).expect("this test needs root");
         let session = VrpcExport::new(socket).attach_session(&client()).expect("a session");
@@ -95,12 +95,12 @@ fn may_open(fs: &dyn FileSystem, cx: &Ctx, name: &str) -> Result<(), Error> {
 }
 
 #[test]
-fn a_process_that_is_not_root_acts_as_nobody_but_itself() {
+fn a_process_that_is_not_root_acts_as_itself_only() {
     let place = TestServer::new("[[allow]]\neverybody = true\n", Options::default());
     let fs = place.session();
     may_open(&*fs, &named(USER, GROUP, &[SECOND]), "users").expect("its own");
     let other = may_open(&*fs, &named(OTHER, GROUP, &[]), "others");
-    assert!(matches!(other, Err(Error::NotPermitted)), "as somebody else: {other:?}");
+    assert!(matches!(other, Err(Error::NotPermitted)), "as another user: {other:?}");
     for groups in [named(USER, FOREIGN, &[]), named(USER, GROUP, &[FOREIGN]), named(USER, 0, &[])] {
         let foreign = may_open(&*fs, &groups, "users");
         assert!(matches!(foreign, Err(Error::NotPermitted)), "in a group that it has not: {foreign:?}");
@@ -155,7 +155,7 @@ fn root_of_the_other_side_is_root_here_only_where_it_may_be() {
             assert!(matches!(opened, Err(Error::AccessDenied)), "{checks:?}: {opened:?}");
             may_open(&*fs, &root, "others").expect("the user that root has become");
         }
-        may_open(&*fs, &named(USER, 0, &[0]), "users").expect("others stay who they are");
+        may_open(&*fs, &named(USER, 0, &[0]), "users").expect("others are unchanged");
 
         let place =
             TestServer::new(&rules, Options { checks, squash: of(SquashMode::All), ..Options::default() });

@@ -41,10 +41,10 @@ fn say(responder: Responder, kind: Kind, reply: &Reply<'_>) {
     responder.send(number, body, &frame);
 }
 
-/// Whoever asked may go away before the answer comes. Nobody else gets the number that the request bears until it has come, or the
-/// server could perform it in the wrong name.
+/// The caller may go away before the answer comes. No other caller gets the number that the request bears until it has come, or the
+/// server could perform it for the wrong user.
 #[test]
-fn the_number_of_a_request_whose_asker_left_is_nobody_elses() {
+fn the_number_of_an_abandoned_request_is_not_reused() {
     let server = Slow::default();
     let fs = VrpcExport::new(Dial(Arc::new(server.clone()))).attach_session(&client()).expect("a session");
     let other = Ctx { identity: Identity { uid: 5, ..Identity::default() }, ..root() };

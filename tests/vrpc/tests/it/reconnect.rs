@@ -159,7 +159,7 @@ fn a_node_is_the_same_whether_it_is_met_by_name_or_by_handle() {
 }
 
 #[test]
-fn what_was_removed_meanwhile_is_stale_and_what_was_renamed_is_not() {
+fn nodes_removed_meanwhile_are_stale_and_renamed_ones_are_not() {
     let tree = Tree::new();
     let (gone, moved) = (tree.create("gone"), tree.create("moved"));
     tree.site.kill();
@@ -185,7 +185,7 @@ fn openings_are_opened_as_they_were_and_nothing_else_happens() {
     tree.restart();
     assert_eq!(tree.write(file, 0, b"two").expect("written"), 3);
     assert_eq!(tree.read(file, 0, 100).expect("read"), b"onetwo");
-    // Whoever has it open goes on, also when it could not open it any more.
+    // Its opener goes on, also when it could not open it any more.
     let set = SetAttr { mode: Some(Mode::new(0)), ..SetAttr::default() };
     let user = Ctx { identity: Identity { uid: 65_534, gid: 65_534, groups: None }, ..root() };
     let chmod = tree.fs.setattr(&root(), node, None, &SetAttr { mode: Some(Mode::new(0o666)), ..set }).wait();
@@ -239,7 +239,7 @@ fn locks_are_held_on_and_a_lock_that_is_lost_breaks_its_file() {
 }
 
 #[test]
-fn who_asks_while_the_server_is_away_waits_for_it() {
+fn requests_wait_for_a_server_that_is_away() {
     let tree = Tree::new();
     let file = tree.create("file");
     tree.site.kill();
@@ -261,7 +261,7 @@ fn who_asks_while_the_server_is_away_waits_for_it() {
 }
 
 #[test]
-fn who_wishes_to_end_does_not_wait_for_a_server_that_is_away() {
+fn interrupted_requests_do_not_wait_for_a_server_that_is_away() {
     let tree = Tree::new();
     let file = tree.create("file");
     tree.site.kill();
@@ -370,7 +370,7 @@ fn another_tree_in_the_place_of_ours_is_not_mistaken_for_it() {
 
 /// Operations that must not be performed twice, over links that break before or after they are.
 #[test]
-fn what_was_performed_and_not_answered_is_not_performed_again() {
+fn performed_but_unanswered_requests_are_not_performed_again() {
     let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
     let kept: Arc<dyn Export> = Arc::new(replies::over(local(&dir), &replies::Options::default()));
     let site = Site::serving(kept, Plan { cut_every: 7, ..Plan::default() });
@@ -395,10 +395,10 @@ fn what_was_performed_and_not_answered_is_not_performed_again() {
 }
 
 #[test]
-fn under_load_nobody_notices_more_than_a_pause() {
+fn under_load_callers_notice_a_restart_as_a_pause_only() {
     let tree = Tree::new();
     let stop = AtomicBool::new(false);
-    // Before a server goes that would know nothing of it: nobody could say whether it was made.
+    // Before a server goes that would know nothing of it: it could not be told whether it was made.
     let files = [0, 1, 2].map(|thread| tree.create(&format!("file-{thread}")));
     std::thread::scope(|scope| {
         for file in files {
@@ -459,7 +459,7 @@ fn a_hostile_server_is_tried_again_at_long_intervals_only() {
     ];
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Somebody who falls for whatever there is to fall for.
+        // A caller that keeps asking the server that is there.
         scope.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
                 let _ = tree.fs.getattr(&root(), NodeId::ROOT, None).wait();
@@ -499,7 +499,7 @@ fn the_root_is_no_stale_node_while_the_next_link_is_made() {
 }
 
 #[test]
-fn what_is_closed_while_the_next_link_is_made_is_closed_there() {
+fn files_closed_during_reconnect_are_closed_on_the_next_link() {
     let export: Arc<dyn Export> = Arc::new(Memory::default());
     let keys = Arc::new(Keys::random().expect("randomness"));
     let session_ids = Arc::new(AtomicU64::new(1));
@@ -523,7 +523,7 @@ fn what_is_closed_while_the_next_link_is_made_is_closed_there() {
     fs.forget(&root(), &[(locked.node, 1)]);
     assert_eq!(fs.link_number(), 1, "the link is not made yet");
     halting.go_on();
-    // Another client can have the lock, for nobody holds it.
+    // Another client can have the lock, for it is not held.
     let other = export.attach(&client()).expect("a session");
     let node = other.lookup(&root(), NodeId::ROOT, name("locked")).wait().expect("found").node;
     let open = other.open(&root(), node, OpenFlags::READ | OpenFlags::WRITE).wait().expect("opened").open;

@@ -21,7 +21,7 @@ wire_struct! {
     pub struct LkIn {
         /// The open file.
         pub fh: u64,
-        /// Who owns the lock.
+        /// The owner of the lock.
         pub owner: u64,
         /// The lock.
         pub lk: FileLock,

@@ -69,10 +69,10 @@ fn a_call_names_program_procedure_and_credential() {
     assert_eq!(xdr.rest(), [9; 8]);
     assert_eq!(encoded(&header), bytes[..bytes.len() - 8]);
 
-    let nobody = call(0, &[]);
-    let header = received(&nobody).unwrap();
+    let anonymous = call(0, &[]);
+    let header = received(&anonymous).unwrap();
     assert_eq!(header.credential, Credential::None);
-    assert_eq!(encoded(&header), nobody);
+    assert_eq!(encoded(&header), anonymous);
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn the_largest_messages_fit_and_larger_ones_are_not_said() {
 }
 
 #[test]
-fn what_is_small_and_hot_needs_no_frame() {
+fn small_frequent_messages_need_no_frame() {
     for (header, request) in samples::requests() {
         let by_reference = match request {
             Request::Read { destination, .. } => !matches!(destination, Destination::List(_)),

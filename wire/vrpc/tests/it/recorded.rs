@@ -45,14 +45,14 @@ fn from_samples() -> [Vec<Message>; 2] {
 }
 
 #[test]
-fn what_was_recorded_is_still_read_and_said_in_the_same_bytes() {
+fn recorded_messages_decode_and_encode_to_the_same_bytes() {
     for (name, message) in recorded() {
         assert_eq!(message.again().as_ref(), Ok(&message), "{name}");
     }
 }
 
 #[test]
-fn what_was_recorded_means_what_it_meant() {
+fn recorded_messages_keep_their_meaning() {
     let recorded: Vec<Message> = recorded().into_iter().map(|(_, message)| message).collect();
     let now = from_samples().concat();
     for (recorded, now) in recorded.iter().zip(&now) {

@@ -113,7 +113,8 @@ fn a_listing_stops_at_what_is_no_entry() {
     }
 }
 
-/// Who lists for somebody else stops where either is full: what the page takes fits the destination, and what the destination holds the caller's page.
+/// A server that lists for a caller stops where either is full: what the page takes fits the destination,
+/// and what the destination holds the caller's page.
 #[test]
 fn a_page_within_both_budgets_fits_the_place() {
     for (asked_bytes, place_bytes) in [(4096, 1000), (1000, 4096), (1 << 20, 4096)] {
@@ -146,7 +147,7 @@ fn a_page_within_both_budgets_fits_the_place() {
     }
 }
 
-/// Whoever has the data elsewhere writes the head and appends the data itself.
+/// A sender that has the data elsewhere writes the head and appends the data itself.
 #[test]
 fn data_that_follow_stand_where_data_given_would() {
     for (header, request) in crate::common::samples::requests() {

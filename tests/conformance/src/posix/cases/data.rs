@@ -12,7 +12,7 @@ use crate::posix::world::{errno, pattern};
 use crate::report::Verdict;
 
 cases! { "data":
-    what_is_written_is_read,
+    written_bytes_are_read_back,
     eight_mebibytes_at_odd_offsets_are_exact,
     vectors_are_written_and_read_in_order,
     reading_stops_at_the_end,
@@ -27,7 +27,7 @@ cases! { "data":
     a_small_change_of_a_big_file_changes_nothing_else,
 }
 
-fn what_is_written_is_read(w: &World) -> Verdict {
+fn written_bytes_are_read_back(w: &World) -> Verdict {
     let file = w.file("file");
     let mut model = vec![0; 20_000];
     for (offset, len) in [(0, 10), (4090, 12), (4096, 4096), (100, 9000), (19_999, 1), (8191, 2)] {

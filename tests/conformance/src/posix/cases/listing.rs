@@ -15,7 +15,7 @@ use crate::report::Verdict;
 cases! { "listing":
     numbers_and_types_agree_with_stat,
     thousands_of_names_are_listed_once,
-    what_stays_is_listed_once_under_removal,
+    remaining_names_are_listed_once_under_removal,
     a_listing_goes_on_from_any_position,
     a_listing_starts_anew_after_rewind,
     a_tree_is_removed_while_it_is_listed,
@@ -65,7 +65,7 @@ fn thousands_of_names_are_listed_once(w: &World) -> Verdict {
     Ok(())
 }
 
-fn what_stays_is_listed_once_under_removal(w: &World) -> Verdict {
+fn remaining_names_are_listed_once_under_removal(w: &World) -> Verdict {
     let names = fill(w, 2000);
     let mut dir = open(w);
     let mut counts: HashMap<String, usize> = HashMap::new();

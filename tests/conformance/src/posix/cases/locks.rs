@@ -131,7 +131,7 @@ fn a_waiter_ends_by_a_signal(w: &World) -> Verdict {
         waiter.terminate();
         assert!(began.elapsed() < Duration::from_secs(5), "a waiter for {kind} does not end");
         holder.finish();
-        assert_eq!(try_in_child(w, kind), "taken", "who gave up has no lock");
+        assert_eq!(try_in_child(w, kind), "taken", "a waiter that gave up has no lock");
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::posix::world::errno;
 use crate::report::{Skip, Verdict};
 
 cases! { "names":
-    what_is_made_is_found_and_what_is_removed_is_not,
+    created_names_are_found_and_removed_ones_are_not,
     names_are_any_bytes,
     a_name_of_255_bytes_is_a_name_and_one_of_256_is_none,
     a_file_is_no_directory,
@@ -30,7 +30,7 @@ cases! { "names":
     many_files_are_open_at_once,
 }
 
-fn what_is_made_is_found_and_what_is_removed_is_not(w: &World) -> Verdict {
+fn created_names_are_found_and_removed_ones_are_not(w: &World) -> Verdict {
     let (file, dir) = (w.file_with("file", b"x"), w.mkdir("dir"));
     assert!(fs::metadata(&file).expect("stat").is_file());
     assert!(fs::metadata(&dir).expect("stat").is_dir());

@@ -16,7 +16,7 @@ cases! { "permissions": ;
     a_directory_is_searched_and_changed_with_leave,
     a_sticky_directory_protects_its_entries,
     only_the_owner_changes_attributes,
-    what_is_made_belongs_to_its_maker,
+    new_files_belong_to_their_creator,
     a_set_group_id_directory_hands_its_group_on,
     a_foreign_write_drops_privileges,
     an_open_file_outlives_a_change_of_mode,
@@ -114,7 +114,7 @@ fn only_the_owner_changes_attributes(w: &World) -> Verdict {
     for action in ["chmod", "chown", "set-mtime"] {
         assert_eq!(w.as_user("5:1001", action, &path), NOT_PERMITTED, "{action}");
     }
-    assert_eq!(w.as_user("5:1001", "touch", &path), 0, "who may write sets the present");
+    assert_eq!(w.as_user("5:1001", "touch", &path), 0, "a writer may set the present time");
     assert_eq!(w.as_user("5:5", "touch", &path), DENIED);
     assert_eq!(w.as_user("5:5", "truncate", &path), DENIED);
     assert_eq!(w.as_user("1000:1000", "chown", &path), NOT_PERMITTED, "files are not given away");
@@ -126,7 +126,7 @@ fn only_the_owner_changes_attributes(w: &World) -> Verdict {
     Ok(())
 }
 
-fn what_is_made_belongs_to_its_maker(w: &World) -> Verdict {
+fn new_files_belong_to_their_creator(w: &World) -> Verdict {
     reachable(w)?;
     for (action, name) in [("create", "file"), ("mkdir", "dir"), ("symlink", "link")] {
         assert_eq!(w.as_user("1000:1001", action, &w.path(name)), 0);

@@ -179,7 +179,7 @@ fn changes_of_a_directory_move_its_times(w: &World) -> Verdict {
 fn before_and_after_come_when_wanted(w: &World) -> Verdict {
     let node = w.file_with("file", b"12345");
     let (_, unasked) = w.setattr(node, SetAttr { size: Some(6), ..SetAttr::default() }).expect("setattr");
-    assert!(unasked.after.is_none(), "nobody asked");
+    assert!(unasked.after.is_none(), "it was not asked for");
     let w = w.wanting_changes();
     let was = WeakAttr::from(&w.attr(node));
     let (attr, change) = w.setattr(node, SetAttr { size: Some(7), ..SetAttr::default() }).expect("setattr");
@@ -253,7 +253,7 @@ fn the_root_may_do_all(w: &World) -> Verdict {
     access(AccessMask::READ | AccessMask::WRITE).expect("the superuser reads and writes");
     refused!(access(AccessMask::EXECUTE), Error::AccessDenied);
     w.chmod(node, 0o100).expect("chmod");
-    access(AccessMask::EXECUTE).expect("what somebody may execute, the superuser may");
+    access(AccessMask::EXECUTE).expect("what has an execute bit, the superuser may execute");
     Ok(())
 }
 

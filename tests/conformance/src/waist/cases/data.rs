@@ -9,7 +9,7 @@ use crate::refused;
 use crate::waist::{Verdict, World};
 
 cases! { "data":
-    what_is_written_is_read,
+    written_bytes_are_read_back,
     big_transfers_at_odd_offsets_are_exact,
     reading_stops_at_the_end,
     the_end_is_told,
@@ -34,7 +34,7 @@ pub(super) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|index| ((index + seed) % 251) as u8).collect()
 }
 
-fn what_is_written_is_read(w: &World) -> Verdict {
+fn written_bytes_are_read_back(w: &World) -> Verdict {
     let file = w.file("file");
     let mut model = vec![0; 20_000];
     for (offset, len) in [(0, 10), (4090, 12), (4096, 4096), (100, 9000), (19_999, 1), (8191, 2)] {
@@ -226,7 +226,7 @@ fn memory_beyond_a_short_read_is_left_alone(w: &World) -> Verdict {
     let file = w.file("file");
     w.put(file, 0, b"short");
     let mut buffer = Buffer::new(64);
-    buffer.as_mut_slice().expect("nobody holds it").fill(0xAA);
+    buffer.as_mut_slice().expect("it is not held").fill(0xAA);
     let done = w.fs.read(&w.cx, file, 0, buffer.sink(0..64)).wait().expect("read");
     assert!(buffer.as_slice().expect("free again")[done.count.max(5)..].iter().all(|byte| *byte == 0xAA));
     w.release(file);

@@ -18,7 +18,7 @@ cases! { "listing":
     a_page_too_small_for_one_entry_is_empty,
     a_listing_goes_on_from_any_cookie,
     cookies_are_good_in_another_opening,
-    what_stays_is_listed_once_under_change,
+    remaining_names_are_listed_once_under_change,
     thousands_of_names_are_all_listed,
     a_listing_starts_anew_from_the_start,
     a_listing_with_attributes_counts_look_ups,
@@ -129,7 +129,7 @@ fn cookies_are_good_in_another_opening(w: &World) -> Verdict {
     Ok(())
 }
 
-fn what_stays_is_listed_once_under_change(w: &World) -> Verdict {
+fn remaining_names_are_listed_once_under_change(w: &World) -> Verdict {
     let names = fill(w, 400);
     let file = open(w);
     let mut listed = Vec::new();

@@ -15,7 +15,7 @@ cases! { "locks":
     readers_share needs LOCKS,
     ranges_are_locked_apart needs LOCKS,
     one_owner_is_never_in_its_own_way needs LOCKS,
-    who_is_in_the_way_is_told needs LOCKS,
+    the_conflicting_lock_is_reported needs LOCKS,
     sessions_exclude_each_other needs LOCKS,
     the_families_do_not_see_each_other needs LOCKS,
     flock_belongs_to_an_opening needs LOCKS,
@@ -27,7 +27,7 @@ cases! { "locks":
     a_waiter_gets_the_lock needs LOCKS,
     a_waiter_for_flock_gets_the_lock needs LOCKS,
     a_waiter_may_give_up needs LOCKS,
-    a_waiter_that_nobody_asks_any_more_takes_nothing needs LOCKS,
+    a_dropped_waiter_takes_no_lock needs LOCKS,
     a_flush_while_its_owner_waits_drops_what_is_held_only needs LOCKS,
     a_deadlock_is_told needs LOCKS,
     a_chain_of_waiters_is_no_deadlock needs LOCKS,
@@ -112,13 +112,13 @@ fn one_owner_is_never_in_its_own_way(w: &World) -> Verdict {
     Ok(())
 }
 
-fn who_is_in_the_way_is_told(w: &World) -> Verdict {
+fn the_conflicting_lock_is_reported(w: &World) -> Verdict {
     let file = w.file("file");
     let test = |lock: Lock| w.locks().test(&w.cx, file, &lock).wait().expect("test");
     let held = posix(LockKind::Write, 1, 10, 19);
     assert_eq!(test(posix(LockKind::Write, 2, 0, u64::MAX)), None);
     take(w, file, held).expect("lock");
-    let told = test(posix(LockKind::Read, 2, 0, u64::MAX)).expect("somebody is in the way");
+    let told = test(posix(LockKind::Read, 2, 0, u64::MAX)).expect("a conflicting lock");
     assert_eq!((told.kind, told.range, told.pid), (held.kind, held.range, held.pid));
     assert_eq!(test(posix(LockKind::Write, 2, 20, 30)), None);
     assert_eq!(test(posix(LockKind::Write, 1, 0, u64::MAX)), None);
@@ -232,7 +232,7 @@ fn a_lock_needs_an_opening_that_could_do_it(w: &World) -> Verdict {
 fn in_background<T: Send + 'static>(answer: Answer<T>) -> mpsc::Receiver<Result<T>> {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
-        // Nobody listens any more when the case has failed.
+        // The receiver is gone when the case has failed.
         let _ = tell.send(answer.wait());
     });
     told
@@ -280,19 +280,19 @@ fn a_waiter_may_give_up(w: &World) -> Verdict {
     interrupt.raise();
     refused!(told.recv_timeout(SOON).expect("an answer"), Error::Interrupted);
     unlock(w, file, posix(LockKind::Write, 1, 0, 9));
-    take(w, file, posix(LockKind::Write, 3, 0, 9)).expect("who gave up has no lock");
+    take(w, file, posix(LockKind::Write, 3, 0, 9)).expect("a waiter that gave up has no lock");
     w.release(file);
     Ok(())
 }
 
-fn a_waiter_that_nobody_asks_any_more_takes_nothing(w: &World) -> Verdict {
+fn a_dropped_waiter_takes_no_lock(w: &World) -> Verdict {
     let file = w.file("file");
     let (ours, theirs) = (posix(LockKind::Write, 1, 0, 9), posix(LockKind::Write, 2, 0, 9));
     take(w, file, ours).expect("lock");
     drop(w.locks().lock(&w.cx, file, &theirs, true));
     unlock(w, file, ours);
     std::thread::sleep(A_WHILE);
-    take(w, file, posix(LockKind::Write, 3, 0, 9)).expect("who was dropped has no lock");
+    take(w, file, posix(LockKind::Write, 3, 0, 9)).expect("a dropped waiter has no lock");
     w.release(file);
     Ok(())
 }
@@ -344,7 +344,7 @@ fn a_deadlock_is_told(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Waiting for one that waits is no deadlock, and what was given back or given up binds nobody.
+/// Waiting for one that waits is no deadlock, and locks that were released or given up bind no one.
 fn a_chain_of_waiters_is_no_deadlock(w: &World) -> Verdict {
     let file = w.file("file");
     let owned = |owner, at| posix(LockKind::Write, owner, at, at);

@@ -1,4 +1,4 @@
-//! Who owns what is made, and what a change of owner does.
+//! Owners of new files, and what a change of owner does.
 
 use tombolo_core::fs::{File, Mode, NewMode, RenameFlags};
 
@@ -7,7 +7,7 @@ use crate::waist::world::{name, plain};
 use crate::waist::{Verdict, World};
 
 cases! { "owners":
-    what_is_made_belongs_to_its_maker needs OWNERS,
+    new_files_belong_to_their_creator needs OWNERS,
     owner_and_group_are_set needs OWNERS,
     a_set_group_id_directory_hands_its_group_on needs OWNERS,
     a_new_owner_gets_no_privileges needs OWNERS,
@@ -15,7 +15,7 @@ cases! { "owners":
     a_rename_keeps_the_owner needs OWNERS,
 }
 
-fn what_is_made_belongs_to_its_maker(w: &World) -> Verdict {
+fn new_files_belong_to_their_creator(w: &World) -> Verdict {
     let user = w.as_user(1000, 1001, &[5, 6]);
     let created = user.create(w.dir, "file", &plain()).expect("create");
     user.release(File { node: created.entry.node, open: created.open });

@@ -147,7 +147,7 @@ fn times_are_the_owners_to_set(w: &World) -> Verdict {
     let (owner, writer, reader) = (w.as_user(1000, 5, &[]), w.as_user(5, 1001, &[]), w.as_user(5, 5, &[]));
     owner.setattr(node, at).expect("the owner sets any time");
     refused!(writer.setattr(node, at), Error::NotPermitted);
-    writer.setattr(node, now).expect("who may write sets the present");
+    writer.setattr(node, now).expect("a writer may set the present time");
     refused!(reader.setattr(node, now), Error::AccessDenied);
     Ok(())
 }
@@ -181,7 +181,7 @@ fn devices_are_the_superusers(w: &World) -> Verdict {
     let make = |file_type| user.fs.mknod(&user.cx, w.dir, name("node"), file_type, mode, rdev).wait();
     refused!(make(FileType::CharDevice), Error::NotPermitted);
     refused!(make(FileType::BlockDevice), Error::NotPermitted);
-    make(FileType::Fifo).expect("anybody makes a fifo");
+    make(FileType::Fifo).expect("any user makes a fifo");
     Ok(())
 }
 

@@ -23,7 +23,7 @@ cases! { "rename":
     exchange_needs_both,
     flags_that_contradict_are_refused,
     a_moved_directory_knows_its_new_parent,
-    what_is_missing_is_not_renamed,
+    a_missing_name_is_not_renamed,
 }
 
 const PLAIN: RenameFlags = RenameFlags::empty();
@@ -200,7 +200,7 @@ fn a_moved_directory_knows_its_new_parent(w: &World) -> Verdict {
     Ok(())
 }
 
-fn what_is_missing_is_not_renamed(w: &World) -> Verdict {
+fn a_missing_name_is_not_renamed(w: &World) -> Verdict {
     refused!(w.rename("missing", "new", PLAIN), Error::NotFound);
     let file = w.file_with("file", b"");
     refused!(w.rename_to(w.dir, "file", file, "new", PLAIN), Error::NotDirectory);

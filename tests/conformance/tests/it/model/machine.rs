@@ -21,7 +21,7 @@ pub struct Machine {
     opens: Vec<Option<File>>,
 }
 
-/// Who takes locks.
+/// The lock owners.
 pub const OWNERS: std::ops::Range<u64> = 1..3;
 
 /// Uid, gid, and one more group.
@@ -48,7 +48,7 @@ impl Machine {
             })
         };
         let opened = |open: usize| self.file(open).is_some();
-        // Data is asked of regular files, listings of directories. What others say to that is anybody's choice of error.
+        // Data is asked of regular files, listings of directories. What others say to that is any error.
         let is = |open: usize, file_type: FileType| {
             let attr = self.file(open).map(|file| self.fs.getattr(&self.cx, file.node, Some(file)).wait());
             attr.is_some_and(|attr| attr.is_ok_and(|attr| attr.file_type == file_type))

@@ -19,7 +19,7 @@ const CAUGHT_BY: [(Bug, &str); 16] = [
     (Bug::ForgetIgnored, "listing::a_listing_with_attributes_counts_look_ups"),
     (Bug::ExchangeOneWay, "rename::exchange_swaps_both_ways"),
     (Bug::NoReplaceIgnored, "rename::no_replace_refuses_what_exists"),
-    (Bug::CookieByIndex, "listing::what_stays_is_listed_once_under_change"),
+    (Bug::CookieByIndex, "listing::remaining_names_are_listed_once_under_change"),
     (Bug::UmaskIgnored, "create::the_umask_is_taken_off"),
     (Bug::EofTooEarly, "data::the_end_is_told"),
     (Bug::UnlinkLosesData, "life::an_open_file_survives_its_name"),
@@ -28,7 +28,7 @@ const CAUGHT_BY: [(Bug, &str); 16] = [
     (Bug::StaleAttributes, "life::sessions_see_writes_at_once"),
     (Bug::TornWrite, "data::big_transfers_at_odd_offsets_are_exact"),
     (Bug::ReleaseForgotten, "locks::a_release_gives_flock_back"),
-    (Bug::OwnerForgotten, "owners::what_is_made_belongs_to_its_maker"),
+    (Bug::OwnerForgotten, "owners::new_files_belong_to_their_creator"),
     (Bug::PrivilegesKept, "attributes::a_write_drops_privileges_when_asked"),
 ];
 

@@ -24,7 +24,7 @@ pub struct Made {
     pub wanted: Wanted,
 }
 
-/// The calls, and who makes them.
+/// The calls, and their threads.
 #[derive(Debug)]
 pub struct Calls {
     client: Client,

@@ -1,4 +1,4 @@
-//! One client's load: random operations in a part of the tree that nobody else touches, each answer held against what was acknowledged
+//! One client's load: random operations in a part of the tree of its own, each answer held against what was acknowledged
 //! before. That a retried operation took effect once shows in its answer (a second `mkdir` would say EXIST), in what is looked up
 //! later, and in the tree in the end.
 

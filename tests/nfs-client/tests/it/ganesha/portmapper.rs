@@ -22,7 +22,7 @@ fn refused(answer: impl Fn(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static)
     let honest = TestServer::over(Memory::default());
     let portmapper = Scripted::start_at(portmap::PORT, honest.address(), answer);
     let error = NfsExport::mount(&server(), PATH, Options::default()).expect_err("it leads nowhere");
-    assert!(!portmapper.seen().is_empty(), "nobody asked it");
+    assert!(!portmapper.seen().is_empty(), "it was not asked");
     let mut line = error.to_string();
     let mut source = std::error::Error::source(&error);
     while let Some(cause) = source {

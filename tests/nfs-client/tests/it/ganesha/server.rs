@@ -102,7 +102,7 @@ fn started(state: &Path) -> Child {
 fn wait_for(port: u16) {
     let begun = Instant::now();
     while TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).is_err() {
-        assert!(begun.elapsed() < PATIENCE, "nobody answers at port {port}");
+        assert!(begun.elapsed() < PATIENCE, "no server answers at port {port}");
         std::thread::sleep(PAUSE);
     }
 }

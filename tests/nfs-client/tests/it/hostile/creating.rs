@@ -38,7 +38,7 @@ fn a_create_with_a_lost_reply_does_not_fail_with_exist() {
             true => ScriptedReply::All(vec![ScriptedReply::Dropped, failed(asked, Status::Jukebox)]),
             false => ScriptedReply::Forward,
         });
-        create(&stage.world, "file").expect("nobody else has made it");
+        create(&stage.world, "file").expect("it is new");
         assert!(stage.server.count_of(Procedure::Create) >= 2);
         assert!(matches!(create(&stage.world, "file"), Err(Error::Exists)));
         assert!(matches!(create(&stage.world.other_session(), "file"), Err(Error::Exists)));

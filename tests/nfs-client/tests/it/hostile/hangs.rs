@@ -75,7 +75,7 @@ fn a_hard_mount_waits_for_an_unreachable_server() {
         let world = stage.world.clone();
         let waits = std::thread::spawn(move || world.attr(world.dir));
         std::thread::sleep(Duration::from_secs(1));
-        assert!(!waits.is_finished(), "an answer that nobody gave");
+        assert!(!waits.is_finished(), "an answer that was not sent");
         stage.server.be_honest();
         waits.join().expect("the answer, in the end");
     });

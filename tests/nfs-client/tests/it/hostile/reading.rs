@@ -51,7 +51,7 @@ fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<
         };
         // Gone before the server: nothing can write there any more.
         world.release(file);
-        let bytes = buffer.as_slice().expect("nobody holds the buffer after the answer");
+        let bytes = buffer.as_slice().expect("the buffer is free after the answer");
         assert!(bytes[..ROOM].iter().chain(&bytes[2 * ROOM..]).all(|&byte| byte == 0xee), "written beside");
         told
     })

@@ -62,12 +62,15 @@ fn a_trusted_process_calls_with_any_identity_after_squashing() {
     let server = LinkServer::new(Plan::over(tree()), a_process(AllowedIdentities::Any));
     let export = server.mounted(hard());
     let fs = attach(&*export);
-    assert_eq!(owner_of_new(&*fs, &acting(5, 6, &[]), "a").expect("anybody"), (5, 6));
+    assert_eq!(owner_of_new(&*fs, &acting(5, 6, &[]), "a").expect("any user"), (5, 6));
     assert_eq!(owner_of_new(&*fs, &acting(0, 0, &[]), "b").expect("root"), (0, 0));
     let plan = Plan::over(tree()).squashing(Default::default());
     let server = LinkServer::new(plan, a_process(AllowedIdentities::Any));
     let export = server.mounted(hard());
-    assert_eq!(owner_of_new(&*attach(&*export), &acting(0, 0, &[]), "a").expect("nobody"), (65_534, 65_534));
+    assert_eq!(
+        owner_of_new(&*attach(&*export), &acting(0, 0, &[]), "a").expect("the anonymous user"),
+        (65_534, 65_534)
+    );
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn an_interrupt_ends_a_waiting_call() {
     let cx = Ctx { interrupt: interrupt.clone(), ..cx };
     let since = Instant::now();
     interrupt.raise();
-    let failed = fs.getattr(&cx, NodeId::ROOT, None).wait().expect_err("nobody answers");
+    let failed = fs.getattr(&cx, NodeId::ROOT, None).wait().expect_err("no server answers");
     assert!(matches!(failed, Error::Interrupted), "{failed:?}");
     assert!(since.elapsed() >= Duration::from_secs(2), "until then an answer is worth waiting for");
 }

@@ -228,7 +228,7 @@ fn abandoned_calls_do_not_keep_the_link() {
     drop(client);
     let since = Instant::now();
     while Arc::strong_count(&token) > 1 {
-        assert!(since.elapsed() < Duration::from_secs(20), "nobody is left but the call");
+        assert!(since.elapsed() < Duration::from_secs(20), "others than the call still hold it");
         thread::yield_now();
     }
 }

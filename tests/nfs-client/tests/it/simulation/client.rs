@@ -232,7 +232,7 @@ fn check_end(
         assert_eq!((counts.outstanding, counts.waiting, counts.garbage), (0, 0, 0), "{counts:?}");
     }
     for lent in &mut *world.lent.lock().expect("one thread") {
-        assert!(lent.as_slice().is_some(), "somebody still has what was written");
+        assert!(lent.as_slice().is_some(), "what was written is still held");
     }
     driver.host.fails(1000);
     let restarted = world.starts.load(Ordering::Relaxed) > 2;

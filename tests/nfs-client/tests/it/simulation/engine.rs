@@ -268,9 +268,9 @@ fn check_end(mut driver: Driver<Echo, Same>, client: RpcClient, outcomes: &Outco
     assert_eq!((counts.outstanding, counts.waiting, counts.garbage), (0, 0, 0), "{counts:?}");
     assert!(counts.calls >= counts.replies, "more answers than calls: {counts:?}");
     for Kept { number, source, sink, expected } in &mut *outcomes.kept.lock().expect("one thread") {
-        assert!(source.as_slice().is_some(), "call {number}: somebody still has its data");
+        assert!(source.as_slice().is_some(), "call {number}: its data are still held");
         let bytes =
-            sink.as_slice().unwrap_or_else(|| panic!("call {number}: somebody still has its receive_buffer"));
+            sink.as_slice().unwrap_or_else(|| panic!("call {number}: its receive buffer is still held"));
         assert!(
             bytes.starts_with(expected),
             "call {number}: its receive_buffer was written to after its end"

@@ -116,7 +116,7 @@ impl Sharer {
         let name = *self.rng.pick(&DIRECTORIES);
         let starts = self.world.starts.load(Ordering::Relaxed);
         let made = self.fs.mkdir(&self.cx, NodeId::ROOT, as_name(name), mode(0o755)).resolve().await;
-        self.world.network.note(100, || format!("somebody's mkdir of {name}: {made:?}"));
+        self.world.network.note(100, || format!("shared client: mkdir of {name}: {made:?}"));
         if let Ok(made) = &made {
             self.fs.forget(&self.cx, &[(made.entry.node, 1)]);
         }
@@ -127,7 +127,7 @@ impl Sharer {
         let name = *self.rng.pick(&DIRECTORIES);
         let starts = self.world.starts.load(Ordering::Relaxed);
         let removed = self.fs.rmdir(&self.cx, NodeId::ROOT, as_name(name)).resolve().await;
-        self.world.network.note(101, || format!("somebody's rmdir of {name}: {removed:?}"));
+        self.world.network.note(101, || format!("shared client: rmdir of {name}: {removed:?}"));
         self.count(name, starts, -1, removed.map(drop), |error| matches!(error, Error::NotFound));
     }
 
@@ -151,7 +151,7 @@ impl Sharer {
         let tag = self.rng.next_u64();
         let begun = self.shared.event();
         self.shared.known().writes.entry(block).or_default().push(Written { tag, begun, ended: None });
-        self.world.network.note(102, || format!("somebody writes {tag:x} to block {block}"));
+        self.world.network.note(102, || format!("shared client: writes {tag:x} to block {block}"));
         let stability = *self.rng.pick(&[Stability::Unstable, Stability::Unstable, Stability::FileSync]);
         let how =
             Write { offset: block * BLOCK_BYTES as u64, retainable: true, stability, ..Write::default() };
@@ -175,7 +175,7 @@ impl Sharer {
         let writes = self.shared.known().writes.get(&block).cloned().unwrap_or_default();
         let was = writes.iter().find(|write| noise(write.tag, BLOCK_BYTES) == found);
         let tag = was.map(|write| write.tag);
-        self.world.network.note(103, || format!("somebody reads {tag:x?} from block {block}"));
+        self.world.network.note(103, || format!("shared client: reads {tag:x?} from block {block}"));
         // A write that was over when this began, and after which another began and ended too, can no longer be seen.
         let is_over = |earlier: u64| {
             let covers = |later: &Written| later.begun > earlier && later.ended.is_some_and(|at| at < begun);
@@ -195,7 +195,10 @@ impl Sharer {
                 .iter()
                 .any(|write| write.begun < ended && write.ended.is_none_or(|at| at > begun)) => {}
             None => {
-                assert!(found.iter().all(|byte| *byte == 0), "block {block}: torn, or nobody's: {writes:x?}");
+                assert!(
+                    found.iter().all(|byte| *byte == 0),
+                    "block {block}: torn, or never written: {writes:x?}"
+                );
                 assert!(
                     !is_over(0),
                     "block {block}: it was written, and reads as if it was not: {writes:x?}"

@@ -93,7 +93,7 @@ fn nfs3_client_makes_writes_reads_and_removes() {
         let created = now(nfs.create(&created)).expect("CREATE").unwrap();
         let file = told(created.obj);
         assert_eq!(told(created.obj_attributes).mode, 0o640);
-        let data = Opaque::borrowed(b"written by somebody else");
+        let data = Opaque::borrowed(b"written by another client");
         let (offset, count, stable) = (0, data.len() as u32, stable_how::FILE_SYNC);
         let written = WRITE3args { file: file.clone(), offset, count, stable, data };
         let written = now(nfs.write(&written)).expect("WRITE").unwrap();
@@ -104,7 +104,7 @@ fn nfs3_client_makes_writes_reads_and_removes() {
         assert_eq!(now(nfs.commit(&committed)).expect("COMMIT").unwrap().verf, written.verf);
         let read = READ3args { file: file.clone(), offset: 8, count: 100 };
         let read = now(nfs.read(&read)).expect("READ").unwrap();
-        assert_eq!((read.data.as_ref(), read.eof), (&b"by somebody else"[..], true));
+        assert_eq!((read.data.as_ref(), read.eof), (&b"by another client"[..], true));
         let renamed = RENAME3args { from: at(&dir, "file"), to: at(&root, "moved") };
         now(nfs.rename(&renamed)).expect("RENAME").unwrap();
         let linked = LINK3args { file: file.clone(), link: at(&dir, "linked") };

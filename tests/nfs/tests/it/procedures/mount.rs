@@ -32,7 +32,7 @@ fn mnt_returns_root_and_flavors() {
         let over_udp = fixture.server.nfs_over(Transport::Udp).root(PATH);
         assert_eq!(over_udp, mounted.root, "the same however it is asked for");
         // MNT needs no identity: AUTH_NONE is enough.
-        assert_eq!(fixture.nfs.as_caller(Caller::Nobody).root(PATH), mounted.root);
+        assert_eq!(fixture.nfs.as_caller(Caller::Anonymous).root(PATH), mounted.root);
     });
 }
 

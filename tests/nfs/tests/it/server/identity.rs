@@ -104,11 +104,11 @@ fn all_sixteen_groups_count() {
 #[test]
 fn auth_none_callers_are_anonymous() {
     on_each(|fixture| {
-        let nobody = fixture.nfs.as_caller(Caller::Nobody);
-        assert_eq!(may(&nobody, &owned(fixture, "private", 0, 0, 0o600)), (false, false));
-        assert_eq!(may(&nobody, &owned(fixture, "theirs", 65_534, 65_534, 0o600)), (true, true));
+        let anonymous = fixture.nfs.as_caller(Caller::Anonymous);
+        assert_eq!(may(&anonymous, &owned(fixture, "private", 0, 0, 0o600)), (false, false));
+        assert_eq!(may(&anonymous, &owned(fixture, "theirs", 65_534, 65_534, 0o600)), (true, true));
         let dir = fixture.nfs.mkdir(&fixture.root, b"open", mode(0o777)).done().handle();
-        let new = nobody.create(&dir, b"file", CreateHow::Guarded(mode(0o644))).done();
+        let new = anonymous.create(&dir, b"file", CreateHow::Guarded(mode(0o644))).done();
         let attr = new.attributes.expect("attributes");
         assert_eq!((attr.uid, attr.gid), (65_534, 65_534));
     });
@@ -182,7 +182,8 @@ fn a_squashed_root_is_not_in_roots_group_either() {
 fn all_squashed_are_one_user() {
     let squash = Squash { mode: SquashMode::All, anonymous_uid: 4000, anonymous_gid: 4001 };
     let (fixture, [root, user, anonymous]) = squashed(squash);
-    for caller in [Caller::ROOT, Caller::user(1000), Caller::with_groups(0, 0, &[0, 1000]), Caller::Nobody] {
+    for caller in [Caller::ROOT, Caller::user(1000), Caller::with_groups(0, 0, &[0, 1000]), Caller::Anonymous]
+    {
         let nfs = fixture.nfs.as_caller(caller.clone());
         assert_eq!(may(&nfs, &root), (false, false), "{caller:?}");
         assert_eq!(may(&nfs, &user), (false, false), "{caller:?}");
@@ -192,7 +193,7 @@ fn all_squashed_are_one_user() {
 }
 
 /// A user of this machine other than the superuser, and its group.
-fn somebody() -> (u32, u32) {
+fn local_user() -> (u32, u32) {
     let users = fs::read_to_string("/etc/passwd").expect("the user database");
     let parse = |line: &str| {
         let mut fields = line.split(':').skip(2);
@@ -203,7 +204,7 @@ fn somebody() -> (u32, u32) {
 
 #[test]
 fn looked_up_groups_replace_those_of_the_credential() {
-    let (uid, gid) = somebody();
+    let (uid, gid) = local_user();
     let mut plan = Plan::over(Arc::new(Memory::default()));
     plan.groups = Some(Groups::new());
     let fixture = Fixture::new(plan, None);

@@ -1,4 +1,4 @@
-//! Servers that let who asks wait.
+//! Servers that let callers wait.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ impl Mute {
         !self.held.lock().expect("no panic").is_empty()
     }
 
-    /// Those who asked lose their links.
+    /// Clients whose requests are held lose their links.
     pub fn let_go(&self) {
         self.held.lock().expect("no panic").clear();
     }

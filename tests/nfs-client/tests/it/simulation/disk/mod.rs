@@ -59,7 +59,7 @@ impl Disk {
         let memory = Memory::default();
         let client =
             Client { session: OWN_SESSION, label: "the disk".into(), checks: PermissionCheck::Caller };
-        let own = memory.attach(&client).expect("memory takes anybody");
+        let own = memory.attach(&client).expect("memory takes any client");
         Self(Arc::new(Shared { memory, own, unsettled: Mutex::default() }))
     }
 
@@ -127,7 +127,7 @@ impl Shared {
             let size = self.own.getattr(cx, node, Some(file)).wait()?.size as usize;
             let mut buffer = Buffer::new(size.max(1));
             let done = self.own.read(cx, file, 0, buffer.sink(0..size)).wait()?;
-            let bytes = buffer.as_slice().expect("nobody else has it");
+            let bytes = buffer.as_slice().expect("it is not held");
             Ok(bytes[..done.count].to_vec())
         })
     }
