@@ -1,28 +1,18 @@
 //! A call, and the ways to wait for its answer.
 
 use std::future::{Future, poll_fn};
-use std::hint::spin_loop;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use tombolo_core::block_on;
 use tombolo_shm::doorbell::Mode;
 
-use super::completion_slot::{CompletionSlot, Phase};
 use super::core::Core;
 use super::error::LineError;
-use super::frame::{FRAME_MAX, FrameWriter, new_buffer};
-use super::intake::Intake;
+use super::message::{FRAME_MAX, FrameWriter, RawReply, Reply, Spans, new_buffer};
 use super::queued_request::{QueuedRequest, Stage as QueuedStage};
-use super::reply::{RawReply, Reply};
-use super::spans::Spans;
-use super::wakes::Wakes;
-use crate::end::ProtocolError;
-use tombolo_host_runtime::lock;
 
 /// A call that was made. Dropping it gives up the answer, not the request: its id stays out, and its spans in use, until the server
 /// has answered.
@@ -49,11 +39,6 @@ enum Stage {
 
 /// What comes of a call.
 pub type Outcome = Result<Reply, LineError>;
-
-/// So often a caller looks before it asks the clock: most answers come sooner.
-const LOOKS: u32 = 64;
-/// So long a caller looks in mode `poll`, before it yields.
-const POLL: Duration = Duration::from_millis(1);
 
 impl Call {
     #[inline]
@@ -303,246 +288,4 @@ fn queue(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWr
         Ok(()) => Stage::Sent(id),
         Err(error) => Stage::Failed(error),
     }
-}
-
-/// What a leader found.
-enum Found {
-    Reply(RawReply),
-    /// The time is up.
-    Nothing,
-    /// Other tasks must be woken before it goes on.
-    Others,
-    ProtocolError(ProtocolError),
-}
-
-/// How long a call has been polled. Most are answered before the clock is read, which is a system call in some guests.
-#[derive(Default)]
-enum Looked {
-    #[default]
-    NotYet,
-    ForAMoment,
-    Since(Instant),
-}
-
-impl Looked {
-    /// Looks once more: since when, but for the first few looks.
-    #[inline]
-    fn go_on(&mut self) -> Option<Instant> {
-        match *self {
-            Self::NotYet => {
-                *self = Self::ForAMoment;
-                None
-            }
-            Self::ForAMoment => {
-                *self = Self::Since(Instant::now());
-                None
-            }
-            Self::Since(since) => Some(since),
-        }
-    }
-}
-
-impl Core {
-    /// Looks for an answer as long as that pays.
-    #[inline]
-    fn look(&self, id: u32) -> Option<Result<RawReply, LineError>> {
-        let slot = self.slot(id);
-        let mut wakes = Wakes::default();
-        let mut looked = Looked::default();
-        loop {
-            if slot.phase(id) == Phase::Answered {
-                return Some(Ok(self.take(slot, id)?));
-            }
-            if self.outcome.is_over() {
-                return Some(Err(self.lost()));
-            }
-            let Some(mut intake) = self.try_lead() else {
-                if !self.look_at_slot(slot, id, &mut looked) {
-                    return None;
-                }
-                continue;
-            };
-            // It may have been answered after the look and before the lead.
-            if slot.phase(id) == Phase::Answered {
-                self.leave(intake, &mut wakes);
-                continue;
-            }
-            let found = self.look_as_leader(&mut intake, id, &mut wakes, &mut looked);
-            if let Found::ProtocolError(error) = found {
-                self.fail(intake, error, &mut wakes);
-                continue;
-            }
-            self.leave(intake, &mut wakes);
-            match found {
-                Found::Reply(answer) => return Some(Ok(answer)),
-                // What was found while leaving may be ours.
-                Found::Nothing if slot.phase(id) == Phase::Answered => {}
-                Found::Nothing => return None,
-                Found::Others | Found::ProtocolError(_) => {}
-            }
-        }
-    }
-
-    #[inline]
-    fn look_as_leader(&self, intake: &mut Intake, id: u32, wakes: &mut Wakes, looked: &mut Looked) -> Found {
-        loop {
-            if self.may_rest(intake) {
-                intake.backoff.rest();
-            }
-            let found = self.drain(intake, Some(id), wakes);
-            intake.backoff.looked(matches!(found, Ok(Some(_))));
-            match found {
-                Ok(Some(answer)) => return Found::Reply(answer),
-                Ok(None) if wakes.is_empty() => {}
-                Ok(None) => return Found::Others,
-                Err(error) => return Found::ProtocolError(error),
-            }
-            if self.outcome.is_over() || !self.may_look(intake, looked) {
-                return Found::Nothing;
-            }
-            self.disarm(intake);
-            for _ in 0..LOOKS {
-                if intake.consumer.is_ready() {
-                    break;
-                }
-                spin_loop();
-            }
-        }
-    }
-
-    /// Whether to leave the next slot alone for a moment before the first look at it.
-    #[inline]
-    fn may_rest(&self, intake: &Intake) -> bool {
-        match self.mode {
-            Mode::Event => false,
-            Mode::Adaptive => intake.window.is_open(),
-            Mode::Poll | Mode::Umwait => true,
-        }
-    }
-
-    /// Whether to go on looking, as a leader.
-    #[inline]
-    fn may_look(&self, intake: &mut Intake, looked: &mut Looked) -> bool {
-        if self.mode == Mode::Event || self.mode == Mode::Adaptive && !intake.window.is_open() {
-            return false;
-        }
-        match (looked.go_on(), self.mode) {
-            (None, _) => true,
-            (Some(since), Mode::Adaptive) => intake.window.pause(since),
-            (Some(since), _) => pause(since, POLL),
-        }
-    }
-
-    /// Looks at the completion slot for a moment while another thread leads. False if it is time to do something else.
-    fn look_at_slot(&self, slot: &CompletionSlot, id: u32, looked: &mut Looked) -> bool {
-        if self.mode == Mode::Event {
-            return false;
-        }
-        self.unpark_leader();
-        for _ in 0..LOOKS {
-            if slot.phase(id) == Phase::Answered {
-                return true;
-            }
-            spin_loop();
-        }
-        let limit = if self.mode == Mode::Adaptive { FOLLOW } else { POLL };
-        looked.go_on().is_none_or(|since| pause(since, limit))
-    }
-
-    /// Looks once whether something is there.
-    fn look_once(&self) {
-        let mut wakes = Wakes::default();
-        let Some(mut intake) = self.try_lead() else { return };
-        match self.drain(&mut intake, None, &mut wakes) {
-            Ok(_) => self.leave(intake, &mut wakes),
-            Err(error) => self.fail(intake, error, &mut wakes),
-        }
-    }
-
-    /// Registers the waker, unless the answer is there.
-    fn register(&self, id: u32, waker: &Waker) -> Option<Result<RawReply, LineError>> {
-        let slot = self.slot(id);
-        let before = {
-            let mut completion = slot.completion();
-            match slot.phase(id) {
-                Phase::Answered => None,
-                Phase::Awaited if completion.waker.as_ref().is_some_and(|before| before.will_wake(waker)) => {
-                    None
-                }
-                Phase::Awaited => completion.waker.replace(waker.clone()),
-                _ => {
-                    completion.since = (self.mode == Mode::Adaptive).then(Instant::now);
-                    self.waiting.enter();
-                    slot.set(id, Phase::Awaited);
-                    completion.waker.replace(waker.clone())
-                }
-            }
-        };
-        // Not under the lock: dropping a waker may drop a task, and what that holds.
-        drop(before);
-        if slot.phase(id) != Phase::Answered {
-            // The end of the line wakes the wakers that it finds registered, and no others.
-            if self.outcome.is_over() {
-                return Some(Err(self.lost()));
-            }
-            self.ensure_wakeup();
-            if slot.phase(id) != Phase::Answered {
-                return None;
-            }
-        }
-        self.take(slot, id).map(Ok)
-    }
-
-    /// Takes the answer from the completion slot, and frees the id.
-    fn take(&self, slot: &CompletionSlot, id: u32) -> Option<RawReply> {
-        let answer = {
-            let mut completion = slot.completion();
-            if slot.look().0 != id {
-                return lock(&self.parked_replies).remove(&id);
-            }
-            let answer = completion.answer.take()?;
-            slot.set(id, Phase::Free);
-            answer
-        };
-        let mut wakes = Wakes::default();
-        self.free(id, &mut wakes);
-        wakes.wake_all();
-        Some(answer)
-    }
-
-    /// The call was dropped. Its id and its bulk memory stay out until the answer comes.
-    fn abandon(&self, id: u32, spans: Spans) {
-        let slot = self.slot(id);
-        let mut completion = slot.completion();
-        match slot.phase(id) {
-            Phase::Answered => {
-                drop(completion);
-                drop((self.take(slot, id), spans));
-                return;
-            }
-            Phase::Awaited => self.waiting.leave(),
-            _ => {}
-        }
-        let waker = completion.waker.take();
-        if !self.outcome.is_over() {
-            completion.spans = spans;
-            slot.set(id, Phase::Abandoned);
-        }
-        drop(completion);
-        drop(waker);
-    }
-}
-
-/// For so long a caller that looks at its completion slot waits for a leader.
-const FOLLOW: Duration = Duration::from_micros(50);
-/// For so long it does so without yielding.
-const EAGER: Duration = Duration::from_micros(2);
-
-/// Waits a moment between two looks. False once the time is up.
-fn pause(since: Instant, limit: Duration) -> bool {
-    let looked = since.elapsed();
-    if looked > EAGER {
-        thread::yield_now();
-    }
-    looked < limit
 }

@@ -5,8 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Instant;
 
-use super::reply::RawReply;
-use super::spans::Spans;
+use super::message::{RawReply, Spans};
 use tombolo_host_runtime::lock;
 
 /// The state of the request of one buffer. Two cache lines to itself: a waiting caller looks at it all the time.

@@ -1,8 +1,9 @@
 //! What the threads of one line share: requests on their way out, and the state of each.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::thread;
 
 use tombolo_mem::OutOfBounds;
 use tombolo_shm::address::BaseTable;
@@ -11,17 +12,14 @@ use tombolo_shm::doorbell::{Mode, Ringer};
 use tombolo_shm::link::{Ends, Extent, Layout};
 use tombolo_shm::ring::{Message, Prefetch, Producer};
 
-use super::completion_slot::{CompletionSlot, Phase};
+use super::completion_slot::{Completion, CompletionSlot, Phase};
 use super::counters::{Counters, Counts};
 use super::doorbell::Doorbell;
 use super::error::LineError;
-use super::frame::{Buffer, FRAME_MAX, FrameWriter, spare_buffers};
 use super::ids::Ids;
-use super::intake::Intake;
-use super::park::LeaderPark;
+use super::leader::{Intake, LeaderPark, Parker, Waiting};
+use super::message::{Buffer, FRAME_MAX, FrameWriter, RawReply, spare_buffers};
 use super::queued_request::{QueuedRequest, Stage};
-use super::receiver::Parker;
-use super::reply::RawReply;
 use super::wakes::{Wakes, wake};
 use crate::end::{End, EndState};
 use crate::forwarding::RegionForwarder;
@@ -63,11 +61,6 @@ pub(super) struct Core {
     /// Whether the server rings at its next answer; changed by the leader alone.
     pub(super) is_armed: AtomicBool,
 }
-
-/// A number that all threads change, on cache lines of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct Waiting(pub(super) AtomicUsize);
 
 impl Core {
     pub(super) fn new(ends: &Ends, label: Arc<str>, mode: Mode) -> Result<Self, OutOfBounds> {
@@ -159,6 +152,22 @@ impl Core {
         self.ringer.ring();
     }
 
+    /// Becomes the leader, unless another thread is.
+    #[inline]
+    pub(super) fn try_lead(&self) -> Option<MutexGuard<'_, Intake>> {
+        match self.intake.try_lock() {
+            Ok(intake) => Some(intake),
+            // What a leader does is done message by message.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Becomes the leader once no other thread is.
+    pub(super) fn lead(&self) -> MutexGuard<'_, Intake> {
+        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// An answer was taken: its id goes to the first queued request, or is free.
     #[inline]
     pub(super) fn free(&self, id: u32, wakes: &mut Wakes) {
@@ -207,6 +216,43 @@ impl Core {
         }
     }
 
+    /// Parks a reply that its caller has not taken yet, and frees its id.
+    #[cold]
+    pub(super) fn park_reply(
+        &self,
+        slot: &CompletionSlot,
+        mut completion: MutexGuard<'_, Completion>,
+        wakes: &mut Wakes,
+    ) {
+        let (id, phase) = slot.look();
+        if phase != Phase::Answered {
+            return;
+        }
+        if let Some(answer) = completion.answer.take() {
+            lock(&self.parked_replies).insert(id, answer);
+        }
+        slot.clear(id);
+        drop(completion);
+        self.free(id, wakes);
+    }
+
+    /// Takes the answer from the completion slot, and frees the id.
+    pub(super) fn take(&self, slot: &CompletionSlot, id: u32) -> Option<RawReply> {
+        let answer = {
+            let mut completion = slot.completion();
+            if slot.look().0 != id {
+                return lock(&self.parked_replies).remove(&id);
+            }
+            let answer = completion.answer.take()?;
+            slot.set(id, Phase::Free);
+            answer
+        };
+        let mut wakes = Wakes::default();
+        self.free(id, &mut wakes);
+        wakes.wake_all();
+        Some(answer)
+    }
+
     /// Why calls that are not answered have failed.
     #[cold]
     pub(super) fn lost(&self) -> LineError {
@@ -247,6 +293,23 @@ impl Core {
             // The server may still write there, but this side gives out none of that memory any more.
             drop(spans);
             waker.into_iter().for_each(wake);
+        }
+    }
+
+    /// Another caller looks for its answer: the parked leader is to give the lead up. To be repeated, for it may not be asleep yet.
+    #[inline]
+    pub(super) fn unpark_leader(&self) {
+        if self.leader_park.is_parked() {
+            self.leader_park.request_unpark();
+            self.doorbell.iter().for_each(Doorbell::nudge);
+        }
+    }
+
+    /// The link has ended. The parked thread may be the one that finds this, as it sends a queued request: it stops at its next step.
+    fn unpark_leader_for_good(&self) {
+        while self.leader_park.is_other_thread() {
+            self.unpark_leader();
+            thread::yield_now();
         }
     }
 

@@ -38,88 +38,69 @@
 //! `host/links/tests/it/receiver_model.rs` has the same steps as a model, whose interleavings are tried; without any of them it finds a lost
 //! wake-up.
 
+use std::hint::spin_loop;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
-use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use tombolo_mem::OutOfBounds;
-use tombolo_shm::doorbell::PollBackoff;
-use tombolo_shm::link::Ends;
-use tombolo_shm::ring::{Consumer, Message};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::ring::Message;
 
-use super::completion_slot::{Completion, CompletionSlot, Phase};
-use super::core::{Core, Waiting};
-use super::doorbell::NotifyFlag;
-use super::frame::{FRAME_MAX, Frame};
-use super::reply::RawReply;
+use super::completion_slot::{CompletionSlot, Phase};
+use super::core::Core;
+use super::error::LineError;
+use super::leader::Intake;
+use super::message::{FRAME_MAX, Frame, RawReply, Spans};
 use super::wakes::Wakes;
 use crate::end::{End, ProtocolError};
-use tombolo_host_runtime::lock;
 use tombolo_host_runtime::polling::PollWindow;
 
-/// What the leader has.
-#[derive(Debug)]
-pub(super) struct Intake {
-    pub(super) consumer: Consumer,
-    pub(super) notify_flag: NotifyFlag,
-    /// Whether the receiver thread sleeps on the doorbell, or looks now and then if there is none, or is about to. It is parked while no call is
-    /// registered.
-    pub(super) has_receiver: bool,
-    /// How long callers look, as they have learnt.
-    pub(super) window: PollWindow,
-    /// How long they leave the next slot alone first.
-    pub(super) backoff: PollBackoff,
+/// So often a caller looks before it asks the clock: most answers come sooner.
+const LOOKS: u32 = 64;
+/// So long a caller looks in mode `poll`, before it yields.
+const POLL: Duration = Duration::from_millis(1);
+
+/// What a leader found.
+enum Found {
+    Reply(RawReply),
+    /// The time is up.
+    Nothing,
+    /// Other tasks must be woken before it goes on.
+    Others,
+    ProtocolError(ProtocolError),
 }
 
-impl Intake {
-    pub(super) fn new(ends: &Ends) -> Result<Self, OutOfBounds> {
-        let layout = ends.layout;
-        let consumer = Consumer::at(&ends.peer, layout.ring_offset(), layout.slots(), ends.epoch)?;
-        Ok(Self {
-            consumer,
-            notify_flag: NotifyFlag::new(ends)?,
-            has_receiver: false,
-            window: PollWindow::default(),
-            backoff: PollBackoff::default(),
-        })
-    }
+/// How long a call has been polled. Most are answered before the clock is read, which is a system call in some guests.
+#[derive(Default)]
+enum Looked {
+    #[default]
+    NotYet,
+    ForAMoment,
+    Since(Instant),
 }
 
-impl Waiting {
-    /// One more is registered. What this thread does afterwards comes after it for all threads.
+impl Looked {
+    /// Looks once more: since when, but for the first few looks.
     #[inline]
-    pub(super) fn enter(&self) {
-        self.0.fetch_add(1, SeqCst);
-    }
-
-    #[inline]
-    pub(super) fn leave(&self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
-
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.load(SeqCst) == 0
+    fn go_on(&mut self) -> Option<Instant> {
+        match *self {
+            Self::NotYet => {
+                *self = Self::ForAMoment;
+                None
+            }
+            Self::ForAMoment => {
+                *self = Self::Since(Instant::now());
+                None
+            }
+            Self::Since(since) => Some(since),
+        }
     }
 }
 
 impl Core {
-    /// Becomes the leader, unless another thread is.
-    #[inline]
-    pub(super) fn try_lead(&self) -> Option<MutexGuard<'_, Intake>> {
-        match self.intake.try_lock() {
-            Ok(intake) => Some(intake),
-            // What a leader does is done message by message.
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// Becomes the leader once no other thread is.
-    pub(super) fn lead(&self) -> MutexGuard<'_, Intake> {
-        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes out what is there, until the answer to `own` is among it: the call of this very thread.
     #[inline]
     pub(super) fn drain(
@@ -201,26 +182,6 @@ impl Core {
             self.park_reply(slot, completion, wakes);
         }
         Ok(())
-    }
-
-    /// Parks a reply that its caller has not taken yet, and frees its id.
-    #[cold]
-    pub(super) fn park_reply(
-        &self,
-        slot: &CompletionSlot,
-        mut completion: MutexGuard<'_, Completion>,
-        wakes: &mut Wakes,
-    ) {
-        let (id, phase) = slot.look();
-        if phase != Phase::Answered {
-            return;
-        }
-        if let Some(answer) = completion.answer.take() {
-            lock(&self.parked_replies).insert(id, answer);
-        }
-        slot.clear(id);
-        drop(completion);
-        self.free(id, wakes);
     }
 
     /// Copies what the server could change, and checks it.
@@ -316,4 +277,189 @@ impl Core {
             self.leave(intake, &mut Wakes::default());
         }
     }
+    /// Looks for an answer as long as that pays.
+    #[inline]
+    pub(super) fn look(&self, id: u32) -> Option<Result<RawReply, LineError>> {
+        let slot = self.slot(id);
+        let mut wakes = Wakes::default();
+        let mut looked = Looked::default();
+        loop {
+            if slot.phase(id) == Phase::Answered {
+                return Some(Ok(self.take(slot, id)?));
+            }
+            if self.outcome.is_over() {
+                return Some(Err(self.lost()));
+            }
+            let Some(mut intake) = self.try_lead() else {
+                if !self.look_at_slot(slot, id, &mut looked) {
+                    return None;
+                }
+                continue;
+            };
+            // It may have been answered after the look and before the lead.
+            if slot.phase(id) == Phase::Answered {
+                self.leave(intake, &mut wakes);
+                continue;
+            }
+            let found = self.look_as_leader(&mut intake, id, &mut wakes, &mut looked);
+            if let Found::ProtocolError(error) = found {
+                self.fail(intake, error, &mut wakes);
+                continue;
+            }
+            self.leave(intake, &mut wakes);
+            match found {
+                Found::Reply(answer) => return Some(Ok(answer)),
+                // What was found while leaving may be ours.
+                Found::Nothing if slot.phase(id) == Phase::Answered => {}
+                Found::Nothing => return None,
+                Found::Others | Found::ProtocolError(_) => {}
+            }
+        }
+    }
+
+    #[inline]
+    fn look_as_leader(&self, intake: &mut Intake, id: u32, wakes: &mut Wakes, looked: &mut Looked) -> Found {
+        loop {
+            if self.may_rest(intake) {
+                intake.backoff.rest();
+            }
+            let found = self.drain(intake, Some(id), wakes);
+            intake.backoff.looked(matches!(found, Ok(Some(_))));
+            match found {
+                Ok(Some(answer)) => return Found::Reply(answer),
+                Ok(None) if wakes.is_empty() => {}
+                Ok(None) => return Found::Others,
+                Err(error) => return Found::ProtocolError(error),
+            }
+            if self.outcome.is_over() || !self.may_look(intake, looked) {
+                return Found::Nothing;
+            }
+            self.disarm(intake);
+            for _ in 0..LOOKS {
+                if intake.consumer.is_ready() {
+                    break;
+                }
+                spin_loop();
+            }
+        }
+    }
+
+    /// Whether to leave the next slot alone for a moment before the first look at it.
+    #[inline]
+    fn may_rest(&self, intake: &Intake) -> bool {
+        match self.mode {
+            Mode::Event => false,
+            Mode::Adaptive => intake.window.is_open(),
+            Mode::Poll | Mode::Umwait => true,
+        }
+    }
+
+    /// Whether to go on looking, as a leader.
+    #[inline]
+    fn may_look(&self, intake: &mut Intake, looked: &mut Looked) -> bool {
+        if self.mode == Mode::Event || self.mode == Mode::Adaptive && !intake.window.is_open() {
+            return false;
+        }
+        match (looked.go_on(), self.mode) {
+            (None, _) => true,
+            (Some(since), Mode::Adaptive) => intake.window.pause(since),
+            (Some(since), _) => pause(since, POLL),
+        }
+    }
+
+    /// Looks at the completion slot for a moment while another thread leads. False if it is time to do something else.
+    fn look_at_slot(&self, slot: &CompletionSlot, id: u32, looked: &mut Looked) -> bool {
+        if self.mode == Mode::Event {
+            return false;
+        }
+        self.unpark_leader();
+        for _ in 0..LOOKS {
+            if slot.phase(id) == Phase::Answered {
+                return true;
+            }
+            spin_loop();
+        }
+        let limit = if self.mode == Mode::Adaptive { FOLLOW } else { POLL };
+        looked.go_on().is_none_or(|since| pause(since, limit))
+    }
+
+    /// Looks once whether something is there.
+    pub(super) fn look_once(&self) {
+        let mut wakes = Wakes::default();
+        let Some(mut intake) = self.try_lead() else { return };
+        match self.drain(&mut intake, None, &mut wakes) {
+            Ok(_) => self.leave(intake, &mut wakes),
+            Err(error) => self.fail(intake, error, &mut wakes),
+        }
+    }
+
+    /// Registers the waker, unless the answer is there.
+    pub(super) fn register(&self, id: u32, waker: &Waker) -> Option<Result<RawReply, LineError>> {
+        let slot = self.slot(id);
+        let before = {
+            let mut completion = slot.completion();
+            match slot.phase(id) {
+                Phase::Answered => None,
+                Phase::Awaited if completion.waker.as_ref().is_some_and(|before| before.will_wake(waker)) => {
+                    None
+                }
+                Phase::Awaited => completion.waker.replace(waker.clone()),
+                _ => {
+                    completion.since = (self.mode == Mode::Adaptive).then(Instant::now);
+                    self.waiting.enter();
+                    slot.set(id, Phase::Awaited);
+                    completion.waker.replace(waker.clone())
+                }
+            }
+        };
+        // Not under the lock: dropping a waker may drop a task, and what that holds.
+        drop(before);
+        if slot.phase(id) != Phase::Answered {
+            // The end of the line wakes the wakers that it finds registered, and no others.
+            if self.outcome.is_over() {
+                return Some(Err(self.lost()));
+            }
+            self.ensure_wakeup();
+            if slot.phase(id) != Phase::Answered {
+                return None;
+            }
+        }
+        self.take(slot, id).map(Ok)
+    }
+
+    /// The call was dropped. Its id and its bulk memory stay out until the answer comes.
+    pub(super) fn abandon(&self, id: u32, spans: Spans) {
+        let slot = self.slot(id);
+        let mut completion = slot.completion();
+        match slot.phase(id) {
+            Phase::Answered => {
+                drop(completion);
+                drop((self.take(slot, id), spans));
+                return;
+            }
+            Phase::Awaited => self.waiting.leave(),
+            _ => {}
+        }
+        let waker = completion.waker.take();
+        if !self.outcome.is_over() {
+            completion.spans = spans;
+            slot.set(id, Phase::Abandoned);
+        }
+        drop(completion);
+        drop(waker);
+    }
+}
+
+/// For so long a caller that looks at its completion slot waits for a leader.
+const FOLLOW: Duration = Duration::from_micros(50);
+/// For so long it does so without yielding.
+const EAGER: Duration = Duration::from_micros(2);
+
+/// Waits a moment between two looks. False once the time is up.
+fn pause(since: Instant, limit: Duration) -> bool {
+    let looked = since.elapsed();
+    if looked > EAGER {
+        thread::yield_now();
+    }
+    looked < limit
 }

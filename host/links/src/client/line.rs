@@ -14,9 +14,8 @@ use tombolo_shm::link::{Ends, Role};
 use super::call::{Call, Outcome};
 use super::core::Core;
 use super::counters::Counts;
-use super::frame::FrameWriter;
+use super::message::{FrameWriter, Spans};
 use super::receiver;
-use super::spans::Spans;
 use crate::end::End;
 use crate::forwarding::{RegionForwarder, RemoteBuffer};
 

@@ -12,8 +12,8 @@
 //!
 //! Main types: [`Line`], [`Call`], [`Reply`], [`LineError`].
 //!
-//! Reading order: `line`, `call`, `core`, `completion_slot`; `intake`, which says which thread receives and why no wake-up is lost, `park` and
-//! `receiver`; `ids` and `queued_request`.
+//! A call goes down once: `line`, `call`; `intake`, which looks for the answer, and says which thread receives and why no wake-up is lost; `core`, which
+//! sends; `ids`, `completion_slot`, `message`. Where callers do not look themselves: `park` and `receiver`, over `leader`; `queued_request`.
 
 mod call;
 mod completion_slot;
@@ -21,22 +21,18 @@ mod core;
 mod counters;
 mod doorbell;
 mod error;
-mod frame;
-mod id_cache;
 mod ids;
 mod intake;
+mod leader;
 mod line;
+mod message;
 mod park;
 mod queued_request;
 mod receiver;
-mod reply;
-mod spans;
 mod wakes;
 
 pub use call::{Call, Outcome};
 pub use counters::Counts;
 pub use error::LineError;
-pub use frame::{FRAME_MAX, Frame, FrameWriter};
 pub use line::{Line, StartError};
-pub use reply::Reply;
-pub use spans::Spans;
+pub use message::{FRAME_MAX, Frame, FrameWriter, Reply, Spans};

@@ -1,48 +1,18 @@
 //! A caller that parks on the doorbell itself, as its call is the only one.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::completion_slot::Phase;
 use super::core::Core;
 use super::doorbell::{Doorbell, Waited};
 use super::error::LineError;
-use super::intake::Intake;
-use super::reply::RawReply;
+use super::leader::Intake;
+use super::message::RawReply;
 use super::wakes::Wakes;
 use crate::end::ProtocolError;
-use tombolo_host_runtime::lock;
 
 /// After so long without a doorbell it checks that the memory is still there.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
-
-/// Whether the leader is parked on the doorbell, and whether it is to stop.
-#[derive(Debug, Default)]
-pub(super) struct LeaderPark {
-    is_parked: AtomicBool,
-    is_unpark_requested: AtomicBool,
-    /// The thread that is parked, or was last.
-    thread: Mutex<Option<ThreadId>>,
-}
-
-impl LeaderPark {
-    fn begin(&self) {
-        *lock(&self.thread) = Some(thread::current().id());
-        self.is_unpark_requested.store(false, Ordering::Relaxed);
-        self.is_parked.store(true, Ordering::SeqCst);
-    }
-
-    fn end(&self) {
-        self.is_parked.store(false, Ordering::SeqCst);
-    }
-
-    /// Whether another thread than this one is parked.
-    fn is_other_thread(&self) -> bool {
-        self.is_parked.load(Ordering::SeqCst) && *lock(&self.thread) != Some(thread::current().id())
-    }
-}
 
 impl Core {
     /// Sleeps on the doorbell until the answer comes, if that is the only one that is awaited. None if it is to be awaited in
@@ -91,8 +61,7 @@ impl Core {
             let rung = doorbell.rung();
             intake.notify_flag.arm();
             let found = self.drain(intake, Some(id), wakes)?;
-            let is_over =
-                self.outcome.is_over() || self.leader_park.is_unpark_requested.load(Ordering::SeqCst);
+            let is_over = self.outcome.is_over() || self.leader_park.is_unpark_requested();
             if found.is_some() || is_over || !wakes.is_empty() {
                 return Ok(found);
             }
@@ -105,38 +74,5 @@ impl Core {
                 return Ok(None);
             }
         }
-    }
-
-    /// Another caller looks for its answer: the parked leader is to give the lead up. To be repeated, for it may not be asleep yet.
-    #[inline]
-    pub(super) fn unpark_leader(&self) {
-        if self.leader_park.is_parked.load(Ordering::Relaxed) {
-            self.leader_park.is_unpark_requested.store(true, Ordering::SeqCst);
-            self.doorbell.iter().for_each(Doorbell::nudge);
-        }
-    }
-
-    /// The link has ended. The parked thread may be the one that finds this, as it sends a queued request: it stops at its next step.
-    pub(super) fn unpark_leader_for_good(&self) {
-        while self.leader_park.is_other_thread() {
-            self.unpark_leader();
-            thread::yield_now();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_parked_leader_need_not_unpark_itself() {
-        let park = LeaderPark::default();
-        assert!(!park.is_other_thread());
-        park.begin();
-        assert!(!park.is_other_thread());
-        thread::scope(|scope| scope.spawn(|| assert!(park.is_other_thread())).join()).expect("seen");
-        park.end();
-        thread::scope(|scope| scope.spawn(|| assert!(!park.is_other_thread())).join()).expect("gone");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 
-use super::frame::Buffer;
+use super::message::Buffer;
 use tombolo_host_runtime::lock;
 
 /// A call that waits for an id. The thread that frees one sends it, so calls go on though their callers do not poll.

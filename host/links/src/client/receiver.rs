@@ -1,48 +1,18 @@
 //! The thread that receives answers to calls that are not polled.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::Core;
 use super::doorbell::{Doorbell, Waited};
 use super::wakes::Wakes;
 use crate::end::{End, ProtocolError};
-use tombolo_host_runtime::lock;
 
 /// After so long without a doorbell it checks that the memory is still there.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// Without a doorbell: the first pause between two looks, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
-
-/// Where the thread is parked when there is no doorbell and no call is registered.
-#[derive(Debug, Default)]
-pub(super) struct Parker {
-    is_unparked: Mutex<bool>,
-    unparked: Condvar,
-}
-
-impl Parker {
-    /// There is something to do.
-    pub(super) fn unpark(&self) {
-        let mut is_unparked = lock(&self.is_unparked);
-        if !*is_unparked {
-            *is_unparked = true;
-            self.unparked.notify_one();
-        }
-    }
-
-    /// Until there is something to do, or the time is up. Whether there is.
-    fn park(&self, at_most: Duration) -> bool {
-        let is_unparked = lock(&self.is_unparked);
-        let outcome = self.unparked.wait_timeout_while(is_unparked, at_most, |is_unparked| !*is_unparked);
-        let mut is_unparked = match outcome {
-            Ok((is_unparked, _)) => is_unparked,
-            Err(poisoned) => poisoned.into_inner().0,
-        };
-        std::mem::take(&mut *is_unparked)
-    }
-}
 
 /// Receives until the line ends.
 pub(super) fn run(core: &Arc<Core>) {

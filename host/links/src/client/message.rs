@@ -1,11 +1,14 @@
-//! Variable parts of messages: those of requests on their way out, and private copies of those of answers.
+//! What a request and its answer are made of: variable parts, bulk memory, and the answer as its caller gets it.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+use tombolo_shm::area::Span;
 use tombolo_shm::link::{Extent, FRAME_BYTES};
 
+use crate::forwarding::Loan;
 use tombolo_host_runtime::free_list::FreeList;
 
 /// Longest variable part, in bytes.
@@ -121,5 +124,87 @@ impl Drop for Frame {
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Frame({} bytes)", self.len)
+    }
+}
+
+/// What the server answered. Private copies: nothing in it can change any more, but for what lies in the spans.
+#[derive(Debug)]
+pub struct Reply {
+    /// How it went, or what it is.
+    pub kind: u32,
+    /// Results of fixed length.
+    pub body: [u8; 48],
+    /// Results of variable length.
+    pub frame: Frame,
+    /// The bulk memory of the call. Once it is dropped another call may use it.
+    pub spans: Spans,
+}
+
+/// As it came out of the ring.
+#[derive(Debug)]
+pub(super) struct RawReply {
+    pub(super) kind: u32,
+    pub(super) body: [u8; 48],
+    pub(super) frame: Frame,
+}
+
+impl RawReply {
+    pub(super) fn with(self, spans: Spans) -> Reply {
+        Reply { kind: self.kind, body: self.body, frame: self.frame, spans }
+    }
+}
+
+/// Bulk memory that a request uses, of either area. It belongs to the call until the server has answered, also when the call was dropped:
+/// the server may write there until then.
+#[derive(Debug, Default)]
+pub struct Spans {
+    spans: SmallVec<[Span; 2]>,
+    /// Memory of another domain.
+    _loan: Option<Loan>,
+}
+
+impl Spans {
+    /// No memory.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Adds a span. Up to two need no allocation.
+    pub fn push(&mut self, span: Span) {
+        self.spans.push(span);
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// One of them, in the order in which they were added.
+    #[must_use]
+    pub fn at(&self, index: usize) -> Option<&Span> {
+        self.spans.get(index)
+    }
+}
+
+/// No span, and memory of another domain.
+impl From<Loan> for Spans {
+    fn from(loan: Loan) -> Self {
+        Self { _loan: Some(loan), ..Self::none() }
+    }
+}
+
+impl From<Span> for Spans {
+    fn from(span: Span) -> Self {
+        let mut spans = Self::none();
+        spans.push(span);
+        spans
     }
 }
