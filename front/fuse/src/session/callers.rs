@@ -1,6 +1,6 @@
 //! The identity of callers, where the file system decides by that.
 //!
-//! A FUSE request says which user and which group asks, and leaves out the others of his groups. Where the file system
+//! A FUSE request says which user and which group asks, and leaves out the user's other groups. Where the file system
 //! checks permissions (a server that is asked under the caller's name) they are looked up. And what is done through an
 //! open file is done as the user that opened it, as POSIX has it: a program that opened a file and then gave its rights up
 //! goes on reading it, and pages that the kernel writes back belong to no user in particular.
