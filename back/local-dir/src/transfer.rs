@@ -128,8 +128,9 @@ impl Session {
     fn write_all(&self, cx: &Ctx, open: &OpenFile, how: &Write, from: &Source) -> Result<Written> {
         let wants = cx.want.contains(Want::CHANGE_ATTRS);
         let found = if wants || how.by_owner { stat::stat(open.fd()).ok() } else { None };
-        if how.by_owner && found.as_ref().is_none_or(|found| found.uid != cx.identity.uid) {
-            return Err(Error::WouldBlock);
+        if how.by_owner {
+            let found = found.as_ref().ok_or(Error::WouldBlock)?;
+            how.check_owner(cx, found.uid, found.links)?;
         }
         let before = found.filter(|_| wants).map(|found| WeakAttr::from(&attr_of(&found)));
         let count = {

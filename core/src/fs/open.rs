@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 
-use crate::Stability;
+use crate::{Ctx, Error, Result, Stability};
 
 use super::{Attr, Change, Mode, NodeId, OpenId};
 
@@ -147,10 +147,22 @@ pub struct Write {
     /// The source may be kept after the answer: its memory is not changed while it is held. So a back end that
     /// answers before the data have gone where they belong needs no copy of them.
     pub retainable: bool,
-    /// Only if the file is the caller's own, as its attributes say right before the write: otherwise nothing is written, and the answer is
-    /// [`Error::WouldBlock`](crate::Error::WouldBlock). For a front end whose openings are shared by users, and that checks the right of other
-    /// users with operations of their own. Only where the [`Profile`](super::Profile) has it.
+    /// Only if the caller is the file's owner or the superuser, and the file has a name, as its attributes say right before the write: otherwise
+    /// nothing is written, and the answer is [`Error::WouldBlock`](crate::Error::WouldBlock), or for a file without a name
+    /// [`Error::Stale`](crate::Error::Stale). For a front end whose openings are shared by users: it checks the right of other users with
+    /// operations of their own, and its clients know no removed files. Only where the [`Profile`](super::Profile) has it.
     pub by_owner: bool,
+}
+
+impl Write {
+    /// What [`Write::by_owner`] asks for, of a file with this owner and so many names.
+    pub fn check_owner(&self, cx: &Ctx, uid: u32, nlink: u32) -> Result<()> {
+        match self.by_owner {
+            true if nlink == 0 => Err(Error::Stale),
+            true if cx.identity.uid != 0 && cx.identity.uid != uid => Err(Error::WouldBlock),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The result of a write.

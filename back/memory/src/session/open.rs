@@ -115,9 +115,8 @@ impl View<'_> {
         if !opening.flags.contains(OpenFlags::WRITE) {
             return Err(Error::BadOpen);
         }
-        if how.by_owner && self.tree.node(opening.ino)?.attr(self.tree.fsid).uid != cx.identity.uid {
-            return Err(Error::WouldBlock);
-        }
+        let node = self.tree.node(opening.ino)?;
+        how.check_owner(cx, node.uid, node.nlink)?;
         let before = self.before(cx, opening.ino);
         let kills = self.kills_privileges(cx, how.kill_privileges);
         let (content, space) = self.tree.content_mut(opening.ino)?;

@@ -1,5 +1,6 @@
 //! How often a WRITE goes down to the back end.
 
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tombolo_back_memory::Memory;
@@ -92,4 +93,27 @@ fn a_write_to_a_removed_file_is_stale() {
         fixture.nfs.remove(&fixture.root, b"file").done();
         assert_eq!(write(&user, file), Err(Status::Stale));
     });
+}
+
+/// Removed on the host, of which the server is not told: the opening is still there.
+#[test]
+fn a_write_to_a_file_that_was_removed_on_the_host_changes_nothing() {
+    for uid in [1000, 0] {
+        let tree = tempfile::tempdir().expect("a scratch directory");
+        let fixture = Fixture::new(Plan::over(local_dir(tree.path())), None);
+        let file = fixture.file("file", b"data");
+        fixture.nfs.setattr(&file, owner(1000), None).done();
+        let client = fixture.as_user(uid);
+        for _ in 0..2 {
+            write(&client, &file).expect("a write");
+        }
+        let path = tree.path().join("file");
+        let held = std::fs::File::options().read(true).write(true).open(&path).expect("open");
+        held.write_all_at(b"kept", 0).expect("write");
+        std::fs::remove_file(&path).expect("remove");
+        assert_eq!(write(&client, &file), Err(Status::Stale));
+        let mut bytes = [0; 4];
+        held.read_exact_at(&mut bytes, 0).expect("read");
+        assert_eq!(&bytes, b"kept");
+    }
 }
