@@ -17,6 +17,7 @@ mod errno;
 mod error;
 pub mod fs;
 mod interrupt;
+mod squash;
 mod stability;
 
 pub use answer::{Answer, Later};
@@ -25,6 +26,7 @@ pub use budget::{Budget, Limits, Permit, Resource};
 pub use ctx::{ClientId, Ctx, Identity, KeyProperties, RequestId, RequestKey, SessionId, Want};
 pub use error::{Error, Result};
 pub use interrupt::{Interrupt, Raised};
+pub use squash::{NO_ID, Squash, SquashMode};
 pub use stability::Stability;
 #[doc(hidden)]
 pub use tombolo_mem as mem;

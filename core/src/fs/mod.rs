@@ -15,7 +15,6 @@ mod name;
 mod op;
 mod open;
 mod read_whole;
-mod squash;
 
 pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
 pub use dir::{DirBudget, DirEntry, DirPage};
@@ -33,4 +32,3 @@ pub use open::{
     Renamed, SyncWhat, Write, Written,
 };
 pub use read_whole::read_whole;
-pub use squash::{NO_ID, Squash, SquashMode};

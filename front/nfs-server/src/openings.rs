@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use quick_cache::sync::Cache;
-use tombolo_core::fs::{File, FileSystem, NO_ID, NodeId, OpenFlags, OpenId, SyncWhat};
-use tombolo_core::{Answer, Ctx, Error, Result, SessionId};
+use tombolo_core::fs::{File, FileSystem, NodeId, OpenFlags, OpenId, SyncWhat};
+use tombolo_core::{Answer, Ctx, Error, NO_ID, Result, SessionId};
 use tombolo_host_runtime::task;
 
 /// The write verifier (RFC 1813 §3.3.7, §3.3.21). It changes at every start, and whenever data that was taken but not yet stable could

@@ -1,7 +1,7 @@
 //! What a session may ask for.
 
-use tombolo_core::Limits;
-use tombolo_core::fs::{PermissionCheck, Squash};
+use tombolo_core::fs::PermissionCheck;
+use tombolo_core::{Limits, Squash};
 
 /// What the sessions of one export may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tombolo_core::SessionId;
-use tombolo_core::fs::{Client, Export, PermissionCheck, SquashMode};
+use tombolo_core::fs::{Client, Export, PermissionCheck};
+use tombolo_core::{SessionId, SquashMode};
 use tombolo_host_links::server::{IdentityPolicy, Peer, Refusal, Service, Session};
 use tombolo_host_runtime::signing_keys::Keys;
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use tombolo_core::fs::{NO_ID, Squash};
+use tombolo_core::{NO_ID, Squash};
 use tombolo_host_links::shared_memory::MemoryLocation;
 
 use super::export::{ExportName, named_exports};
@@ -95,9 +95,9 @@ impl FromStr for ShmArg {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_core::fs::SquashMode;
 
     use super::*;
+    use tombolo_core::SquashMode;
 
     #[test]
     fn memory_has_a_place_and_a_size() {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tombolo_core::fs::Squash;
+use tombolo_core::Squash;
 use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_shm::doorbell::Mode;
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{PathBuf, absolute};
 use std::sync::Arc;
 
-use tombolo_core::fs::{Squash, SquashMode};
+use tombolo_core::{Squash, SquashMode};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::listen::{Guest, LinkListener, ListenOptions};
 use tombolo_host_links::policy::Policy;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use quick_cache::sync::Cache;
-use tombolo_core::fs::Squash;
-use tombolo_core::{Error, Identity, Result};
+use tombolo_core::{Error, Identity, Result, Squash};
 use tombolo_host_links::server::IdentityPolicy;
 use tombolo_host_rpc::server::Origin;
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX};
@@ -111,8 +110,7 @@ impl Identities {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_core::Answer;
-    use tombolo_core::fs::SquashMode;
+    use tombolo_core::{Answer, SquashMode};
     use tombolo_wire_rpc::Gids;
 
     fn sys(uid: u32, gid: u32, groups: &[u32]) -> Credential<'static> {

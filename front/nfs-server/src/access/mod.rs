@@ -11,4 +11,4 @@ mod identity;
 pub use allow::{AllowList, Network, NetworkError};
 pub use groups::Groups;
 pub use identity::Identities;
-pub use tombolo_core::fs::{NO_ID, Squash, SquashMode};
+pub use tombolo_core::{NO_ID, Squash, SquashMode};

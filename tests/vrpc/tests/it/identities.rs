@@ -9,10 +9,9 @@ use std::sync::Arc;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_vrpc_client::{Socket, VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{
-    Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, Squash,
-    SquashMode,
+    Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
 };
-use tombolo_core::{Ctx, Error, Identity, SessionId};
+use tombolo_core::{Ctx, Error, Identity, SessionId, Squash, SquashMode};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::connect::ConnectOptions;
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
