@@ -1,6 +1,6 @@
 //! All tests, in one program.
 
 mod bad_input;
-mod foreign;
+mod libnfs;
 mod procedures;
 mod server;

@@ -1,4 +1,4 @@
-//! The programs of libnfs (`libnfs-utils`).
+//! The programs of libnfs (`libnfs-utils`): a client and a codec that others wrote.
 
 use std::process::{Command, Output};
 
