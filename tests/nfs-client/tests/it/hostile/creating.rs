@@ -9,7 +9,7 @@ use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::args::CreateHow;
 use tombolo_wire_nfs3::{Call, Procedure, Reply, Status, WccData};
 
-use crate::hostile::stage::{Stage, in_time};
+use crate::hostile::stage::on_hard;
 
 fn failed(asked: &ReceivedCall<'_>, status: Status) -> ScriptedReply {
     asked.results(&Reply::<(), WccData>::Failed(status, WccData::NONE))
@@ -31,33 +31,31 @@ fn create(world: &World, name: &str) -> Result<()> {
 
 #[test]
 fn a_create_with_a_lost_reply_does_not_fail_with_exist() {
-    in_time(|| {
-        let stage = Stage::hard();
+    on_hard(|stage, world| {
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Create) && asked.nth == 1 {
             // It is asked again, and does not remember.
             true => ScriptedReply::All(vec![ScriptedReply::Dropped, failed(asked, Status::Jukebox)]),
             false => ScriptedReply::Forward,
         });
-        create(&stage.world, "file").expect("it is new");
+        create(world, "file").expect("it is new");
         assert!(stage.server.count_of(Procedure::Create) >= 2);
-        assert!(matches!(create(&stage.world, "file"), Err(Error::Exists)));
-        assert!(matches!(create(&stage.world.other_session(), "file"), Err(Error::Exists)));
+        assert!(matches!(create(world, "file"), Err(Error::Exists)));
+        assert!(matches!(create(&world.other_session(), "file"), Err(Error::Exists)));
     });
 }
 
 #[test]
 fn a_server_without_exclusive_creates_is_asked_for_guarded_ones() {
-    in_time(|| {
-        let stage = Stage::hard();
+    on_hard(|stage, world| {
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Create(args)) if matches!(args.how, CreateHow::Exclusive(_)) => {
                 failed(asked, Status::NotSupp)
             }
             _ => ScriptedReply::Forward,
         });
-        create(&stage.world, "one").expect("created");
-        assert!(matches!(create(&stage.world, "one"), Err(Error::Exists)));
-        create(&stage.world, "two").expect("created");
+        create(world, "one").expect("created");
+        assert!(matches!(create(world, "one"), Err(Error::Exists)));
+        create(world, "two").expect("created");
         assert_eq!(stage.server.count_of(Procedure::Create), 4, "it has said so once");
     });
 }

@@ -7,7 +7,7 @@ use tombolo_wire_nfs3::{Procedure, WccData};
 use tombolo_wire_xdr::Encoder;
 
 use crate::hostile::operations::page;
-use crate::hostile::stage::{Stage, assert_names, in_time, told};
+use crate::hostile::stage::{assert_names, on_soft, told};
 
 /// Lengths that no good handle has: as announced, and as there are bytes.
 const BAD: &[(u32, usize)] = &[(0, 0), (65, 65), (128, 128), (u32::MAX, 64), (0x8000_0000, 0)];
@@ -47,8 +47,7 @@ fn a_bad_handle_of_a_node_is_an_error_that_names_host_and_operation() {
         (Procedure::Symlink, made, |world, text| world.symlink(text, b"target").map(drop)),
     ];
     for &(procedure, results, make) in cases {
-        in_time(move || {
-            let stage = Stage::soft();
+        on_soft(move |stage, world| {
             for &(announced, bytes) in BAD {
                 stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(procedure) {
                     // It is done, and answered so.
@@ -58,7 +57,7 @@ fn a_bad_handle_of_a_node_is_an_error_that_names_host_and_operation() {
                     ]),
                     false => ScriptedReply::Forward,
                 });
-                let result = make(&stage.world, &format!("handle-{announced}"));
+                let result = make(world, &format!("handle-{announced}"));
                 match result {
                     // What makes a node need not say its handle: then it is looked up.
                     Ok(()) if bytes == 0 && procedure != Procedure::Lookup => {}
@@ -71,8 +70,7 @@ fn a_bad_handle_of_a_node_is_an_error_that_names_host_and_operation() {
 
 #[test]
 fn a_bad_handle_in_a_listing_is_an_error_or_no_handle() {
-    in_time(|| {
-        let stage = Stage::soft();
+    on_soft(|stage, world| {
         for &(announced, bytes) in BAD {
             stage.server.now(move |asked: &ReceivedCall<'_>| {
                 if !asked.is(Procedure::Readdirplus) {
@@ -88,7 +86,7 @@ fn a_bad_handle_in_a_listing_is_an_error_or_no_handle() {
                 xdr.bool(false).bool(true);
                 ScriptedReply::Results(results)
             });
-            if let Err(error) = page(&stage.world, true) {
+            if let Err(error) = page(world, true) {
                 assert!(told(&error).contains("127.0.0.1"), "{}", told(&error));
             }
         }

@@ -10,7 +10,7 @@ use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::Procedure;
 
 use crate::hostile::operations::for_each;
-use crate::hostile::stage::{Stage, in_time, told};
+use crate::hostile::stage::{Stage, on_hard, on_soft, told};
 
 /// Set in a process that runs one test.
 const ALONE: &str = "TOMBOLO_TEST_ALONE";
@@ -52,15 +52,14 @@ fn an_interrupt_ends_any_call_of_a_hard_mount_that_is_silent() {
 
 #[test]
 fn a_hard_mount_waits_for_a_slow_server() {
-    in_time(|| {
-        let stage = Stage::hard();
+    on_hard(|stage, world| {
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) && asked.nth == 1 {
             true => ScriptedReply::Forward.after(Duration::from_secs(2)),
             false => ScriptedReply::Forward,
         });
         let asked = stage.server.count_of(Procedure::Getattr);
         let begun = Instant::now();
-        stage.world.attr(stage.world.dir);
+        world.attr(world.dir);
         assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
         assert_eq!(stage.server.count_of(Procedure::Getattr), asked + 1, "it is not asked again so soon");
     });
@@ -68,8 +67,7 @@ fn a_hard_mount_waits_for_a_slow_server() {
 
 #[test]
 fn a_hard_mount_waits_for_an_unreachable_server() {
-    in_time(|| {
-        let stage = Stage::hard();
+    on_hard(|stage, _| {
         // Connections are closed; after a while calls are served.
         stage.server.now(|_| ScriptedReply::Reset);
         let world = stage.world.clone();
@@ -97,8 +95,7 @@ fn a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind() {
         return;
     }
     let threads = || std::fs::read_dir("/proc/self/task").expect("threads").count();
-    in_time(move || {
-        let stage = Stage::soft();
+    on_soft(move |stage, _| {
         let before = threads();
         for _ in 0..5 {
             let export = mounted(stage.server.address(), hard());
@@ -124,9 +121,7 @@ fn a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind() {
 
 #[test]
 fn closing_a_file_on_a_soft_mount_whose_server_hangs_is_an_error_in_time() {
-    in_time(|| {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(|stage, world| {
         let file = world.file("file");
         stage.server.now(|asked: &ReceivedCall<'_>| {
             let data = asked.is(Procedure::Write) || asked.is(Procedure::Commit);

@@ -7,7 +7,7 @@ use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::{Call, Procedure};
 use tombolo_wire_xdr::Encoder;
 
-use crate::hostile::stage::{Stage, in_time, told};
+use crate::hostile::stage::{on_soft, told};
 
 /// So many entries are more than any of these directories has, or may be told to have.
 const ENTRIES_MAX: usize = 200_000;
@@ -68,14 +68,13 @@ fn list(world: &World, plus: bool) -> Result<usize, Error> {
 #[test]
 fn listing_errors_name_their_procedure() {
     for (plus, procedure) in [(false, "Readdir: "), (true, "Readdirplus: ")] {
-        in_time(move || {
-            let stage = Stage::soft();
+        on_soft(move |stage, world| {
             // A cookie that leads back, and a name that nothing can have.
             for (name, cookie) in [("same", 0), ("a/b", 7)] {
                 stage
                     .server
                     .now(listing(move |_| Page { entries: vec![(name.to_owned(), cookie)], eof: false }));
-                let told = told(&list(&stage.world, plus).expect_err("no listing"));
+                let told = told(&list(world, plus).expect_err("no listing"));
                 assert!(told.contains(procedure), "{told}");
             }
         });
@@ -87,10 +86,9 @@ fn listing_errors_name_their_procedure() {
 fn refused(page: impl Fn(u64) -> Page + Clone + Send + 'static) {
     for plus in [false, true] {
         let page = page.clone();
-        in_time(move || {
-            let stage = Stage::soft();
+        on_soft(move |stage, world| {
             stage.server.now(listing(page));
-            let error = list(&stage.world, plus).expect_err("the directory never ends");
+            let error = list(world, plus).expect_err("the directory never ends");
             assert!(
                 told(&error).contains("127.0.0.1") || matches!(error, Error::BadCookie),
                 "{}",
@@ -107,21 +105,19 @@ fn entry(cookie: u64) -> (String, u64) {
 #[test]
 fn an_honest_listing_of_many_pages_is_whole() {
     for plus in [false, true] {
-        in_time(move || {
-            let stage = Stage::soft();
+        on_soft(move |stage, world| {
             stage.server.now(listing(|from| Page {
                 entries: (from + 1..=from + 50).map(entry).collect(),
                 eof: from >= 950,
             }));
-            assert_eq!(list(&stage.world, plus).expect("a whole listing"), 1000);
+            assert_eq!(list(world, plus).expect("a whole listing"), 1000);
         });
     }
 }
 
 #[test]
 fn cookies_need_not_be_in_order() {
-    in_time(|| {
-        let stage = Stage::soft();
+    on_soft(|stage, world| {
         // As a file system does that orders by a hash: 7, 14, … modulo a prime, back to 0.
         let next = |cookie: u64| (cookie + 7) % 1009;
         stage.server.now(listing(move |from| {
@@ -129,7 +125,7 @@ fn cookies_need_not_be_in_order() {
             let cookies: Vec<_> = cookies.take(40).take_while(|&cookie| cookie != 0).collect();
             Page { eof: cookies.len() < 40, entries: cookies.into_iter().map(entry).collect() }
         }));
-        assert_eq!(list(&stage.world, true).expect("a whole listing"), 1008);
+        assert_eq!(list(world, true).expect("a whole listing"), 1008);
     });
 }
 
@@ -152,8 +148,7 @@ fn looping_pages_are_refused() {
 fn names_that_lead_elsewhere_are_not_listed_as_names() {
     for bad in ["", "a/b", "/etc/passwd", "nul\0", "../x"] {
         for plus in [false, true] {
-            in_time(move || {
-                let stage = Stage::soft();
+            on_soft(move |stage, _| {
                 stage.server.now(listing(move |_| Page {
                     entries: vec![entry(1), (bad.to_owned(), 2), entry(3)],
                     eof: true,
@@ -174,19 +169,17 @@ fn names_that_lead_elsewhere_are_not_listed_as_names() {
 
 #[test]
 fn a_name_longer_than_any_is_not_listed() {
-    in_time(|| {
-        let stage = Stage::soft();
+    on_soft(|stage, world| {
         let long = "x".repeat(3000);
         stage.server.now(listing(move |_| Page { entries: vec![(long.clone(), 1)], eof: true }));
-        let listed = list(&stage.world, false);
+        let listed = list(world, false);
         assert!(listed.as_ref().is_err() || matches!(listed, Ok(0)), "{listed:?}");
     });
 }
 
 #[test]
 fn a_directory_of_which_no_entry_fits_is_an_error() {
-    in_time(|| {
-        let stage = Stage::soft();
+    on_soft(|stage, world| {
         stage.server.now(|asked: &ReceivedCall<'_>| {
             let is_listing = asked.is(Procedure::Readdir) || asked.is(Procedure::Readdirplus);
             match is_listing {
@@ -195,6 +188,6 @@ fn a_directory_of_which_no_entry_fits_is_an_error() {
                 false => ScriptedReply::Forward,
             }
         });
-        list(&stage.world, true).expect_err("no entry fits");
+        list(world, true).expect_err("no entry fits");
     });
 }

@@ -19,7 +19,13 @@ pub struct Operation {
     /// The procedure.
     pub procedure: Procedure,
     /// Prepares with an honest server, arms the script, and runs the operation. The name is one that is not there yet.
-    pub run: fn(&World, &str, &dyn Fn()) -> Result<()>,
+    pub run: Run,
+}
+
+type Run = fn(&World, &str, &dyn Fn()) -> Result<()>;
+
+const fn op(procedure: Procedure, run: Run) -> Operation {
+    Operation { procedure, run }
 }
 
 /// One page of a directory of the world.
@@ -65,145 +71,94 @@ pub fn for_each(test: impl Fn(&Operation) + Copy + Send + 'static) {
 
 /// All of them.
 const OPERATIONS: &[Operation] = &[
-    Operation {
-        procedure: Procedure::Getattr,
-        run: |world, _, arm| {
-            arm();
-            world.fs.getattr(&world.cx, world.dir, None).wait().map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Setattr,
-        run: |world, text, arm| {
-            let node = world.file_with(text, b"");
-            arm();
-            world.chmod(node, 0o600).map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Lookup,
-        run: |world, text, arm| {
-            // Made by another session, so that ours has to ask.
-            world.other_session().file_with(text, b"");
-            arm();
-            world.lookup(world.dir, text).map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Access,
-        run: |world, text, arm| {
-            let node = world.file_with(text, b"");
-            arm();
-            world.fs.access(&world.cx, node, AccessMask::WRITE).wait()
-        },
-    },
-    Operation {
-        procedure: Procedure::Readlink,
-        run: |world, text, arm| {
-            let made = world.symlink(text, b"somewhere")?;
-            arm();
-            world.fs.readlink(&world.cx, made.entry.node).wait().map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Read,
-        run: |world, text, arm| {
-            world.other_session().file_with(text, b"twelve bytes");
-            let node = world.lookup(world.dir, text)?.node;
-            let file = world.open(node, OpenFlags::READ)?;
-            arm();
-            let read = world.read(file, 0, 12);
-            world.release(file);
-            read.map(|(bytes, _)| assert_eq!(bytes, b"twelve bytes"))
-        },
-    },
-    Operation { procedure: Procedure::Write, run: write_and_sync },
-    Operation { procedure: Procedure::Commit, run: write_and_sync },
-    Operation {
-        procedure: Procedure::Create,
-        run: |world, text, arm| {
-            arm();
-            let how = Create {
-                mode: NewMode::settled(Mode::new(0o644)),
-                flags: OpenFlags::READ | OpenFlags::WRITE,
-                exclusive: Exclusive::No,
-            };
-            world.create(world.dir, text, &how).map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Mkdir,
-        run: |world, text, arm| {
-            arm();
-            world.mkdir(world.dir, text).map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Symlink,
-        run: |world, text, arm| {
-            arm();
-            world.symlink(text, b"somewhere").map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Mknod,
-        run: |world, text, arm| {
-            arm();
-            let (mode, rdev) = (NewMode::settled(Mode::new(0o644)), Default::default());
-            world.fs.mknod(&world.cx, world.dir, name(text), FileType::Fifo, mode, rdev).wait().map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Remove,
-        run: |world, text, arm| {
-            world.file_with(text, b"");
-            arm();
-            world.unlink(text).map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Rmdir,
-        run: |world, text, arm| {
-            world.dir(text);
-            arm();
-            world.rmdir(text).map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Rename,
-        run: |world, text, arm| {
-            world.file_with(text, b"");
-            arm();
-            world.rename(text, "another", RenameFlags::empty()).map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Link,
-        run: |world, text, arm| {
-            let node = world.file_with(text, b"");
-            arm();
-            world.link(node, world.dir, &format!("{text}-too")).map(drop)
-        },
-    },
-    Operation {
-        procedure: Procedure::Readdir,
-        run: |world, _, arm| {
-            arm();
-            page(world, false)
-        },
-    },
-    Operation {
-        procedure: Procedure::Readdirplus,
-        run: |world, _, arm| {
-            arm();
-            page(world, true)
-        },
-    },
-    Operation {
-        procedure: Procedure::Fsstat,
-        run: |world, _, arm| {
-            arm();
-            world.fs.statfs(&world.cx, world.dir).wait().map(drop)
-        },
-    },
+    op(Procedure::Getattr, |world, _, arm| {
+        arm();
+        world.fs.getattr(&world.cx, world.dir, None).wait().map(drop)
+    }),
+    op(Procedure::Setattr, |world, text, arm| {
+        let node = world.file_with(text, b"");
+        arm();
+        world.chmod(node, 0o600).map(drop)
+    }),
+    op(Procedure::Lookup, |world, text, arm| {
+        // Made by another session, so that ours has to ask.
+        world.other_session().file_with(text, b"");
+        arm();
+        world.lookup(world.dir, text).map(drop)
+    }),
+    op(Procedure::Access, |world, text, arm| {
+        let node = world.file_with(text, b"");
+        arm();
+        world.fs.access(&world.cx, node, AccessMask::WRITE).wait()
+    }),
+    op(Procedure::Readlink, |world, text, arm| {
+        let made = world.symlink(text, b"somewhere")?;
+        arm();
+        world.fs.readlink(&world.cx, made.entry.node).wait().map(drop)
+    }),
+    op(Procedure::Read, |world, text, arm| {
+        world.other_session().file_with(text, b"twelve bytes");
+        let node = world.lookup(world.dir, text)?.node;
+        let file = world.open(node, OpenFlags::READ)?;
+        arm();
+        let read = world.read(file, 0, 12);
+        world.release(file);
+        read.map(|(bytes, _)| assert_eq!(bytes, b"twelve bytes"))
+    }),
+    op(Procedure::Write, write_and_sync),
+    op(Procedure::Commit, write_and_sync),
+    op(Procedure::Create, |world, text, arm| {
+        arm();
+        let how = Create {
+            mode: NewMode::settled(Mode::new(0o644)),
+            flags: OpenFlags::READ | OpenFlags::WRITE,
+            exclusive: Exclusive::No,
+        };
+        world.create(world.dir, text, &how).map(drop)
+    }),
+    op(Procedure::Mkdir, |world, text, arm| {
+        arm();
+        world.mkdir(world.dir, text).map(drop)
+    }),
+    op(Procedure::Symlink, |world, text, arm| {
+        arm();
+        world.symlink(text, b"somewhere").map(drop)
+    }),
+    op(Procedure::Mknod, |world, text, arm| {
+        arm();
+        let (mode, rdev) = (NewMode::settled(Mode::new(0o644)), Default::default());
+        world.fs.mknod(&world.cx, world.dir, name(text), FileType::Fifo, mode, rdev).wait().map(drop)
+    }),
+    op(Procedure::Remove, |world, text, arm| {
+        world.file_with(text, b"");
+        arm();
+        world.unlink(text).map(drop)
+    }),
+    op(Procedure::Rmdir, |world, text, arm| {
+        world.dir(text);
+        arm();
+        world.rmdir(text).map(drop)
+    }),
+    op(Procedure::Rename, |world, text, arm| {
+        world.file_with(text, b"");
+        arm();
+        world.rename(text, "another", RenameFlags::empty()).map(drop)
+    }),
+    op(Procedure::Link, |world, text, arm| {
+        let node = world.file_with(text, b"");
+        arm();
+        world.link(node, world.dir, &format!("{text}-too")).map(drop)
+    }),
+    op(Procedure::Readdir, |world, _, arm| {
+        arm();
+        page(world, false)
+    }),
+    op(Procedure::Readdirplus, |world, _, arm| {
+        arm();
+        page(world, true)
+    }),
+    op(Procedure::Fsstat, |world, _, arm| {
+        arm();
+        world.fs.statfs(&world.cx, world.dir).wait().map(drop)
+    }),
 ];

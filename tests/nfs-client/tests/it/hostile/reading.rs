@@ -12,7 +12,7 @@ use tombolo_wire_nfs3::results::ReadOk;
 use tombolo_wire_nfs3::{Call, Procedure, Reply};
 use tombolo_wire_xdr::Encoder;
 
-use crate::hostile::stage::{Stage, in_time, told};
+use crate::hostile::stage::{Stage, in_time, on_soft, told};
 
 const CONTENTS: &[u8] = b"what the file holds, and nothing else";
 
@@ -28,9 +28,7 @@ fn read_results(count: u32, announced: u32, eof: bool, data: &[u8]) -> Vec<u8> {
 /// bytes. Nothing outside of the reader's memory was touched.
 fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<u8>, bool), String> {
     const ROOM: usize = 16;
-    in_time(move || {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(move |stage, world| {
         world.other_session().file_with("file", CONTENTS);
         let node = world.lookup(world.dir, "file").expect("the file").node;
         let file = world.open(node, OpenFlags::READ).expect("open");
@@ -148,9 +146,7 @@ fn a_late_reply_is_not_written_to_a_released_buffer() {
 /// A file that grows and shrinks with each look.
 #[test]
 fn sizes_that_change_with_each_answer_are_survived() {
-    in_time(|| {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(|stage, world| {
         let node = world.file_with("file", CONTENTS);
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {
             // The size is behind status, type, mode, nlink, uid and gid.

@@ -6,7 +6,7 @@ use tombolo_core::Error;
 use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::Procedure;
 
-use crate::hostile::stage::{Stage, assert_names, in_time};
+use crate::hostile::stage::{assert_names, on_hard, on_soft};
 
 fn reply(asked: &ReceivedCall<'_>) -> Vec<u8> {
     asked.reply(&[0; 88])
@@ -14,24 +14,21 @@ fn reply(asked: &ReceivedCall<'_>) -> Vec<u8> {
 
 #[test]
 fn only_wrong_xids_are_a_time_out_for_a_soft_mount() {
-    in_time(|| {
-        let stage = Stage::soft();
+    on_soft(|stage, world| {
         stage.server.now(|asked: &ReceivedCall<'_>| {
             let mut wrong = reply(asked);
             wrong[..4].copy_from_slice(&(asked.xid.0.wrapping_add(7)).to_be_bytes());
             ScriptedReply::Record(wrong)
         });
         let begun = Instant::now();
-        stage.world.fs.getattr(&stage.world.cx, stage.world.dir, None).wait().expect_err("no answer");
+        world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("no answer");
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     });
 }
 
 #[test]
 fn a_record_longer_than_any_reply_each_time_fails_the_call_and_not_the_mount() {
-    in_time(|| {
-        let stage = Stage::hard();
-        let world = &stage.world;
+    on_hard(|stage, world| {
         let truth = world.attr(world.dir);
         for mark in [0xffff_ffff_u32, 0x7fff_ffff] {
             stage.server.on(Procedure::Getattr, move |asked| {
@@ -48,9 +45,7 @@ fn a_record_longer_than_any_reply_each_time_fails_the_call_and_not_the_mount() {
 /// Done, and the answer lost: a server that keeps its answers knows a call by its xid.
 #[test]
 fn a_call_that_is_sent_again_has_the_name_that_it_had() {
-    in_time(|| {
-        let stage = Stage::hard();
-        let world = &stage.world;
+    on_hard(|stage, world| {
         stage.server.on(Procedure::Mkdir, |asked| match asked.nth < 3 {
             true => ScriptedReply::All(vec![ScriptedReply::Dropped, ScriptedReply::Reset]),
             false => ScriptedReply::Forward,

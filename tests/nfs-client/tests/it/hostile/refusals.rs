@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::{Status, WccData};
 use tombolo_wire_rpc::{Accepted, AuthStat, Rejected, ReplyHeader};
 
 use crate::hostile::operations::for_each;
-use crate::hostile::stage::{Stage, assert_names, in_time};
+use crate::hostile::stage::{Stage, assert_names, on_hard};
 
 const REFUSALS: &[Refusal] = &[
     Refusal::Accepted(Accepted::ProgUnavail),
@@ -80,8 +80,7 @@ fn jukebox_is_retried_until_it_succeeds() {
 
 #[test]
 fn an_interrupt_ends_jukebox_retries() {
-    in_time(|| {
-        let stage = Stage::hard();
+    on_hard(|stage, _| {
         stage
             .server
             .on(Procedure::Getattr, |asked| asked.results(&GetattrReply::Failed(Status::Jukebox, ())));

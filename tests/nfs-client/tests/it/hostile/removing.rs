@@ -10,7 +10,7 @@ use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::results::RemoveReply;
 use tombolo_wire_nfs3::{Procedure, Reply, Status, WccData};
 
-use crate::hostile::stage::{PATIENCE, Stage, in_time};
+use crate::hostile::stage::{PATIENCE, Stage, in_time, on_hard};
 
 /// Waits until something holds.
 #[track_caller]
@@ -39,9 +39,7 @@ fn done_and_forgotten(asked: &ReceivedCall<'_>) -> ScriptedReply {
 
 #[test]
 fn data_of_a_removed_file_are_dropped_even_if_its_last_name_was_gone() {
-    in_time(|| {
-        let stage = Stage::hard();
-        let world = &stage.world;
+    on_hard(|stage, world| {
         let file = world.file("file");
         stage.server.on(Procedure::Remove, done_and_forgotten);
         let mut lent = lend(world, file);
@@ -55,8 +53,7 @@ fn data_of_a_removed_file_are_dropped_even_if_its_last_name_was_gone() {
 
 #[test]
 fn a_completed_removal_is_not_reported_as_interrupted() {
-    in_time(|| {
-        let stage = Stage::hard();
+    on_hard(|stage, _| {
         let (world, interrupt) = stage.world.interruptible();
         let file = world.file("file");
         stage.server.on(Procedure::Commit, |_| ScriptedReply::Silence);

@@ -54,6 +54,24 @@ pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -
     wait.recv_timeout(PATIENCE).expect("an answer in time")
 }
 
+/// Runs a test on a client that gives up after about a second, and its session.
+#[track_caller]
+pub fn on_soft<T: Send + 'static>(test: impl FnOnce(&Stage, &World) -> T + Send + 'static) -> T {
+    in_time(move || {
+        let stage = Stage::soft();
+        test(&stage, &stage.world)
+    })
+}
+
+/// The same, but it waits.
+#[track_caller]
+pub fn on_hard<T: Send + 'static>(test: impl FnOnce(&Stage, &World) -> T + Send + 'static) -> T {
+    in_time(move || {
+        let stage = Stage::hard();
+        test(&stage, &stage.world)
+    })
+}
+
 /// The error and all that it comes from, in one line.
 pub fn told(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();

@@ -4,7 +4,7 @@ use tombolo_core::fs::{FileType, OpenFlags};
 use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::{FileType3, Procedure};
 
-use crate::hostile::stage::{Stage, in_time};
+use crate::hostile::stage::on_soft;
 
 /// The offsets of type and fileid in the results of GETATTR.
 const TYPE_AT: usize = 4;
@@ -21,9 +21,7 @@ const OTHERS: [FileType3; 6] = [
 
 #[test]
 fn a_file_that_becomes_something_else_is_not_that_file() {
-    in_time(|| {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(|stage, world| {
         let node = world.file_with("file", b"contents");
         for other in OTHERS {
             stage.server.on(Procedure::Getattr, move |_| {
@@ -40,9 +38,7 @@ fn a_file_that_becomes_something_else_is_not_that_file() {
 
 #[test]
 fn a_directory_that_becomes_a_file_is_not_that_directory() {
-    in_time(|| {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(|stage, world| {
         stage.server.on(Procedure::Getattr, |_| {
             ScriptedReply::patched(TYPE_AT, &FileType3::Regular.number().to_be_bytes())
         });
@@ -52,9 +48,7 @@ fn a_directory_that_becomes_a_file_is_not_that_directory() {
 
 #[test]
 fn an_unknown_file_type_is_an_error() {
-    in_time(|| {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(|stage, world| {
         for number in [0_u32, 8, u32::MAX] {
             stage
                 .server
@@ -67,9 +61,7 @@ fn an_unknown_file_type_is_an_error() {
 /// The handle stands for another file than it did: what was known of that one is not this one's.
 #[test]
 fn a_handle_that_becomes_another_file_is_not_read_as_the_first() {
-    in_time(|| {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(|stage, world| {
         let node = world.file_with("file", b"contents");
         let another = 0x00ff_ffff_ffff_u64.to_be_bytes();
         stage.server.now(move |asked: &ReceivedCall<'_>| {

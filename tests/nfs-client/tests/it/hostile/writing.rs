@@ -11,7 +11,7 @@ use tombolo_wire_nfs3::args::StableHow;
 use tombolo_wire_nfs3::results::{CommitOk, CommitReply, WriteOk, WriteReply};
 use tombolo_wire_nfs3::{Call, Procedure, Status, WccData, WriteVerifier};
 
-use crate::hostile::stage::{Stage, assert_names, in_time};
+use crate::hostile::stage::{assert_names, on_hard, on_soft};
 
 const CONTENTS: &[u8] = b"what has to be in the file in the end";
 
@@ -33,9 +33,7 @@ fn at_the_server(world: &World) -> Vec<u8> {
 
 /// Writes while the server says this of WRITE, and syncs.
 fn write_of(reply: impl Fn(&ReceivedCall<'_>, u32) -> ScriptedReply + Send + 'static) -> Result<()> {
-    in_time(move || {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(move |stage, world| {
         let file = world.file("file");
         stage.server.now(move |asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Write(args)) => reply(asked, args.count),
@@ -64,9 +62,7 @@ fn nothing_written_is_an_error_and_no_loop() {
 
 #[test]
 fn short_server_writes_are_completed() {
-    in_time(|| {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(|stage, world| {
         let file = world.file("file");
         let honest = stage.honest.nfs();
         stage.server.now(move |asked: &ReceivedCall<'_>| {
@@ -89,9 +85,7 @@ fn short_server_writes_are_completed() {
 
 #[test]
 fn a_verifier_that_changes_at_each_call_neither_loops_nor_loses_data() {
-    in_time(|| {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(|stage, world| {
         let file = world.file("file");
         static VERIFIER: AtomicU64 = AtomicU64::new(1);
         // Each verifier is another; the writes themselves are done.
@@ -119,9 +113,7 @@ fn a_verifier_that_changes_at_each_call_neither_loops_nor_loses_data() {
 
 #[test]
 fn a_verifier_that_changes_once_has_the_data_written_again() {
-    in_time(|| {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(|stage, world| {
         let file = world.file("file");
         // The first server takes the data, unstable, and forgets them when it restarts: the honest one never hears of them.
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
@@ -144,9 +136,7 @@ fn a_verifier_that_changes_once_has_the_data_written_again() {
 #[test]
 fn a_write_behind_error_is_reported_at_the_next_sync_or_close() {
     for sync_first in [true, false] {
-        in_time(move || {
-            let stage = Stage::soft();
-            let world = &stage.world;
+        on_soft(move |stage, world| {
             let file = world.file("file");
             stage.server.on(Procedure::Write, |asked| {
                 asked.results(&WriteReply::Failed(Status::NoSpc, WccData::NONE))
@@ -165,9 +155,7 @@ fn a_write_behind_error_is_reported_at_the_next_sync_or_close() {
 
 #[test]
 fn a_failed_commit_is_reported() {
-    in_time(|| {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(|stage, world| {
         let file = world.file("file");
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Write(args)) => written(asked, args.count, StableHow::Unstable, 1),
@@ -183,9 +171,7 @@ fn a_failed_commit_is_reported() {
 
 #[test]
 fn a_committed_level_below_the_requested_one_is_an_error() {
-    in_time(|| {
-        let stage = Stage::soft();
-        let world = &stage.world;
+    on_soft(|stage, world| {
         let file = world.file("file");
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
             // Whatever is asked for, it is said to be unstable.
@@ -210,9 +196,7 @@ fn a_committed_level_below_the_requested_one_is_an_error() {
 /// "Not now" to the first write, and a second one to the same bytes in the meantime.
 #[test]
 fn a_delayed_write_does_not_overwrite_a_later_one() {
-    in_time(|| {
-        let stage = Stage::hard();
-        let world = &stage.world;
+    on_hard(|stage, world| {
         let file = world.file("file");
         let first = vec![b'1'; CONTENTS.len()];
         let (is_first, mut times) = (first.clone(), 0);
