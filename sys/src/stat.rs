@@ -30,11 +30,6 @@ impl Device {
     pub fn packed(self) -> u64 {
         rfs::makedev(self.major, self.minor)
     }
-
-    /// The halves of the C library's 64-bit `dev_t`.
-    pub fn unpacked(packed: u64) -> Self {
-        Self { major: rfs::major(packed), minor: rfs::minor(packed) }
-    }
 }
 
 /// The attributes of one file.

@@ -8,41 +8,21 @@ use crate::common::{Ran, Scratch};
 const USAGE: i32 = 2;
 const FAILED: i32 = 1;
 
-/// What a command line gets: its words, its exit code, and words of its one line.
-type Case<'a> = (&'a [&'a str], i32, &'a [&'a str]);
-
-#[track_caller]
-fn all_fail(scratch: &Scratch, cases: &[Case<'_>]) {
-    let before = scratch.listing();
-    for (words, code, said) in cases {
-        eprintln!("tombolo {words:?}");
-        scratch.run(words).failed(*code, said);
-        assert_eq!(scratch.listing(), before, "something was left behind by {words:?}");
-    }
-}
-
 #[test]
 fn bad_words_get_one_line() {
     let scratch = Scratch::new();
-    all_fail(
-        &scratch,
-        &[
-            (&["srve", "tree"], USAGE, &["did you mean 'serve'? See `tombolo --help`"]),
-            (&["serve", "--virtofs", "x"], USAGE, &["did you mean '--virtiofs'?"]),
-            (
-                &["serve", "tree", "--coherence", "strct"],
-                USAGE,
-                &["strict, auto, always", "did you mean 'strict'?"],
-            ),
-            (&["frobnicate"], USAGE, &["unrecognized subcommand 'frobnicate'", "see `tombolo --help`"]),
-            (&["serve", "--frob"], USAGE, &["unexpected argument '--frob'", "see `tombolo serve --help`"]),
-            (&["top", "-n", "0"], USAGE, &["--interval", "0.1 to 3600"]),
-            (&["completions", "klingon"], USAGE, &["klingon", "bash", "zsh"]),
-            (&["mount", "dir:tree"], USAGE, &["<MOUNTPOINT>"]),
-            (&["doctor", "-q", "-v"], USAGE, &["cannot be used with"]),
-            (&["umount"], USAGE, &["<MOUNTPOINT>"]),
-        ],
-    );
+    scratch.all_fail(&[
+        ("srve tree", USAGE, &["did you mean 'serve'? See `tombolo --help`"]),
+        ("serve --virtofs x", USAGE, &["did you mean '--virtiofs'?"]),
+        ("serve tree --coherence strct", USAGE, &["strict, auto, always", "did you mean 'strict'?"]),
+        ("frobnicate", USAGE, &["unrecognized subcommand 'frobnicate'", "see `tombolo --help`"]),
+        ("serve --frob", USAGE, &["unexpected argument '--frob'", "see `tombolo serve --help`"]),
+        ("top -n 0", USAGE, &["--interval", "0.1 to 3600"]),
+        ("completions klingon", USAGE, &["klingon", "bash", "zsh"]),
+        ("mount dir:tree", USAGE, &["<MOUNTPOINT>"]),
+        ("doctor -q -v", USAGE, &["cannot be used with"]),
+        ("umount", USAGE, &["<MOUNTPOINT>"]),
+    ]);
     let mut odd_log = scratch.tombolo(&["doctor"]);
     odd_log.env("TOMBOLO_LOG", "a=b=c");
     Ran::new(odd_log).failed(USAGE, &["TOMBOLO_LOG", "a=b=c"]);
@@ -51,52 +31,37 @@ fn bad_words_get_one_line() {
 #[test]
 fn serve_says_what_it_cannot_serve() {
     let scratch = Scratch::new();
-    let here = scratch.text("s.sock");
-    let tagged = format!("{here},tag=");
-    let wrong = format!("{here},tug=x");
-    let nowhere = format!("{here},export=/none");
-    let too_long = scratch.text(&"s".repeat(120));
-    all_fail(
-        &scratch,
-        &[
-            (&["serve"], USAGE, &["no directory given"]),
-            (&["serve", "nothere", "--virtiofs", &here], FAILED, &["cannot serve nothere", "No such file"]),
-            (&["serve", "plain", "--virtiofs", &here], FAILED, &["plain", "not a directory"]),
-            (
-                &["serve", "tree"],
-                USAGE,
-                &["nothing to serve it on; give --virtiofs SOCKET, --nfs PORT or --shm SOCKET"],
-            ),
-            (&["serve", "tree=/a", "mnt=/a", "--virtiofs", &here], USAGE, &["an export /a already"]),
-            (&["serve", "tree", "mnt", "--virtiofs", &here], USAGE, &["which export", "/tree, /mnt"]),
-            (&["serve", "tree=/..", "--virtiofs", &here], USAGE, &["not the name of an export"]),
-            (&["serve", "tree", "--virtiofs", &nowhere], USAGE, &["no export /none", "there are: /tree"]),
-            (&["serve", "tree", "--virtiofs", &tagged], USAGE, &["not a tag"]),
-            (&["serve", "tree", "--virtiofs", &wrong], USAGE, &["\"tug=x\" is none of"]),
-            (&["serve", "tree", "--virtiofs", &here, "--virtiofs", &here], USAGE, &["given twice"]),
-            (&["serve", "tree", "--fuse", "nothere"], FAILED, &["mount at nothere", "No such file"]),
-            (&["serve", "tree", "--fuse", "mnt,ro"], USAGE, &["\"ro\" is none of"]),
-            (&["serve", "tree", "--fuse", "mnt", "--fuse", "mnt"], USAGE, &["given twice"]),
-            (&["serve", ".", "--fuse", "mnt"], FAILED, &["it lies inside of"]),
-            (&["serve", "tree", "--virtiofs", "nodir/s"], FAILED, &["nodir/s", "No such file"]),
-            (&["serve", "tree", "--virtiofs", "plain"], FAILED, &["plain", "not a socket"]),
-            (&["serve", "tree", "--virtiofs", &too_long], FAILED, &["at most 107 bytes"]),
-            (
-                &["serve", "tree", "--virtiofs", &here, "--coherence", "maybe"],
-                USAGE,
-                &["strict, auto, always"],
-            ),
-            (
-                &["serve", "tree", "--virtiofs", &here, "--metrics", "here"],
-                USAGE,
-                &["PORT, :PORT, IP:PORT or NAME:PORT"],
-            ),
-            (&["serve", "tree", "--virtiofs", &here, "--metrics", "192.0.2.1:1"], FAILED, &["192.0.2.1:1"]),
-            (&["serve", "tree", "--virtiofs", &here, "--readonly=perhaps"], USAGE, &["perhaps"]),
-            (&["serve", "tree", "--virtiofs", &here, "--control", "nodir/c"], FAILED, &["nodir/c"]),
-            (&["serve", "--config", "nofile.toml"], FAILED, &["nofile.toml", "No such file"]),
-        ],
-    );
+    let too_long = format!("serve tree --virtiofs {}", "s".repeat(120));
+    scratch.all_fail(&[
+        ("serve", USAGE, &["no directory given"]),
+        ("serve nothere --virtiofs s.sock", FAILED, &["cannot serve nothere", "No such file"]),
+        ("serve plain --virtiofs s.sock", FAILED, &["plain", "not a directory"]),
+        (
+            "serve tree",
+            USAGE,
+            &["nothing to serve it on; give --virtiofs SOCKET, --nfs PORT or --shm SOCKET"],
+        ),
+        ("serve tree=/a mnt=/a --virtiofs s.sock", USAGE, &["an export /a already"]),
+        ("serve tree mnt --virtiofs s.sock", USAGE, &["which export", "/tree, /mnt"]),
+        ("serve tree=/.. --virtiofs s.sock", USAGE, &["not the name of an export"]),
+        ("serve tree --virtiofs s.sock,export=/none", USAGE, &["no export /none", "there are: /tree"]),
+        ("serve tree --virtiofs s.sock,tag=", USAGE, &["not a tag"]),
+        ("serve tree --virtiofs s.sock,tug=x", USAGE, &["\"tug=x\" is none of"]),
+        ("serve tree --virtiofs s.sock --virtiofs s.sock", USAGE, &["given twice"]),
+        ("serve tree --fuse nothere", FAILED, &["mount at nothere", "No such file"]),
+        ("serve tree --fuse mnt,ro", USAGE, &["\"ro\" is none of"]),
+        ("serve tree --fuse mnt --fuse mnt", USAGE, &["given twice"]),
+        ("serve . --fuse mnt", FAILED, &["it lies inside of"]),
+        ("serve tree --virtiofs nodir/s", FAILED, &["nodir/s", "No such file"]),
+        ("serve tree --virtiofs plain", FAILED, &["plain", "not a socket"]),
+        (&too_long, FAILED, &["at most 107 bytes"]),
+        ("serve tree --virtiofs s.sock --coherence maybe", USAGE, &["strict, auto, always"]),
+        ("serve tree --virtiofs s.sock --metrics here", USAGE, &["PORT, :PORT, IP:PORT or NAME:PORT"]),
+        ("serve tree --virtiofs s.sock --metrics 192.0.2.1:1", FAILED, &["192.0.2.1:1"]),
+        ("serve tree --virtiofs s.sock --readonly=perhaps", USAGE, &["perhaps"]),
+        ("serve tree --virtiofs s.sock --control nodir/c", FAILED, &["nodir/c"]),
+        ("serve --config nofile.toml", FAILED, &["nofile.toml", "No such file"]),
+    ]);
 }
 
 #[test]
@@ -104,84 +69,60 @@ fn serve_says_what_is_wrong_with_its_configuration() {
     let scratch = Scratch::new();
     fs::write(scratch.path("odd.toml"), "dir = ['tree']\nsockets = 1\n").expect("write");
     fs::write(scratch.path("bad.toml"), "dir = ['tree']\nvirtiofs = ['s,tag=a b']\n").expect("write");
-    all_fail(
-        &scratch,
-        &[
-            (&["serve", "--config", "odd.toml"], USAGE, &["odd.toml", "line 2", "unknown field `sockets`"]),
-            (&["serve", "--config", "bad.toml"], USAGE, &["bad.toml", "line 2", "not a tag"]),
-        ],
-    );
+    scratch.all_fail(&[
+        ("serve --config odd.toml", USAGE, &["odd.toml", "line 2", "unknown field `sockets`"]),
+        ("serve --config bad.toml", USAGE, &["bad.toml", "line 2", "not a tag"]),
+    ]);
 }
 
 #[test]
 fn a_busy_socket_is_left_alone() {
     let scratch = Scratch::new();
     let _somebody = UnixListener::bind(scratch.path("busy")).expect("bind");
-    all_fail(
-        &scratch,
-        &[
-            (&["serve", "tree", "--virtiofs", "busy"], FAILED, &["busy", "another server listens there"]),
-            (
-                &["serve", "tree", "--virtiofs", "s.sock", "--virtiofs", "busy"],
-                FAILED,
-                &["another server listens there"],
-            ),
-            (
-                &["serve", "tree", "--virtiofs", "s.sock", "--control", "busy"],
-                FAILED,
-                &["another server listens there"],
-            ),
-        ],
-    );
+    scratch.all_fail(&[
+        ("serve tree --virtiofs busy", FAILED, &["busy", "another server listens there"]),
+        ("serve tree --virtiofs s.sock --virtiofs busy", FAILED, &["another server listens there"]),
+        ("serve tree --virtiofs s.sock --control busy", FAILED, &["another server listens there"]),
+    ]);
 }
 
 #[test]
 fn mount_says_what_it_cannot_mount() {
     let scratch = Scratch::new();
-    all_fail(
-        &scratch,
-        &[
-            (
-                &["mount", "tree", "mnt"],
-                USAGE,
-                &["\"tree\" is not a valid source: for a directory of this host write dir:tree"],
-            ),
-            (&["mount", "nsf://host/a", "mnt"], USAGE, &["did you mean nfs://host/a?"]),
-            (
-                &["mount", "dir:tree", "mnt", "-o", "ro,cohernce=strict"],
-                USAGE,
-                &["did you mean coherence=…?"],
-            ),
-            (&["mount", "dir:tree", "mnt", "-o", "no_exec"], USAGE, &["did you mean noexec?"]),
-            (&["mount", "dir:nothere", "mnt"], FAILED, &["dir:nothere", "No such file"]),
-            (&["mount", "dir:plain", "mnt"], FAILED, &["not a directory"]),
-            (&["mount", "dir:tree", "nothere"], FAILED, &["mount at nothere", "No such file"]),
-            (&["mount", "dir:tree", "plain"], FAILED, &["not a directory"]),
-            (&["mount", "dir:tree", "/proc"], FAILED, &["busy", "type proc"]),
-            (&["mount", "dir:tree", "mnt", "-o", "ro,frob"], USAGE, &["unknown mount option \"frob\""]),
-            (&["mount", "dir:tree", "mnt", "-o", "coherence=never"], USAGE, &["strict, auto, always"]),
-            (&["mount", "dir:tree", "mnt", "-o", "threads"], USAGE, &["threads=…"]),
-            (&["mount", "dir:.", "mnt"], FAILED, &["it lies inside of", "choose a place outside"]),
-            (&["umount", "mnt"], FAILED, &["nothing is mounted there"]),
-            (&["umount", "/proc"], FAILED, &["type proc", "umount(8)"]),
-            (&["umount", "nothere"], FAILED, &["No such file"]),
-        ],
-    );
+    scratch.all_fail(&[
+        (
+            "mount tree mnt",
+            USAGE,
+            &["\"tree\" is not a valid source: for a directory of this host write dir:tree"],
+        ),
+        ("mount nsf://host/a mnt", USAGE, &["did you mean nfs://host/a?"]),
+        ("mount dir:tree mnt -o ro,cohernce=strict", USAGE, &["did you mean coherence=…?"]),
+        ("mount dir:tree mnt -o no_exec", USAGE, &["did you mean noexec?"]),
+        ("mount dir:nothere mnt", FAILED, &["dir:nothere", "No such file"]),
+        ("mount dir:plain mnt", FAILED, &["not a directory"]),
+        ("mount dir:tree nothere", FAILED, &["mount at nothere", "No such file"]),
+        ("mount dir:tree plain", FAILED, &["not a directory"]),
+        ("mount dir:tree /proc", FAILED, &["busy", "type proc"]),
+        ("mount dir:tree mnt -o ro,frob", USAGE, &["unknown mount option \"frob\""]),
+        ("mount dir:tree mnt -o coherence=never", USAGE, &["strict, auto, always"]),
+        ("mount dir:tree mnt -o threads", USAGE, &["threads=…"]),
+        ("mount dir:. mnt", FAILED, &["it lies inside of", "choose a place outside"]),
+        ("umount mnt", FAILED, &["nothing is mounted there"]),
+        ("umount /proc", FAILED, &["type proc", "umount(8)"]),
+        ("umount nothere", FAILED, &["No such file"]),
+    ]);
 }
 
 #[test]
 fn top_reports_absent_servers() {
     let scratch = Scratch::new();
     drop(UnixListener::bind(scratch.path("stale")).expect("bind"));
-    all_fail(
-        &scratch,
-        &[
-            (&["top", "--once"], FAILED, &["none runs"]),
-            (&["top", "nothere"], FAILED, &["nothere", "No such file"]),
-            (&["top", "stale"], FAILED, &["stale", "refused"]),
-            (&["top", "plain"], FAILED, &["plain"]),
-        ],
-    );
+    scratch.all_fail(&[
+        ("top --once", FAILED, &["none runs"]),
+        ("top nothere", FAILED, &["nothere", "No such file"]),
+        ("top stale", FAILED, &["stale", "refused"]),
+        ("top plain", FAILED, &["plain"]),
+    ]);
 }
 
 #[test]

@@ -339,26 +339,26 @@ fn contradictory_options_are_refused() {
     let scratch = Scratch::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let busy = listener.local_addr().expect("its address").to_string();
-    let before = scratch.listing();
-    let cases: [(&[&str], i32, &[&str]); 10] = [
-        (&["--nfs", "host"], 2, &["PORT, :PORT, IP:PORT or NAME:PORT"]),
-        (&["--nfs", "no-such-host.invalid:1"], 1, &["cannot find the address of no-such-host.invalid"]),
-        (&["--nfs", "2049,ro"], 2, &["\"ro\" is not export=/NAME"]),
-        (&["--nfs", "0,export=/none"], 2, &["no export /none", "there are: /tree"]),
-        (&["--nfs", "0,export=/tree,export=/tree"], 2, &["named twice"]),
-        (&["--nfs", "2049", "--nfs", "2049"], 2, &["given twice"]),
-        (&["--nfs", "0", "--squash", "some"], 2, &["none, root, all"]),
-        (&["--nfs", "0", "--allow", "10.0.0.1/8"], 2, &["10.0.0.0/8"]),
+    let taken = format!("serve tree --state kept --nfs {busy}");
+    scratch.all_fail(&[
+        ("serve tree --state kept --nfs host", 2, &["PORT, :PORT, IP:PORT or NAME:PORT"]),
         (
-            &["--virtiofs", "vm.sock", "--allow", "10.0.0.0/8"],
+            "serve tree --state kept --nfs no-such-host.invalid:1",
+            1,
+            &["cannot find the address of no-such-host.invalid"],
+        ),
+        ("serve tree --state kept --nfs 2049,ro", 2, &["\"ro\" is not export=/NAME"]),
+        ("serve tree --state kept --nfs 0,export=/none", 2, &["no export /none", "there are: /tree"]),
+        ("serve tree --state kept --nfs 0,export=/tree,export=/tree", 2, &["named twice"]),
+        ("serve tree --state kept --nfs 2049 --nfs 2049", 2, &["given twice"]),
+        ("serve tree --state kept --nfs 0 --squash some", 2, &["none, root, all"]),
+        ("serve tree --state kept --nfs 0 --allow 10.0.0.1/8", 2, &["10.0.0.0/8"]),
+        (
+            "serve tree --state kept --virtiofs vm.sock --allow 10.0.0.0/8",
             2,
             &["--allow requires --nfs", "add --nfs PORT"],
         ),
-        (&["--nfs", "192.0.2.1:1"], 1, &["cannot serve NFS at 192.0.2.1:1"]),
-    ];
-    for (words, code, said) in cases {
-        scratch.run(&[&["serve", "tree", "--state", "kept"], words].concat()).failed(code, said);
-    }
-    scratch.run(&["serve", "tree", "--state", "kept", "--nfs", &busy]).failed(1, &[&busy, "in use"]);
-    assert_eq!(scratch.listing(), before, "something was left behind");
+        ("serve tree --state kept --nfs 192.0.2.1:1", 1, &["cannot serve NFS at 192.0.2.1:1"]),
+        (&taken, 1, &[&busy, "in use"]),
+    ]);
 }

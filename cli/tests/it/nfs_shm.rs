@@ -76,19 +76,15 @@ fn a_directory_within_an_export_can_be_mounted_and_a_file_be_the_memory() {
 fn failed_mounts_are_reported_in_one_line() {
     let scratch = Scratch::new();
     let server = scratch.serve_shm(&[]);
-    for (words, code, said) in [
-        (&["nfs+shm:none.sock/tree"][..], 1, &["none.sock", "no socket", "tombolo serve DIR --shm"][..]),
-        (&["nfs+shm:plain/tree"], 1, &["plain is not a socket"]),
-        (&["nfs+shm:link.sock/none"], 1, &["mount nfs+shm:", "no such export"]),
-        (&["nfs+shm:link.sock/tree/none"], 1, &["mount nfs+shm:", "no such export"]),
-        (&["nfs+shm:link.sock"], 2, &["a name is missing", "nfs+shm:SOCKET/NAME"]),
-        (&["nfs+shm:link.sock/tree", "-o", "proto=udp"], 2, &["option proto=udp is for networks"]),
-        (&["nfs+shm:link.sock/tree?port=7"], 2, &["option port=7 is for networks"]),
-        (&["nfs+shm:link.sock/tree", "-o", "submounts=hide"], 2, &["submounts"]),
-    ] {
-        let words = [&["mount"], words, &["mnt"]].concat();
-        eprintln!("tombolo {words:?}");
-        scratch.run(&words).failed(code, said);
-    }
+    scratch.all_fail(&[
+        ("mount nfs+shm:none.sock/tree mnt", 1, &["none.sock", "no socket", "tombolo serve DIR --shm"]),
+        ("mount nfs+shm:plain/tree mnt", 1, &["plain is not a socket"]),
+        ("mount nfs+shm:link.sock/none mnt", 1, &["mount nfs+shm:", "no such export"]),
+        ("mount nfs+shm:link.sock/tree/none mnt", 1, &["mount nfs+shm:", "no such export"]),
+        ("mount nfs+shm:link.sock mnt", 2, &["a name is missing", "nfs+shm:SOCKET/NAME"]),
+        ("mount nfs+shm:link.sock/tree mnt -o proto=udp", 2, &["option proto=udp is for networks"]),
+        ("mount nfs+shm:link.sock/tree?port=7 mnt", 2, &["option port=7 is for networks"]),
+        ("mount nfs+shm:link.sock/tree mnt -o submounts=hide", 2, &["submounts"]),
+    ]);
     server.stop();
 }

@@ -179,20 +179,16 @@ fn a_killed_server_of_the_mount_is_replaced() {
 fn failed_mounts_are_reported_in_one_line() {
     let scratch = Scratch::new();
     let server = scratch.serve_shm(&[]);
-    for (words, code, said) in [
-        (&["shm:none.sock/tree"][..], 1, &["none.sock", "no socket", "tombolo serve DIR --shm"][..]),
-        (&["shm:plain/tree"], 1, &["plain is not a socket"]),
-        (&["shm:link.sock/none"], 1, &["mount shm:", "no such export"]),
-        (&["shm:link.sock"], 2, &["a name is missing", "shm:SOCKET/NAME"]),
-        (&["shm:link.sock/tree", "-o", "rsize=4096"], 2, &["rsize=4096 is for NFS servers"]),
-        (&["shm:link.sock/tree", "-o", "submounts=hide"], 2, &["submounts"]),
-        (&["dir:tree", "-o", "doorbell=poll"], 2, &["doorbell", "shm:SOCKET/NAME"]),
-        (&["shm:link.sock/tree", "-o", "doorbell=gong"], 2, &["poll, event, adaptive"]),
-    ] {
-        let words = [&["mount"], words, &["mnt"]].concat();
-        eprintln!("tombolo {words:?}");
-        scratch.run(&words).failed(code, said);
-    }
+    scratch.all_fail(&[
+        ("mount shm:none.sock/tree mnt", 1, &["none.sock", "no socket", "tombolo serve DIR --shm"]),
+        ("mount shm:plain/tree mnt", 1, &["plain is not a socket"]),
+        ("mount shm:link.sock/none mnt", 1, &["mount shm:", "no such export"]),
+        ("mount shm:link.sock mnt", 2, &["a name is missing", "shm:SOCKET/NAME"]),
+        ("mount shm:link.sock/tree mnt -o rsize=4096", 2, &["rsize=4096 is for NFS servers"]),
+        ("mount shm:link.sock/tree mnt -o submounts=hide", 2, &["submounts"]),
+        ("mount dir:tree mnt -o doorbell=poll", 2, &["doorbell", "shm:SOCKET/NAME"]),
+        ("mount shm:link.sock/tree mnt -o doorbell=gong", 2, &["poll, event, adaptive"]),
+    ]);
     server.stop();
     // What a server that is gone leaves behind, and one that speaks something else.
     drop(std::os::unix::net::UnixListener::bind(scratch.path("dead")).expect("a socket"));
@@ -342,23 +338,16 @@ fn memory_that_a_guest_has_too_is_served_and_mounted() {
 #[test]
 fn memory_that_cannot_be_shared_is_said_in_one_line() {
     let scratch = Scratch::new();
-    for (words, code, said) in [
-        (&["serve", "tree", "--shm-file", "none"][..], 1, &["none", "no such file", ",size=SIZE"][..]),
-        (&["serve", "tree", "--shm-file", "tree,size=1M"], 1, &["serve over tree"]),
-        (&["serve", "tree", "--shm-file", "x,size=1"], 2, &["size=1", "such as 64M"]),
-        (&["serve", "tree", "--shm-file", "mmapper:"], 2, &["add ,size=SIZE"]),
-        (
-            &["mount", "shm+file:none/tree", "mnt"],
-            1,
-            &["there is no file", "none", "--shm-file FILE,size=SIZE"],
-        ),
-        (&["mount", "shm+pci:ff:1f.7/tree", "mnt"], 1, &["shm+pci:ff:1f.7/tree", "no PCI device ff:1f.7"]),
-        (&["mount", "shm+mmapper:/tree", "mnt"], 1, &["/dev/mmapper"]),
-        (&["mount", "shm+mmapper:tree", "mnt"], 2, &["write shm+mmapper:/NAME"]),
-    ] {
-        eprintln!("tombolo {words:?}");
-        scratch.run(words).failed(code, said);
-    }
+    scratch.all_fail(&[
+        ("serve tree --shm-file none", 1, &["none", "no such file", ",size=SIZE"]),
+        ("serve tree --shm-file tree,size=1M", 1, &["serve over tree"]),
+        ("serve tree --shm-file x,size=1", 2, &["size=1", "such as 64M"]),
+        ("serve tree --shm-file mmapper:", 2, &["add ,size=SIZE"]),
+        ("mount shm+file:none/tree mnt", 1, &["there is no file", "none", "--shm-file FILE,size=SIZE"]),
+        ("mount shm+pci:ff:1f.7/tree mnt", 1, &["shm+pci:ff:1f.7/tree", "no PCI device ff:1f.7"]),
+        ("mount shm+mmapper:/tree mnt", 1, &["/dev/mmapper"]),
+        ("mount shm+mmapper:tree mnt", 2, &["write shm+mmapper:/NAME"]),
+    ]);
 }
 
 /// What `tombolo links --json` says of its only server.

@@ -62,6 +62,18 @@ impl Scratch {
         Ran::new(self.tombolo(words))
     }
 
+    /// Each of these command lines, with blanks between words, fails with this code and one line that has these parts in it, and leaves
+    /// nothing behind.
+    #[track_caller]
+    pub fn all_fail(&self, cases: &[(&str, i32, &[&str])]) {
+        let before = self.listing();
+        for (line, code, said) in cases {
+            eprintln!("tombolo {line}");
+            self.run(&line.split(' ').collect::<Vec<_>>()).failed(*code, said);
+            assert_eq!(self.listing(), before, "something was left behind by {line:?}");
+        }
+    }
+
     /// Every file and directory here, but for logs, and for the directories of control sockets and of links.
     pub fn listing(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
