@@ -1,26 +1,20 @@
 //! What cannot be read is an error to a program, and neither zeros nor the end of the file.
 
-use crate::common::{OneFile, Shared};
+use crate::common::{Mounted, OneFile, Shared};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use tombolo_back_local_dir::LocalDir;
-use tombolo_core::SessionId;
 use tombolo_core::fs::Export;
-use tombolo_front_fuse::dev::{Mount, Options};
+use tombolo_front_fuse::dev::Options;
 use tombolo_front_fuse::session::Coherence;
 
 const READABLE_BYTES: u64 = 5 << 12;
 const EIO: i32 = 5;
 
-fn mount(export: &dyn Export, at: &Path, coherence: Coherence) -> Mount {
-    Mount::start(export, SessionId(1), at, &Options { coherence, ..Options::default() }).expect("mounted")
-}
-
-fn end(mount: &Mount) {
-    mount.unmount().expect("unmounted");
-    mount.wait();
+fn mounted(export: &dyn Export, coherence: Coherence) -> Mounted {
+    Mounted::new(export, &Options { coherence, ..Options::default() })
 }
 
 /// Reads as programs do, by a size, until there is no more; says how much that was.
@@ -53,10 +47,8 @@ fn fails_where_it_cannot_be_read(file: &Path) {
 fn a_read_that_stops_at_a_bad_block_is_an_error() {
     for coherence in [Coherence::Strict, Coherence::Auto] {
         let bad = Arc::new(OneFile { readable_bytes: READABLE_BYTES, ..OneFile::default() });
-        let at = tempfile::tempdir().unwrap();
-        let mount = mount(&Shared(bad), at.path(), coherence);
-        fails_where_it_cannot_be_read(&at.path().join("file"));
-        end(&mount);
+        let mounted = mounted(&Shared(bad), coherence);
+        fails_where_it_cannot_be_read(&mounted.at("file"));
     }
 }
 
@@ -65,14 +57,11 @@ fn a_read_that_stops_at_a_bad_block_is_an_error() {
 fn a_directory_on_a_bad_disk_fails_where_the_disk_does() {
     for coherence in [Coherence::Strict, Coherence::Auto] {
         let bad = Arc::new(OneFile { readable_bytes: READABLE_BYTES, ..OneFile::default() });
-        let (disk, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let inner = mount(&Shared(bad), disk.path(), Coherence::Auto);
+        let disk = mounted(&Shared(bad), Coherence::Auto);
         let export = LocalDir::open(disk.path(), Default::default()).expect("the export");
-        let outer = mount(&export, at.path(), coherence);
-        fails_where_it_cannot_be_read(&at.path().join("file"));
-        // The last that uses the disk goes first.
-        end(&outer);
+        let outer = mounted(&export, coherence);
+        fails_where_it_cannot_be_read(&outer.at("file"));
+        // The last that uses the disk goes before it.
         drop((outer, export));
-        end(&inner);
     }
 }

@@ -1,46 +1,31 @@
 //! Where the file system checks permissions it is told the caller's identity, with all groups.
 
-use crate::common::{OneFile, Shared};
-use std::path::Path;
+use crate::common::{Mounted, OneFile, Shared};
 use std::process::Command;
 use std::sync::Arc;
+use tombolo_core::Identity;
 use tombolo_core::fs::PermissionCheck;
-use tombolo_core::{Identity, SessionId};
-use tombolo_front_fuse::dev::{Mount, Options};
+use tombolo_front_fuse::dev::Options;
 
-struct Mounted {
+/// A file system, mounted where other users may go.
+struct Asked {
     fs: Arc<OneFile>,
-    mount: Mount,
-    dir: tempfile::TempDir,
+    mounted: Mounted,
 }
 
-impl Mounted {
-    fn new(checks: PermissionCheck) -> Mounted {
+impl Asked {
+    fn new(checks: PermissionCheck) -> Self {
         let fs = Arc::new(OneFile { checks, ..OneFile::default() });
-        let dir = tempfile::tempdir().expect("a directory");
-        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-            .expect("open");
-        let mount = Mount::start(&Shared(fs.clone()), SessionId(1), dir.path(), &Options::default());
-        Mounted { fs, mount: mount.expect("mounted"), dir }
+        let mounted = Mounted::new(&Shared(fs.clone()), &Options::default());
+        Self { fs, mounted }
     }
 
     /// Runs a line of shell in the mount as a user with a group and two more, and tells what was asked of the file system.
     fn asked(&self, script: &str) -> Vec<(&'static str, Identity)> {
         self.fs.asked.lock().unwrap().clear();
-        let status = Command::new("sh").args(["-c", script]).current_dir(self.dir.path()).status();
+        let status = Command::new("sh").args(["-c", script]).current_dir(self.mounted.path()).status();
         assert!(status.expect("sh").success(), "{script}");
         std::mem::take(&mut *self.fs.asked.lock().unwrap())
-    }
-
-    fn path(&self) -> &Path {
-        self.dir.path()
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        self.mount.unmount().expect("unmounted");
-        self.mount.wait();
     }
 }
 
@@ -59,21 +44,21 @@ fn of<'a>(
 
 #[test]
 fn all_groups_of_a_caller_are_told() {
-    let mounted = Mounted::new(PermissionCheck::BackEnd);
+    let asking = Asked::new(PermissionCheck::BackEnd);
     let asked =
-        mounted.asked(&format!("{JOE} head -c 10 file >/dev/null && {JOE} dd if=/dev/zero of=file count=1"));
+        asking.asked(&format!("{JOE} head -c 10 file >/dev/null && {JOE} dd if=/dev/zero of=file count=1"));
     for what in ["lookup", "open", "read", "write"] {
         assert!(of(&asked, what).count() > 0, "{what}: {asked:?}");
         assert!(of(&asked, what).all(|identity| *identity == joe(&[11, 22])), "{what}: {asked:?}");
     }
-    let asked = mounted.asked("head -c 10 file >/dev/null");
+    let asked = asking.asked("head -c 10 file >/dev/null");
     assert!(asked.iter().all(|(_, identity)| *identity == Identity::ROOT), "{asked:?}");
 }
 
 #[test]
 fn an_opening_is_used_with_its_openers_identity() {
-    let mounted = Mounted::new(PermissionCheck::BackEnd);
-    let asked = mounted.asked(&format!(
+    let asking = Asked::new(PermissionCheck::BackEnd);
+    let asked = asking.asked(&format!(
         "exec 3<>file; {JOE} dd bs=4096 count=1 <&3 >/dev/null; {JOE} dd if=/dev/zero count=1 >&3"
     ));
     for what in ["read", "write"] {
@@ -84,16 +69,17 @@ fn an_opening_is_used_with_its_openers_identity() {
 
 #[test]
 fn groups_are_not_read_where_the_kernel_checks() {
-    let mounted = Mounted::new(PermissionCheck::Caller);
-    let asked = mounted.asked(&format!("{JOE} head -c 10 {}/file >/dev/null", mounted.path().display()));
+    let asking = Asked::new(PermissionCheck::Caller);
+    let asked =
+        asking.asked(&format!("{JOE} head -c 10 {}/file >/dev/null", asking.mounted.path().display()));
     assert!(of(&asked, "open").all(|identity| *identity == joe(&[])), "{asked:?}");
     assert!(of(&asked, "open").count() > 0);
 }
 
 #[test]
 fn names_that_one_user_looked_up_do_not_let_another_in() {
-    let mounted = Mounted::new(PermissionCheck::BackEnd);
+    let asking = Asked::new(PermissionCheck::BackEnd);
     let options = std::fs::read_to_string("/proc/self/mounts").expect("proc");
-    let ours = options.lines().find(|line| line.contains(&*mounted.path().to_string_lossy()));
+    let ours = options.lines().find(|line| line.contains(&*asking.mounted.path().to_string_lossy()));
     assert!(ours.is_some_and(|line| line.contains("default_permissions")), "{ours:?}");
 }

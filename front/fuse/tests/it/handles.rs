@@ -7,11 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use tombolo_back_local_dir::LocalDir;
-use tombolo_core::SessionId;
-use tombolo_front_fuse::dev::{Mount, Options};
+use tombolo_front_fuse::dev::Options;
 use tombolo_sys::Errno;
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::OpenFlags;
+
+use crate::common::Mounted;
 
 fn handle(path: &Path) -> FileHandle {
     FileHandle::of(File::open(path).unwrap().as_fd()).unwrap().0
@@ -30,10 +31,10 @@ fn forget(mount: &Path) {
 
 #[test]
 fn a_handle_leads_to_its_file_after_that_was_forgotten_or_nowhere() {
-    let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let beneath = tempfile::tempdir().unwrap();
     let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
-    let mount = Mount::start(&export, SessionId(1), dir.path(), &Options::default()).unwrap();
-    let at = |name: &str| dir.path().join(name);
+    let dir = Mounted::new(&export, &Options::default());
+    let at = |name: &str| dir.at(name);
     fs::create_dir_all(at("outer/inner")).unwrap();
     for name in ["kept", "gone", "outer/inner/file"] {
         fs::write(at(name), name).unwrap();
@@ -69,7 +70,4 @@ fn a_handle_leads_to_its_file_after_that_was_forgotten_or_nowhere() {
     forget(dir.path());
     assert_eq!(opened(&root, &handles[1]).unwrap_err(), Errno::STALE);
     opened(&root, &handles[0]).unwrap();
-    drop(root);
-    mount.unmount().unwrap();
-    mount.wait();
 }

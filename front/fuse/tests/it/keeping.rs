@@ -1,11 +1,10 @@
 //! A file system may retain what was written after it has answered, and nothing overwrites it.
 
-use crate::common::{OneFile, Shared};
+use crate::common::{Mounted, OneFile, Shared};
 use std::fs::File as HostFile;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use tombolo_core::SessionId;
-use tombolo_front_fuse::dev::{Mount, Options};
+use tombolo_front_fuse::dev::Options;
 use tombolo_mem::Source;
 
 const PIECE: usize = 256 << 10;
@@ -28,10 +27,8 @@ fn check(retained: &[(u64, Source)]) {
 
 fn keeps(later: bool) {
     let one_file = Arc::new(OneFile { later, ..OneFile::default() });
-    let dir = tempfile::tempdir().expect("a directory");
-    let mount = Mount::start(&Shared(one_file.clone()), SessionId(1), dir.path(), &Options::default());
-    let mount = mount.expect("mounted");
-    let file = HostFile::options().write(true).open(dir.path().join("file")).expect("open");
+    let mounted = Mounted::new(&Shared(one_file.clone()), &Options::default());
+    let file = HostFile::options().write(true).open(mounted.at("file")).expect("open");
     write_pieces(&file, 0..200);
     let mut retained = std::mem::take(&mut *one_file.retained.lock().unwrap());
     assert_eq!(retained.len(), 64, "as many as the mount lends, and no more");
@@ -45,9 +42,6 @@ fn keeps(later: bool) {
     drop((retained, more));
     file.write_all_at(&[7; 4096], 0).expect("written");
     assert!(one_file.retained.lock().unwrap().is_empty(), "a page is not worth keeping a mebibyte");
-    drop(file);
-    assert!(mount.unmount().expect("unmounted"));
-    mount.wait();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A mount on this host, used by programs that know nothing of it.
 
+use crate::common::Mounted;
 use std::fs;
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -9,7 +10,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 use tombolo_back_local_dir::LocalDir;
 use tombolo_back_memory::Memory;
 use tombolo_core::SessionId;
@@ -21,30 +21,8 @@ use tombolo_sys::lock::{LockKind, LockRange, try_lock};
 use tombolo_wire_fuse::Opcode;
 use tombolo_wire_fuse::init::Capabilities;
 
-/// A memory file system, mounted for as long as this lives.
-struct Mounted {
-    mount: Mount,
-    dir: TempDir,
-}
-
-impl Mounted {
-    fn new(coherence: Coherence) -> Mounted {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { coherence, ..Default::default() };
-        let mount = Mount::start(&Memory::default(), SessionId(1), dir.path(), &options).unwrap();
-        Mounted { mount, dir }
-    }
-
-    fn path(&self) -> &Path {
-        self.dir.path()
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        self.mount.unmount().unwrap();
-        self.mount.wait();
-    }
+fn memory(coherence: Coherence) -> Mounted {
+    Mounted::new(&Memory::default(), &Options { coherence, ..Default::default() })
 }
 
 fn run(program: &str, args: &[&str]) -> String {
@@ -56,7 +34,7 @@ fn run(program: &str, args: &[&str]) -> String {
 #[test]
 fn a_tree_is_copied_in_listed_read_and_removed() {
     for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
-        let mounted = Mounted::new(coherence);
+        let mounted = memory(coherence);
         let tree = mounted.path().join("tree");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         run("cp", &["-a", source.to_str().unwrap(), tree.to_str().unwrap()]);
@@ -70,7 +48,7 @@ fn a_tree_is_copied_in_listed_read_and_removed() {
 
 #[test]
 fn large_files_come_back_as_they_went() {
-    let mounted = Mounted::new(Coherence::Auto);
+    let mounted = memory(Coherence::Auto);
     let file = mounted.path().join("large");
     let data: Vec<u8> =
         (0..5_000_001u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -81,7 +59,7 @@ fn large_files_come_back_as_they_went() {
 
 #[test]
 fn links_modes_and_names_keep_their_meaning() {
-    let mounted = Mounted::new(Coherence::Auto);
+    let mounted = memory(Coherence::Auto);
     let at = |name: &str| mounted.path().join(name);
     fs::write(at("file"), b"x").unwrap();
     fs::hard_link(at("file"), at("second")).unwrap();
@@ -114,7 +92,7 @@ fn a_mount_in_use_is_detached_and_served_to_the_last() {
 
 #[test]
 fn a_program_that_waits_for_a_lock_can_be_interrupted() {
-    let mounted = Mounted::new(Coherence::Auto);
+    let mounted = memory(Coherence::Auto);
     let file = mounted.path().join("file");
     fs::write(&file, b"x").unwrap();
     let held = fs::File::open(&file).unwrap();
@@ -131,37 +109,34 @@ fn a_program_that_waits_for_a_lock_can_be_interrupted() {
 
 #[test]
 fn a_program_that_waits_for_a_lock_delays_no_other() {
-    let dir = tempfile::tempdir().unwrap();
     let options = Options { threads: 1, ..Default::default() };
-    let mount = Mount::start(&Memory::default(), SessionId(1), dir.path(), &options).unwrap();
-    let file = dir.path().join("file");
+    let mounted = Mounted::new(&Memory::default(), &options);
+    let file = mounted.at("file");
     fs::write(&file, b"x").unwrap();
     let held = fs::File::open(&file).unwrap();
     held.lock().unwrap();
     let mut waiting = Command::new("flock").arg(&file).arg("true").spawn().unwrap();
-    while mount.session().pending_count() == 0 {
+    while mounted.mount.session().pending_count() == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
     for number in 0..100 {
-        fs::write(dir.path().join(number.to_string()), b"meanwhile").unwrap();
+        fs::write(mounted.at(number.to_string()), b"meanwhile").unwrap();
     }
     assert!(waiting.try_wait().unwrap().is_none());
     drop(held);
     assert!(waiting.wait().unwrap().success());
-    mount.unmount().unwrap();
-    mount.wait();
 }
 
 #[test]
 fn local_locks_are_the_kernels_own() {
     for local_locks in [false, true] {
-        let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let beneath = tempfile::tempdir().unwrap();
         fs::write(beneath.path().join("file"), b"x").unwrap();
         let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
         let options = Options { local_locks, ..Default::default() };
-        let mount = Mount::start(&export, SessionId(1), dir.path(), &options).unwrap();
-        let open = |dir: &TempDir| fs::OpenOptions::new().write(true).open(dir.path().join("file")).unwrap();
-        let (held, same_mount, host) = (open(&dir), open(&dir), open(&beneath));
+        let mounted = Mounted::new(&export, &options);
+        let open = |dir: &Path| fs::OpenOptions::new().write(true).open(dir.join("file")).unwrap();
+        let (held, same_mount, host) = (open(mounted.path()), open(mounted.path()), open(beneath.path()));
         held.lock().unwrap();
         assert!(same_mount.try_lock().is_err());
         assert_eq!(host.try_lock().is_ok(), local_locks);
@@ -172,8 +147,6 @@ fn local_locks_are_the_kernels_own() {
         drop(held);
         same_mount.lock().unwrap();
         drop((same_mount, host));
-        mount.unmount().unwrap();
-        mount.wait();
     }
 }
 
@@ -182,15 +155,15 @@ const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 
 #[test]
 fn without_xattrs_the_kernel_asks_once_and_a_write_still_drops_capabilities() {
-    let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (below, path) = (beneath.path().join("file"), dir.path().join("file"));
+    let beneath = tempfile::tempdir().unwrap();
+    let below = beneath.path().join("file");
     fs::write(&below, b"x").unwrap();
     let (none, mut bytes) = (rustix::fs::XattrFlags::empty(), [0; 64]);
     rustix::fs::setxattr(&below, "user.comment", b"seen", none).unwrap();
     rustix::fs::setxattr(&below, "security.capability", &CAPABILITY, none).unwrap();
     let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
-    let options = Options { xattrs: false, ..Default::default() };
-    let mount = Mount::start(&export, SessionId(1), dir.path(), &options).unwrap();
+    let mounted = Mounted::new(&export, &Options { xattrs: false, ..Default::default() });
+    let path = mounted.at("file");
     for _ in 0..3 {
         let refused = [
             rustix::fs::getxattr(&path, "user.comment", &mut bytes).unwrap_err(),
@@ -204,25 +177,23 @@ fn without_xattrs_the_kernel_asks_once_and_a_write_still_drops_capabilities() {
         assert!(matches!(listed, Ok(0) | Err(rustix::io::Errno::OPNOTSUPP)), "{listed:?}");
     }
     for opcode in [Opcode::Getxattr, Opcode::Setxattr, Opcode::Removexattr, Opcode::Listxattr] {
-        assert_eq!(mount.session().counters().requests(opcode), 1, "{opcode:?}");
+        assert_eq!(mounted.mount.session().counters().requests(opcode), 1, "{opcode:?}");
     }
-    assert!(!mount.session().agreed().contains(Capabilities::POSIX_ACL));
+    assert!(!mounted.mount.session().agreed().contains(Capabilities::POSIX_ACL));
     fs::OpenOptions::new().write(true).open(&path).unwrap().write_all(b"y").unwrap();
     let capability = rustix::fs::getxattr(&below, "security.capability", &mut bytes);
     assert_eq!(capability, Err(rustix::io::Errno::NODATA));
     assert_eq!(rustix::fs::getxattr(&below, "user.comment", &mut bytes), Ok(4));
-    mount.unmount().unwrap();
-    mount.wait();
 }
 
 /// A server takes longer than two changes of a file are apart: what the second look brought is always old by the open.
 #[test]
 fn a_file_that_is_written_all_the_time_opens_on_a_slow_server() {
-    let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let beneath = tempfile::tempdir().unwrap();
     fs::write(beneath.path().join("file"), b"x").unwrap();
     let export: Arc<dyn Export> = Arc::new(LocalDir::open(beneath.path(), Default::default()).unwrap());
     let export = delay::over(export, Duration::from_millis(25)).unwrap();
-    let mount = Mount::start(&export, SessionId(1), dir.path(), &Options::default()).unwrap();
+    let mounted = Mounted::new(&export, &Options::default());
     let done = Arc::new(AtomicBool::new(false));
     let (written, is_done) = (beneath.path().join("file"), done.clone());
     let writer = std::thread::spawn(move || {
@@ -232,29 +203,25 @@ fn a_file_that_is_written_all_the_time_opens_on_a_slow_server() {
             std::thread::sleep(Duration::from_millis(1));
         }
     });
-    let opened = (0..20).map(|_| fs::File::open(dir.path().join("file"))).collect::<Vec<_>>();
+    let opened = (0..20).map(|_| fs::File::open(mounted.at("file"))).collect::<Vec<_>>();
     done.store(true, Ordering::Relaxed);
     writer.join().unwrap();
     let failed = opened.iter().filter_map(|open| open.as_ref().err()).collect::<Vec<_>>();
     assert!(failed.is_empty(), "{} of 20: {:?}", failed.len(), failed[0]);
     drop(opened);
-    mount.unmount().unwrap();
-    mount.wait();
 }
 
 #[test]
 fn flags_of_a_file_that_has_just_changed_are_not_supported_and_it_is_not_stale() {
-    let (dir, beneath) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let beneath = tempfile::tempdir().unwrap();
     fs::write(beneath.path().join("file"), b"x").unwrap();
     let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
-    let mount = Mount::start(&export, SessionId(1), dir.path(), &Options::default()).unwrap();
-    let open = fs::File::open(dir.path().join("file")).unwrap();
+    let mounted = Mounted::new(&export, &Options::default());
+    let open = fs::File::open(mounted.at("file")).unwrap();
     fs::write(beneath.path().join("file"), b"more").unwrap();
     let flags = rustix::fs::ioctl_getflags(&open);
     assert_eq!(flags.unwrap_err(), rustix::io::Errno::NOTTY);
     drop(open);
-    mount.unmount().unwrap();
-    mount.wait();
 }
 
 /// Where the child of the test below mounts.
@@ -294,7 +261,7 @@ fn a_dead_mount_is_taken_away_and_mounted_again() {
 #[test]
 fn a_mapped_file_is_seen_as_it_was_written() {
     for coherence in [Coherence::Strict, Coherence::Auto] {
-        let mounted = Mounted::new(coherence);
+        let mounted = memory(coherence);
         let program = mounted.path().join("true");
         fs::copy("/bin/true", &program).unwrap();
         assert!(
@@ -318,33 +285,30 @@ fn a_file_is_refused_as_a_mount_point() {
 #[test]
 fn every_coherence_policy_sees_changes_made_below_in_its_time() {
     let below = tempfile::tempdir().unwrap();
-    let above = tempfile::tempdir().unwrap();
     fs::write(below.path().join("file"), b"old").unwrap();
     let export = LocalDir::open(below.path(), Default::default()).unwrap();
     for (coherence, patience) in
         [(Coherence::Strict, Duration::ZERO), (Coherence::Auto, Duration::from_millis(1200))]
     {
         let options = Options { coherence, ..Default::default() };
-        let mount = Mount::start(&export, SessionId(1), above.path(), &options).unwrap();
+        let mounted = Mounted::new(&export, &options);
         for round in 0..5 {
             let text = format!("{coherence:?} {}", "x".repeat(round));
-            assert_ne!(fs::read_to_string(above.path().join("file")).unwrap(), text);
+            assert_ne!(fs::read_to_string(mounted.at("file")).unwrap(), text);
             fs::write(below.path().join("file"), &text).unwrap();
             fs::write(below.path().join(&text), b"").unwrap();
             // Close-to-open: an open sees what was written before it, whatever the attributes' lifetime.
-            assert_eq!(fs::read_to_string(above.path().join("file")).unwrap(), text);
-            assert!(above.path().join(&text).exists(), "absence is not remembered");
+            assert_eq!(fs::read_to_string(mounted.at("file")).unwrap(), text);
+            assert!(mounted.at(&text).exists(), "absence is not remembered");
             std::thread::sleep(patience);
-            assert_eq!(fs::metadata(above.path().join("file")).unwrap().len(), text.len() as u64);
+            assert_eq!(fs::metadata(mounted.at("file")).unwrap().len(), text.len() as u64);
         }
-        mount.unmount().unwrap();
-        mount.wait();
     }
 }
 
 #[test]
 fn closing_any_descriptor_of_a_locked_file_drops_the_lock_as_posix_has_it() {
-    let mounted = Mounted::new(Coherence::Auto);
+    let mounted = memory(Coherence::Auto);
     let file = mounted.path().join("file");
     fs::write(&file, b"x").unwrap();
     // Locks the file, closes another descriptor of it, and says whether a child finds it locked before and after.
@@ -364,7 +328,7 @@ print(before, locked())
 
 #[test]
 fn a_lock_dies_with_the_process_that_took_it() {
-    let mounted = Mounted::new(Coherence::Auto);
+    let mounted = memory(Coherence::Auto);
     let file = mounted.path().join("file");
     fs::write(&file, b"x").unwrap();
     for mode in ["r", "r+"] {
@@ -380,7 +344,7 @@ fn a_lock_dies_with_the_process_that_took_it() {
 
 #[test]
 fn many_programs_at_once_are_all_served() {
-    let mounted = Mounted::new(Coherence::Auto);
+    let mounted = memory(Coherence::Auto);
     let large: Vec<u8> = (0..300_000u32).map(|number| (number % 253) as u8).collect();
     std::thread::scope(|scope| {
         for number in 0..8 {
@@ -410,36 +374,30 @@ fn slow(time: Duration) -> impl Export {
 
 #[test]
 fn a_slow_request_does_not_delay_the_one_behind_it() {
-    let dir = tempfile::tempdir().unwrap();
     let options = Options { threads: 1, coherence: Coherence::Strict, ..Default::default() };
     let delay = Duration::from_millis(100);
-    let mount = Mount::start(&slow(delay), SessionId(1), dir.path(), &options).unwrap();
+    let mounted = Mounted::new(&slow(delay), &options);
     let started = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..20 {
-            scope.spawn(|| fs::metadata(dir.path()).unwrap());
+            scope.spawn(|| fs::metadata(mounted.path()).unwrap());
         }
     });
     assert!(started.elapsed() >= delay);
     assert!(started.elapsed() < delay * 10, "twenty took {:?}, one after the other", started.elapsed());
-    mount.unmount().unwrap();
-    mount.wait();
 }
 
 #[test]
 fn a_tree_is_served_as_well_when_every_answer_comes_later() {
-    let dir = tempfile::tempdir().unwrap();
     let slow = slow(Duration::from_micros(200));
-    let mount = Mount::start(&slow, SessionId(1), dir.path(), &Options::default()).unwrap();
+    let mounted = Mounted::new(&slow, &Options::default());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let tree = dir.path().join("tree");
+    let tree = mounted.at("tree");
     run("cp", &["-a", source.to_str().unwrap(), tree.to_str().unwrap()]);
     run("diff", &["-r", source.to_str().unwrap(), tree.to_str().unwrap()]);
     run("rm", &["-r", tree.to_str().unwrap()]);
-    assert!(mount.session().counters().later() > 100);
-    assert_eq!(mount.session().pending_count(), 0);
-    mount.unmount().unwrap();
-    mount.wait();
+    assert!(mounted.mount.session().counters().later() > 100);
+    assert_eq!(mounted.mount.session().pending_count(), 0);
 }
 
 /// Where the child of the test below mounts.

@@ -1,5 +1,6 @@
 //! Answers that come later do not keep others waiting: many requests of a mount are under way at a time.
 
+use crate::common::Mounted;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -8,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 use tombolo_back_memory::Memory;
+use tombolo_core::Answer;
 use tombolo_core::fs::Export;
 use tombolo_core::fs::Op;
-use tombolo_core::{Answer, SessionId};
-use tombolo_front_fuse::dev::{Mount, Options};
+use tombolo_front_fuse::dev::Options;
 use tombolo_layer_basic::around::{Call, Payload};
 use tombolo_layer_basic::{Around, Layered, delay};
 
@@ -64,37 +65,16 @@ impl Around for Counting {
     }
 }
 
-/// A memory file system each of whose answers takes 5 ms.
-struct Mounted {
-    overlap: Arc<Overlap>,
-    mount: Mount,
-    dir: tempfile::TempDir,
-}
-
 const TIME: Duration = Duration::from_millis(5);
 const O_DIRECT: i32 = 0o40000;
 
-impl Mounted {
-    fn new(read_ahead_bytes: Option<u32>) -> Mounted {
-        let overlap = Arc::new(Overlap::default());
-        let slow = delay::over(Arc::new(Memory::default()), TIME).expect("a thread");
-        let counted = Layered::<dyn Export, _>::new(Arc::new(slow), Arc::new(Counting(overlap.clone())));
-        let dir = tempfile::tempdir().expect("a directory");
-        let options = Options { threads: 2, read_ahead_bytes, ..Options::default() };
-        let mount = Mount::start(&counted, SessionId(1), dir.path(), &options).expect("mounted");
-        Mounted { overlap, mount, dir }
-    }
-
-    fn path(&self, name: &str) -> std::path::PathBuf {
-        self.dir.path().join(name)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        self.mount.unmount().expect("unmounted");
-        self.mount.wait();
-    }
+/// A memory file system each of whose answers takes 5 ms, and what was under way in it.
+fn mounted(read_ahead_bytes: Option<u32>) -> (Mounted, Arc<Overlap>) {
+    let overlap = Arc::new(Overlap::default());
+    let slow = delay::over(Arc::new(Memory::default()), TIME).expect("a thread");
+    let counted = Layered::<dyn Export, _>::new(Arc::new(slow), Arc::new(Counting(overlap.clone())));
+    let options = Options { threads: 2, read_ahead_bytes, ..Options::default() };
+    (Mounted::new(&counted, &options), overlap)
 }
 
 const MIB: usize = 1 << 20;
@@ -102,15 +82,15 @@ const PROGRAMS: u64 = 40;
 
 #[test]
 fn many_programs_write_and_read_at_a_time() {
-    let mounted = Mounted::new(None);
-    let name = |number: u64| mounted.path(&number.to_string());
+    let (mounted, overlap) = mounted(None);
+    let name = |number: u64| mounted.at(number.to_string());
     let files: Vec<_> = (0..PROGRAMS).map(|number| File::create(name(number)).expect("created")).collect();
     thread::scope(|scope| {
         for file in &files {
             scope.spawn(move || file.write_all_at(&vec![7; MIB], 0).expect("written"));
         }
     });
-    let (most, bytes) = mounted.overlap.writes.most();
+    let (most, bytes) = overlap.writes.most();
     assert!(most >= PROGRAMS / 2, "{most} writes at a time");
     assert!(bytes > (MIB - 4096) as u64, "{bytes} bytes are not as many as there may be");
     let open =
@@ -121,23 +101,23 @@ fn many_programs_write_and_read_at_a_time() {
             scope.spawn(move || file.read_exact_at(&mut vec![0; MIB], 0).expect("read"));
         }
     });
-    let (most, _) = mounted.overlap.reads.most();
+    let (most, _) = overlap.reads.most();
     assert!(most >= PROGRAMS / 2, "{most} reads at a time");
 }
 
 #[test]
 fn one_reader_has_many_reads_under_way() {
-    let mounted = Mounted::new(Some(4 << 20));
-    let path = mounted.path("file");
+    let (mounted, overlap) = mounted(Some(4 << 20));
+    let path = mounted.at("file");
     fs::write(&path, vec![7; 32 * MIB]).expect("written");
     let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(&path).expect("open");
     direct.read_exact_at(&mut vec![0; 32 * MIB], 0).expect("read");
-    let (most, _) = mounted.overlap.reads.most();
+    let (most, _) = overlap.reads.most();
     assert!(most >= 8, "{most} parts of a read at a time");
     let mut file = File::open(&path).expect("open");
     let mut piece = vec![0; 128 << 10];
     while file.read(&mut piece).expect("read") > 0 {}
-    let (most, bytes) = mounted.overlap.reads.most();
+    let (most, bytes) = overlap.reads.most();
     assert!(most >= 3, "{most} reads ahead of a program at a time");
     assert_eq!(bytes, MIB as u64, "as large as they may be");
 }

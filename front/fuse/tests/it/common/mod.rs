@@ -1,15 +1,47 @@
-//! A file system of one file that tells what it was asked.
+//! A mount that ends with its test, and a file system of one file that tells what it was asked.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use tempfile::TempDir;
+use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, Export, File,
-    FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened, PermissionCheck,
-    Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    AccessMask, Attr, Change, Client, Entry, Export, File, FileSystem, LockOwner, Name, NodeId, OpenFlags,
+    OpenId, Opened, PermissionCheck, Profile, ReadDone, SetAttr, SyncWhat, Write, Written,
 };
-use tombolo_core::{Answer, Ctx, Error, Identity, Result, Stability};
+use tombolo_core::{Answer, Ctx, Error, Identity, Result, SessionId, Stability};
+use tombolo_front_fuse::dev::{Mount, Options};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_fuse::attr::from_wire;
 use tombolo_wire_fuse::layout::attr::FuseAttr;
+
+/// An export, mounted on a directory of its own for as long as this lives.
+pub struct Mounted {
+    pub mount: Mount,
+    dir: TempDir,
+}
+
+impl Mounted {
+    pub fn new(export: &dyn Export, options: &Options) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mount = Mount::start(export, SessionId(1), dir.path(), options).expect("mounted");
+        Self { mount, dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.mount.unmount().expect("unmounted");
+        self.mount.wait();
+    }
+}
 
 /// One file, `file`, in a directory. It takes every write, and reads as zeros.
 pub struct OneFile {
@@ -23,16 +55,21 @@ pub struct OneFile {
     pub retained: Mutex<Vec<(u64, Source)>>,
     /// What was asked, and in whose name.
     pub asked: Mutex<Vec<(&'static str, Identity)>>,
+    /// Gets what tests do not ask for.
+    pub others: Arc<dyn FileSystem>,
 }
 
 impl Default for OneFile {
     fn default() -> Self {
+        let client =
+            Client { session: SessionId(0), label: "others".into(), checks: PermissionCheck::Caller };
         Self {
             checks: PermissionCheck::Caller,
             later: false,
             readable_bytes: u64::MAX,
             retained: Mutex::default(),
             asked: Mutex::default(),
+            others: Memory::default().attach(&client).expect("attached"),
         }
     }
 }
@@ -93,53 +130,8 @@ impl FileSystem for OneFile {
         Answer::ok(())
     }
 
-    fn readlink(&self, _cx: &Ctx, _node: NodeId) -> Answer<Vec<u8>> {
-        Answer::err(Error::NotSupported)
-    }
-
-    fn create(&self, _: &Ctx, _: NodeId, _: Name<'_>, _: &Create) -> Answer<Created> {
-        Answer::err(Error::NotSupported)
-    }
-
-    fn create_unnamed(&self, _: &Ctx, _: NodeId, _: &Create) -> Answer<Created> {
-        Answer::err(Error::NotSupported)
-    }
-
-    fn mkdir(&self, _: &Ctx, _: NodeId, _: Name<'_>, _: NewMode) -> Answer<Made> {
-        Answer::err(Error::NotSupported)
-    }
-
-    fn symlink(&self, _: &Ctx, _: NodeId, _: Name<'_>, _: &[u8]) -> Answer<Made> {
-        Answer::err(Error::NotSupported)
-    }
-
-    fn mknod(&self, _: &Ctx, _: NodeId, _: Name<'_>, _: FileType, _: NewMode, _: Device) -> Answer<Made> {
-        Answer::err(Error::NotSupported)
-    }
-
-    fn link(&self, _: &Ctx, _: NodeId, _: NodeId, _: Name<'_>) -> Answer<Made> {
-        Answer::err(Error::NotSupported)
-    }
-
-    fn unlink(&self, _: &Ctx, _: NodeId, _: Name<'_>) -> Answer<Change> {
-        Answer::err(Error::NotSupported)
-    }
-
-    fn rmdir(&self, _: &Ctx, _: NodeId, _: Name<'_>) -> Answer<Change> {
-        Answer::err(Error::NotSupported)
-    }
-
-    fn rename(
-        &self,
-        _: &Ctx,
-        _: NodeId,
-        _: Name<'_>,
-        _: NodeId,
-        _: Name<'_>,
-        _: RenameFlags,
-    ) -> Answer<Renamed> {
-        Answer::err(Error::NotSupported)
-    }
+    tombolo_core::forward!(to self.others;
+        readlink create create_unnamed mkdir symlink mknod link unlink rmdir rename readdir statfs syncfs);
 
     fn open(&self, cx: &Ctx, _node: NodeId, _flags: OpenFlags) -> Answer<Opened> {
         self.note("open", cx);
@@ -189,17 +181,5 @@ impl FileSystem for OneFile {
             }),
             false => Answer::ok(written),
         }
-    }
-
-    fn readdir(&self, _: &Ctx, _: File, _: Cookie, page: DirPage) -> Answer<DirPage> {
-        Answer::ok(page)
-    }
-
-    fn statfs(&self, _cx: &Ctx, _node: NodeId) -> Answer<StatFs> {
-        Answer::err(Error::NotSupported)
-    }
-
-    fn syncfs(&self, _cx: &Ctx) -> Answer<()> {
-        Answer::ok(())
     }
 }
