@@ -2,14 +2,12 @@
 //!
 //! The generic values, as x86 and most others have them. A guest of another architecture that has its own (`O_DIRECT`
 //! on arm) translates them itself before they reach the wire only where its kernel does.
+#![allow(missing_docs, reason = "names that the kernel's header explains")]
 
 /// Which accesses an open asks for.
 pub const O_ACCMODE: u32 = 0o3;
-/// Read only.
 pub const O_RDONLY: u32 = 0o0;
-/// Write only.
 pub const O_WRONLY: u32 = 0o1;
-/// Read and write.
 pub const O_RDWR: u32 = 0o2;
 /// Fail if the name exists.
 pub const O_EXCL: u32 = 0o200;
@@ -32,24 +30,15 @@ pub const FMODE_EXEC: u32 = 0o40;
 
 /// The bits of a mode that hold the file type.
 pub const S_IFMT: u32 = 0o170_000;
-/// A socket.
 pub const S_IFSOCK: u32 = 0o140_000;
-/// A symbolic link.
 pub const S_IFLNK: u32 = 0o120_000;
-/// A regular file.
 pub const S_IFREG: u32 = 0o100_000;
-/// A block device.
 pub const S_IFBLK: u32 = 0o060_000;
-/// A directory.
 pub const S_IFDIR: u32 = 0o040_000;
-/// A character device.
 pub const S_IFCHR: u32 = 0o020_000;
-/// A pipe.
 pub const S_IFIFO: u32 = 0o010_000;
 
-/// The next data.
 pub const SEEK_DATA: u32 = 3;
-/// The next hole.
 pub const SEEK_HOLE: u32 = 4;
 
 /// Fail if the new name exists.

@@ -1,5 +1,6 @@
 //! Requests, typed. [`Request::decode`] in `decode.rs` makes them from private bytes; names and values are borrowed
 //! from those.
+#![allow(missing_docs, reason = "fields whose names say it all")]
 
 use crate::ids::{FileHandle, LockOwner, NodeId, Unique};
 use crate::layout::attr::{SetattrIn, SetattrValid};
@@ -12,11 +13,9 @@ use tombolo_core::fs::{Name, XattrName};
 /// The caller, and what names the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The operation.
     pub opcode: Opcode,
     /// The request, without the mark of one sent again.
     pub unique: Unique,
-    /// The node it is about.
     pub node: NodeId,
     /// User id of the caller; `None` where an id-mapped mount hides it.
     pub uid: Option<u32>,
@@ -54,9 +53,7 @@ pub struct Open {
 pub struct Create {
     /// `O_*` flags.
     pub flags: u32,
-    /// File type and permission bits.
     pub mode: u32,
-    /// The caller's umask.
     pub umask: u32,
     /// What the kernel asks for beside.
     pub open_flags: OpenInFlags,
@@ -65,7 +62,6 @@ pub struct Create {
 /// A span to read; READDIR and READDIRPLUS use it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// The open file.
     pub handle: FileHandle,
     /// Byte offset; in a directory the cookie to go on after.
     pub offset: u64,
@@ -78,11 +74,8 @@ pub struct Read {
 /// A span to write; the data lies behind the private bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// The open file.
     pub handle: FileHandle,
-    /// Byte offset.
     pub offset: u64,
-    /// Length of the data.
     pub size_bytes: u32,
     /// How to write.
     pub write_flags: WriteFlags,
@@ -93,7 +86,6 @@ pub struct Write {
 /// The end of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// The open file.
     pub handle: FileHandle,
     /// `O_*` flags of the open file.
     pub flags: u32,
@@ -110,14 +102,12 @@ pub struct Setattr {
     pub valid: SetattrValid,
     /// The open file, if the caller has one.
     pub handle: Option<FileHandle>,
-    /// The fields.
     pub fields: SetattrIn,
 }
 
 /// What a lock request asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// A shared lock.
     Read,
     /// An exclusive lock.
     Write,
@@ -128,7 +118,6 @@ pub enum LockKind {
 /// A lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// The open file.
     pub handle: FileHandle,
     /// Whose.
     pub owner: LockOwner,
@@ -151,7 +140,6 @@ pub struct CopyFileRange {
     pub from: FileHandle,
     /// Offset in the source.
     pub from_offset: u64,
-    /// The target.
     pub to_node: NodeId,
     /// The open target.
     pub to: FileHandle,
@@ -166,11 +154,9 @@ pub struct CopyFileRange {
 /// An ioctl(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ioctl<'a> {
-    /// The open file.
     pub handle: FileHandle,
     /// `FUSE_IOCTL_*`.
     pub flags: u32,
-    /// The command.
     pub command: u32,
     /// The bytes that the caller's argument points to.
     pub input: &'a [u8],

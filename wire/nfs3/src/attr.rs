@@ -127,13 +127,6 @@ pub const fn device(device: SpecData3) -> Device {
     Device { major: device.major, minor: device.minor }
 }
 
-/// `post_op_attr`.
-#[inline]
-#[must_use]
-pub fn post_op_attr(attr: Option<&Attr>) -> PostOpAttr {
-    attr.map(fattr3)
-}
-
 /// `wcc_attr`.
 #[inline]
 #[must_use]

@@ -14,9 +14,7 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_batch_forget_in`; that many [`ForgetOne`] follow.
     pub struct BatchForgetIn {
-        /// How many follow.
         pub count: u32,
-        /// Unused.
         pub dummy: u32,
     }
 }
@@ -24,7 +22,6 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_forget_one`.
     pub struct ForgetOne {
-        /// The node.
         pub nodeid: u64,
         /// How many of its look-ups are given back.
         pub nlookup: u64,
@@ -34,13 +31,10 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_mknod_in`; the name follows.
     pub struct MknodIn {
-        /// File type and permission bits.
         pub mode: u32,
         /// Device number, in the kernel's 32-bit encoding.
         pub rdev: u32,
-        /// The caller's umask.
         pub umask: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
@@ -48,9 +42,7 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_mkdir_in`; the name follows.
     pub struct MkdirIn {
-        /// Permission bits.
         pub mode: u32,
-        /// The caller's umask.
         pub umask: u32,
     }
 }
@@ -58,7 +50,6 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_rename_in`; the old and the new name follow.
     pub struct RenameIn {
-        /// The directory of the new name.
         pub newdir: u64,
     }
 }
@@ -66,11 +57,9 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_rename2_in`; the old and the new name follow.
     pub struct Rename2In {
-        /// The directory of the new name.
         pub newdir: u64,
         /// `RENAME_*`.
         pub flags: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
@@ -86,7 +75,6 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_dirent`; the name follows, padded to 8 bytes.
     pub struct Dirent {
-        /// Inode number.
         pub ino: u64,
         /// The cookie after this entry.
         pub off: u64,
@@ -102,7 +90,6 @@ wire_struct! {
     pub struct DirentPlus {
         /// What a LOOKUP of the name would have answered; node id 0 for none.
         pub entry: EntryOut,
-        /// The entry.
         pub dirent: Dirent,
     }
 }

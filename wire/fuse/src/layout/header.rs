@@ -21,7 +21,6 @@ wire_struct! {
         pub pid: u32,
         /// Length of the extensions at the end of the request, in units of 8 bytes (since 7.38).
         pub total_extlen: u16,
-        /// Unused.
         pub padding: u16,
     }
 }
@@ -39,7 +38,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct fuse_ext_header`: starts an extension. Types up to [`MAX_SECURITY_CONTEXTS`] are the number of
+    /// `struct fuse_ext_header`: starts an extension. Types up to 31 (`FUSE_MAX_NR_SECCTX`) are the number of
     /// security contexts in a `fuse_secctx_header`.
     pub struct ExtHeader {
         /// Length of the extension in bytes, this header included.
@@ -51,8 +50,6 @@ wire_struct! {
 
 sizes!(InHeader = 40, OutHeader = 16, ExtHeader = 8);
 
-/// `FUSE_MAX_NR_SECCTX`.
-pub const MAX_SECURITY_CONTEXTS: u32 = 31;
 /// `FUSE_EXT_GROUPS`: supplementary groups of the caller.
 pub const EXT_GROUPS: u32 = 32;
 /// `FUSE_UNIQUE_RESEND`: the kernel sent this request before.

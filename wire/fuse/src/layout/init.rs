@@ -5,9 +5,7 @@ use super::{sizes, wire_struct};
 wire_struct! {
     /// `struct fuse_init_in`. Kernels before 7.36 send the first 16 bytes only.
     pub struct InitIn {
-        /// Major version of the kernel's protocol.
         pub major: u32,
-        /// Minor version of the kernel's protocol.
         pub minor: u32,
         /// The most the kernel would read ahead, in bytes.
         pub max_readahead: u32,
@@ -15,7 +13,6 @@ wire_struct! {
         pub flags: u32,
         /// Capabilities 32 to 63, if INIT_EXT is among the flags.
         pub flags2: u32,
-        /// Reserved.
         pub unused: [u32; 11],
     }
 }
@@ -23,9 +20,7 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_init_out`.
     pub struct InitOut {
-        /// Major version of the server's protocol.
         pub major: u32,
-        /// Minor version of the server's protocol.
         pub minor: u32,
         /// The most the kernel may read ahead, in bytes.
         pub max_readahead: u32,
@@ -49,7 +44,6 @@ wire_struct! {
         pub max_stack_depth: u32,
         /// After how many seconds the kernel gives a request up, if REQUEST_TIMEOUT is used.
         pub request_timeout: u16,
-        /// Reserved.
         pub unused: [u16; 11],
     }
 }

@@ -19,15 +19,12 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_lk_in`: GETLK, SETLK, SETLKW.
     pub struct LkIn {
-        /// The open file.
         pub fh: u64,
         /// The owner of the lock.
         pub owner: u64,
-        /// The lock.
         pub lk: FileLock,
         /// [`LK_FLOCK`].
         pub lk_flags: u32,
-        /// Unused.
         pub padding: u32,
     }
 }

@@ -11,19 +11,15 @@ wire_struct! {
         pub bfree: u64,
         /// Blocks that an ordinary user may use.
         pub bavail: u64,
-        /// Number of inodes.
         pub files: u64,
         /// Free inodes.
         pub ffree: u64,
-        /// Preferred size of an I/O in bytes.
         pub bsize: u32,
         /// Longest name in bytes.
         pub namelen: u32,
         /// Unit of the block counts in bytes.
         pub frsize: u32,
-        /// Unused.
         pub padding: u32,
-        /// Unused.
         pub spare: [u32; 6],
     }
 }
@@ -33,7 +29,6 @@ wire_struct! {
     pub struct AccessIn {
         /// `R_OK`, `W_OK`, `X_OK`.
         pub mask: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
@@ -49,11 +44,9 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_ioctl_in`; `in_size` bytes follow.
     pub struct IoctlIn {
-        /// The open file.
         pub fh: u64,
         /// `FUSE_IOCTL_*`.
         pub flags: u32,
-        /// The command.
         pub cmd: u32,
         /// The caller's third argument.
         pub arg: u64,
@@ -81,7 +74,6 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_poll_in`.
     pub struct PollIn {
-        /// The open file.
         pub fh: u64,
         /// Names the waiter in a wake-up notification.
         pub kh: u64,
@@ -97,7 +89,6 @@ wire_struct! {
     pub struct PollOut {
         /// Events that hold, as in poll(2).
         pub revents: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
@@ -107,9 +98,7 @@ wire_struct! {
     pub struct BmapIn {
         /// Block in the file.
         pub block: u64,
-        /// Size of a block in bytes.
         pub blocksize: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
@@ -117,7 +106,6 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_syncfs_in`.
     pub struct SyncfsIn {
-        /// Unused.
         pub padding: u64,
     }
 }

@@ -5,7 +5,6 @@ use super::{sizes, wire_struct};
 wire_struct! {
     /// `struct fuse_notify_inval_inode_out`.
     pub struct InvalInodeOut {
-        /// The node id.
         pub ino: u64,
         /// First byte whose cached page goes; negative: the attributes only.
         pub off: i64,
@@ -17,7 +16,6 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_notify_inval_entry_out`; the name and a NUL follow.
     pub struct InvalEntryOut {
-        /// The directory's node id.
         pub parent: u64,
         /// Length of the name without its NUL.
         pub namelen: u32,
@@ -29,13 +27,11 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_notify_delete_out`; the name and a NUL follow.
     pub struct DeleteOut {
-        /// The directory's node id.
         pub parent: u64,
         /// The node id that the name had.
         pub child: u64,
         /// Length of the name without its NUL.
         pub namelen: u32,
-        /// Unused.
         pub padding: u32,
     }
 }

@@ -20,7 +20,6 @@ wire_struct! {
         pub flags: u32,
         /// File type and permission bits; the umask is not applied yet if DONT_MASK is used.
         pub mode: u32,
-        /// The caller's umask.
         pub umask: u32,
         /// [`OpenInFlags`].
         pub open_flags: u32,
@@ -74,7 +73,6 @@ bitflags! {
 wire_struct! {
     /// `struct fuse_release_in`: RELEASE and RELEASEDIR.
     pub struct ReleaseIn {
-        /// The open file.
         pub fh: u64,
         /// `O_*` flags of the open.
         pub flags: u32,
@@ -99,11 +97,8 @@ bitflags! {
 wire_struct! {
     /// `struct fuse_flush_in`.
     pub struct FlushIn {
-        /// The open file.
         pub fh: u64,
-        /// Unused.
         pub unused: u32,
-        /// Unused.
         pub padding: u32,
         /// Whose POSIX locks go with this close.
         pub lock_owner: u64,
@@ -113,11 +108,9 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_fsync_in`: FSYNC and FSYNCDIR.
     pub struct FsyncIn {
-        /// The open file.
         pub fh: u64,
         /// [`FSYNC_FDATASYNC`].
         pub fsync_flags: u32,
-        /// Unused.
         pub padding: u32,
     }
 }

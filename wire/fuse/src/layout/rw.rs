@@ -6,36 +6,24 @@ use bitflags::bitflags;
 wire_struct! {
     /// `struct fuse_read_in`: READ, READDIR and READDIRPLUS.
     pub struct ReadIn {
-        /// The open file or directory.
         pub fh: u64,
         /// Byte offset; in a directory the cookie after which to go on.
         pub offset: u64,
         /// The most that may be answered, in bytes.
         pub size: u32,
-        /// [`ReadFlags`].
+        /// `FUSE_READ_*`.
         pub read_flags: u32,
         /// The owner of the locks, if a flag says so.
         pub lock_owner: u64,
         /// `O_*` flags of the open file.
         pub flags: u32,
-        /// Unused.
         pub padding: u32,
-    }
-}
-
-bitflags! {
-    /// `FUSE_READ_*`.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct ReadFlags: u32 {
-        /// The lock owner is valid.
-        const LOCKOWNER = 1 << 1;
     }
 }
 
 wire_struct! {
     /// `struct fuse_write_in`; the data follows it.
     pub struct WriteIn {
-        /// The open file.
         pub fh: u64,
         /// Byte offset.
         pub offset: u64,
@@ -47,7 +35,6 @@ wire_struct! {
         pub lock_owner: u64,
         /// `O_*` flags of the open file.
         pub flags: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
@@ -70,7 +57,6 @@ wire_struct! {
     pub struct WriteOut {
         /// Bytes taken.
         pub size: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
@@ -78,15 +64,11 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_fallocate_in`.
     pub struct FallocateIn {
-        /// The open file.
         pub fh: u64,
-        /// Start of the range.
         pub offset: u64,
-        /// Length of the range.
         pub length: u64,
         /// `FALLOC_FL_*`.
         pub mode: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
@@ -94,13 +76,10 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_lseek_in`.
     pub struct LseekIn {
-        /// The open file.
         pub fh: u64,
-        /// Where to start.
         pub offset: u64,
         /// `SEEK_DATA` or `SEEK_HOLE`; the kernel answers the others itself.
         pub whence: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
@@ -108,7 +87,6 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_lseek_out`.
     pub struct LseekOut {
-        /// The offset found.
         pub offset: u64,
     }
 }
@@ -116,15 +94,10 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_copy_file_range_in`.
     pub struct CopyFileRangeIn {
-        /// The open source.
         pub fh_in: u64,
-        /// Offset in the source.
         pub off_in: u64,
-        /// The target's node.
         pub nodeid_out: u64,
-        /// The open target.
         pub fh_out: u64,
-        /// Offset in the target.
         pub off_out: u64,
         /// Bytes to copy.
         pub len: u64,
@@ -144,15 +117,12 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_setupmapping_in`: asks for a span of a file in the DAX window.
     pub struct SetupmappingIn {
-        /// The open file.
         pub fh: u64,
-        /// Offset in the file.
         pub foffset: u64,
         /// Length of the mapping.
         pub len: u64,
         /// 1: writable, 2: readable.
         pub flags: u64,
-        /// Offset in the window.
         pub moffset: u64,
     }
 }

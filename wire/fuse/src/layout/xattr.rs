@@ -11,7 +11,6 @@ wire_struct! {
         pub flags: u32,
         /// [`SETXATTR_ACL_KILL_SGID`].
         pub setxattr_flags: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
@@ -26,7 +25,6 @@ wire_struct! {
     pub struct GetxattrIn {
         /// The most that may be answered; 0 asks for the length only.
         pub size: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
@@ -34,9 +32,7 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_getxattr_out`: the length, if size 0 was asked.
     pub struct GetxattrOut {
-        /// Length in bytes.
         pub size: u32,
-        /// Unused.
         pub padding: u32,
     }
 }
