@@ -156,12 +156,6 @@ impl NfsExport {
     pub fn copied_bytes(&self) -> u64 {
         self.budget.copied_bytes()
     }
-
-    /// What one READ and one WRITE carry at most, in bytes, as agreed with the server.
-    pub fn transfer_sizes(&self) -> (u32, u32) {
-        let sizes = self.nfs.sizes();
-        (sizes.read_max, sizes.write_max)
-    }
 }
 
 impl Export for NfsExport {

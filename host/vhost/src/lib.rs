@@ -35,5 +35,5 @@ pub use chain::{Chain, ChainToken};
 pub use device::{ChainLimits, Device, QueueIndex};
 pub use fault::QueueFault;
 pub use memory::{GuestMemory, MEMORY_SLOTS_MAX, MemoryError, MemorySlot};
-pub use server::{GuestId, MakeDevice, Server, Settings, StopHandle};
+pub use server::{GuestId, MakeDevice, Server, Settings};
 pub use walk::DescriptorTable;

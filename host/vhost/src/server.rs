@@ -62,10 +62,6 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Stops a [`Server`] from elsewhere, such as a signal's thread.
-#[derive(Debug, Clone)]
-pub struct StopHandle(Arc<Shared>);
-
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
@@ -91,11 +87,6 @@ impl Server {
         let acceptor = Acceptor { listener, settings, make: make.into(), shared: shared.clone(), next: 0 };
         let thread = thread::Builder::new().name("vhost-accept".into()).spawn(move || acceptor.run())?;
         Ok(Server { shared, thread: Some(thread) })
-    }
-
-    /// A handle to stop it with.
-    pub fn stop_handle(&self) -> StopHandle {
-        StopHandle(self.shared.clone())
     }
 
     /// How many guests are connected.
@@ -126,13 +117,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop();
         self.join();
-    }
-}
-
-impl StopHandle {
-    /// Begins to stop the server; does not wait. More than once is no harm.
-    pub fn stop(&self) {
-        self.0.stop();
     }
 }
 
@@ -172,7 +156,7 @@ impl Acceptor {
         self.dismiss();
     }
 
-    /// Sleeps until a guest connects (if there is room for it) or a [`StopHandle`] wakes it.
+    /// Sleeps until a guest connects (if there is room for it) or [`Server::stop`] wakes it.
     fn wait(&self, room: bool) {
         let mut fds = [
             PollFd::new(&self.shared.wake, PollFlags::IN),

@@ -44,7 +44,6 @@ mod pending_reply;
 mod reconcile;
 mod session;
 mod shard;
-mod slab;
 mod table;
 
 use std::path::Path;

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use slab::Slab;
+
 use super::chain::{Chain, Linked, Links};
 use super::hashed::{Hashed, Ready};
 use super::journal::Kept;
 use super::key::{ClientKey, EntryKey};
 use super::outcome::Outcome;
 use super::pending_reply::PendingReply;
-use super::slab::Slab;
 
-/// One part of a [`Table`](super::table::Table).
+/// One part of a [`Table`](super::table::Table). Numbers fit 32 bits: a table holds far fewer.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     index: HashMap<Hashed<EntryKey>, u32, Ready>,
@@ -66,32 +67,34 @@ impl Shard {
 
     /// What an entry holds.
     pub fn state(&mut self, number: u32) -> Option<&mut State> {
-        self.entries.at(number).map(|entry| &mut entry.state)
+        self.entries.get_mut(number as usize).map(|entry| &mut entry.state)
     }
 
     /// Adds an entry for an operation that begins, and says its number, which is good until the entry is removed. There is
     /// none of this key.
     pub fn begin(&mut self, key: Hashed<EntryKey>, client: Hashed<ClientKey>) -> u32 {
         let new_client = Client { key: client, entries: 0, answered: Chain::default() };
-        let client = *self.client_index.entry(client).or_insert_with(|| self.clients.add(new_client));
-        if let Some(client) = self.clients.at(client) {
+        let client =
+            *self.client_index.entry(client).or_insert_with(|| self.clients.insert(new_client) as u32);
+        if let Some(client) = self.clients.get_mut(client as usize) {
             client.entries += 1;
         }
         let (in_all, in_client) = (Links::default(), Links::default());
-        let number = self.entries.add(Entry { key, client, state: State::Running(None), in_all, in_client });
+        let entry = Entry { key, client, state: State::Running(None), in_all, in_client };
+        let number = self.entries.insert(entry) as u32;
         self.index.insert(key, number);
         number
     }
 
     /// Keeps the outcome of an operation that was under way. If others wait for it, the caller must let it land.
     pub fn answer(&mut self, number: u32, answered: Answered) -> Option<(Arc<PendingReply>, Outcome)> {
-        let entry = self.entries.at(number)?;
+        let entry = self.entries.get_mut(number as usize)?;
         let State::Running(pending) = &mut entry.state else { return None };
         let waited_for = pending.take().map(|pending| (pending, answered.outcome.clone()));
         entry.state = State::Answered(answered);
         let client = entry.client;
         self.answered.push(&mut InAll(&mut self.entries), number);
-        if let Some(client) = self.clients.at(client) {
+        if let Some(client) = self.clients.get_mut(client as usize) {
             client.answered.push(&mut InClient(&mut self.entries), number);
         }
         waited_for
@@ -99,14 +102,14 @@ impl Shard {
 
     /// Takes an entry out.
     pub fn remove(&mut self, number: u32) -> Option<State> {
-        let entry = self.entries.at(number)?;
+        let entry = self.entries.get_mut(number as usize)?;
         let (key, client) = (entry.key, entry.client);
         let was_answered = matches!(entry.state, State::Answered(_));
         self.index.remove(&key)?;
         if was_answered {
             self.answered.remove(&mut InAll(&mut self.entries), number);
         }
-        if let Some(of_client) = self.clients.at(client) {
+        if let Some(of_client) = self.clients.get_mut(client as usize) {
             if was_answered {
                 of_client.answered.remove(&mut InClient(&mut self.entries), number);
             }
@@ -114,15 +117,15 @@ impl Shard {
             if of_client.entries == 0 {
                 let key = of_client.key;
                 self.client_index.remove(&key);
-                self.clients.remove(client);
+                self.clients.try_remove(client as usize);
             }
         }
-        self.entries.remove(number).map(|entry| entry.state)
+        self.entries.try_remove(number as usize).map(|entry| entry.state)
     }
 
     /// How many entries a client has, and which of those that are answered is the oldest.
     pub fn of(&self, client: &Hashed<ClientKey>) -> (usize, Option<u32>) {
-        let client = self.client_index.get(client).and_then(|number| self.clients.peek(*number));
+        let client = self.client_index.get(client).and_then(|number| self.clients.get(*number as usize));
         client.map_or((0, None), |client| (client.entries, client.answered.oldest))
     }
 
@@ -134,7 +137,7 @@ impl Shard {
     /// The oldest answered entry, and since when it is.
     pub fn oldest(&self) -> Option<(u32, Instant)> {
         let oldest = self.answered.oldest?;
-        let State::Answered(answered) = &self.entries.peek(oldest)?.state else { return None };
+        let State::Answered(answered) = &self.entries.get(oldest as usize)?.state else { return None };
         Some((oldest, answered.at))
     }
 
@@ -149,7 +152,7 @@ struct InAll<'a>(&'a mut Slab<Entry>);
 
 impl Linked for InAll<'_> {
     fn links(&mut self, index: u32) -> Option<&mut Links> {
-        self.0.at(index).map(|entry| &mut entry.in_all)
+        self.0.get_mut(index as usize).map(|entry| &mut entry.in_all)
     }
 }
 
@@ -157,6 +160,6 @@ struct InClient<'a>(&'a mut Slab<Entry>);
 
 impl Linked for InClient<'_> {
     fn links(&mut self, index: u32) -> Option<&mut Links> {
-        self.0.at(index).map(|entry| &mut entry.in_client)
+        self.0.get_mut(index as usize).map(|entry| &mut entry.in_client)
     }
 }
