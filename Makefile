@@ -76,7 +76,7 @@ test-planted: ## plants bugs in a copy of the tree and expects the suite to catc
 test-fuzz: ## each fuzz target for five minutes, after all that it has met before
 	fuzz/run all 300
 
-test-address: ## rings, bells and regions under the address sanitizer
+test-address: ## rings, doorbells and regions under the address sanitizer
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/asan \
 		ASAN_OPTIONS=handle_sigbus=0 $(CARGO) test --target x86_64-unknown-linux-gnu \
 		-p tombolo-mem -p tombolo-shm $(ADDRESS_TESTS)

@@ -7,7 +7,7 @@
 //! writer stores to, and any value that it stored is a fine answer. Other processors get word-sized relaxed atomics.
 //!
 //! A fault in the middle (see `sigbus`) resumes where it was: the string instructions keep their progress in
-//! registers. Overlapping spans, which only a lying peer hands us, come out as some mix of their bytes.
+//! registers. Overlapping spans, which only a hostile peer hands us, come out as some mix of their bytes.
 //!
 //! x86 keeps the order of stores around a string instruction, so a flag stored after a copy is seen after its bytes.
 

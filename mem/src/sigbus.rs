@@ -1,7 +1,7 @@
 //! Surviving a file that shrinks under its mapping.
 //!
 //! The owner of the file behind a region may truncate it while we copy; the kernel then sends SIGBUS, which would end the
-//! whole server because of one lying guest. One process-wide handler, installed with the first mapped region, looks
+//! whole server because of one hostile guest. One process-wide handler, installed with the first mapped region, looks
 //! the faulting address up in a fixed table. Inside a region it puts private zero pages over that whole region, marks
 //! it poisoned, and lets the instruction run again; one `mmap` per region, so a peer cannot make us run out of
 //! mappings by shrinking page by page. Any other fault goes to the handler that was there before.

@@ -1,4 +1,4 @@
-//! Waiting for many descriptors at once, and a bell that ends the waiting.
+//! Waiting for many descriptors at once, and an eventfd that ends it.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -93,29 +93,29 @@ fn event(event: &sys::Event) -> Event {
 
 /// Wakes a thread that waits: an eventfd.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct EventFd(OwnedFd);
 
-impl Bell {
-    /// A bell that is silent.
+impl EventFd {
+    /// One that is not readable.
     pub fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
-    /// Rings; it can be read until it is silenced.
-    pub fn ring(&self) {
-        // EAGAIN: it has been rung 2⁶⁴ times and rings still. Nothing else can fail.
+    /// Makes it readable until it is cleared.
+    pub fn notify(&self) {
+        // EAGAIN: the counter is full, so it is readable. Nothing else can fail.
         let _ = retry(|| io::write(&self.0, &1u64.to_ne_bytes()));
     }
 
-    /// Silences it.
-    pub fn silence(&self) {
+    /// Clears it.
+    pub fn clear(&self) {
         let mut count = [MaybeUninit::uninit(); 8];
-        // EAGAIN: it was silent.
+        // EAGAIN: it was clear.
         let _ = retry(|| io::read(&self.0, &mut count).map(|_| ()));
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -132,23 +132,23 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_that_rings_is_told_until_it_is_silenced() {
-        let (epoll, bell) = (Epoll::new().expect("epoll"), Bell::new().expect("bell"));
-        epoll.add(&bell, 7, Interest::Readable).expect("add");
+    fn an_eventfd_is_readable_until_it_is_cleared() {
+        let (epoll, wakeup) = (Epoll::new().expect("epoll"), EventFd::new().expect("wakeup"));
+        epoll.add(&wakeup, 7, Interest::Readable).expect("add");
         assert_eq!(happened(&epoll), []);
-        bell.ring();
-        bell.ring();
+        wakeup.notify();
+        wakeup.notify();
         for _ in 0..2 {
             assert_eq!(
                 happened(&epoll),
                 [Event { token: 7, readable: true, writable: false, finished: false, ended: false }]
             );
         }
-        bell.silence();
+        wakeup.clear();
         assert_eq!(happened(&epoll), []);
-        bell.silence();
-        bell.ring();
-        epoll.remove(&bell).expect("remove");
+        wakeup.clear();
+        wakeup.notify();
+        epoll.remove(&wakeup).expect("remove");
         assert_eq!(happened(&epoll), []);
     }
 

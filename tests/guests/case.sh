@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the cases have in common; each sources it, and runs by hand too: KIND=uml tests/guests/case/10-job.
+# Shared by the cases; each sources it, and runs by hand too: KIND=uml tests/guests/case/10-job.
 #   $kind             uml or qemu, from KIND (uml)
 #   $work            a scratch directory; $work/tree is what is shared
 #   serve SOCKET[,TAG]…  starts a server that shares $tree; more options in $serve_options
@@ -7,7 +7,7 @@
 #   serve_nfs [OPTION]…  starts a server that exports $tree by NFS, as /tree at port $nfs_port; its state is in $work/state
 #   serve_shm        starts a server that exports $tree as /tree over shared memory with a guest, which mounts it from
 #                    $region with `tombolo` when it gets the options of $with_region
-#   shm_region       no server: makes $with_region, with which guests have $work/region in common; they serve at $serving and mount
+#   shm_region       no server: makes $with_region, with which guests share $work/region; they serve at $serving and mount
 #                    from $region, and the host mounts from $host_region
 #   serving_guest LOG OPTION…  boots a guest that serves its /run/tree, with source.tar.gz in it, at $serving, behind this script. It kills its
 #                    server and starts another when a client makes the file `kill`, and then makes `again`; with `over` it waits

@@ -1,5 +1,5 @@
 /*
- * Looks at memory that a guest and its host, or two guests, have in common, from either side. It is linked statically, so
+ * Looks at the shared memory of a guest and its host, or of two guests, from either side. It is linked statically, so
  * that it runs in any guest.
  *
  *   shm_probe FILE SIZE put OFFSET TEXT    writes TEXT and a zero

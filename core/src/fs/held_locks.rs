@@ -1,4 +1,4 @@
-//! The locks that are held on one file, as its keeper knows them.
+//! The locks that are held on one file, as the party that tracks them knows them.
 
 use super::{Lock, LockFamily, LockKind, LockOwner, LockRange, OpenId};
 
@@ -9,7 +9,7 @@ pub struct Granted<T> {
     pub open: OpenId,
     /// The lock, with its owner.
     pub lock: Lock,
-    /// What its keeper has to know beside.
+    /// What that party notes beside.
     pub note: T,
 }
 

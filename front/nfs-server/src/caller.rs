@@ -231,8 +231,8 @@ mod tests {
     use tombolo_host_rpc::server::LinkOrigin;
     use tombolo_shm::link::Incarnation;
 
-    fn client(instance: u8, user: Option<u32>, label: &str) -> u64 {
-        let client = Incarnation([instance; 16]);
+    fn client(incarnation: u8, user: Option<u32>, label: &str) -> u64 {
+        let client = Incarnation([incarnation; 16]);
         let export = "e".into();
         let link =
             LinkOrigin { label: label.into(), export, client, user, identity_policy: IdentityPolicy::Any };

@@ -30,12 +30,12 @@ mod tests {
     use tombolo_host_links::server::{AllowedIdentities, Credentials, VerifiedPeer};
     use tombolo_shm::link::Incarnation;
 
-    fn peer(instance: u8, uid: Option<u32>, label: &str) -> ClientId {
+    fn peer(incarnation: u8, uid: Option<u32>, label: &str) -> ClientId {
         let standing = |uid| VerifiedPeer {
             process: Credentials { pid: 1, uid, gid: 1 },
             identities: AllowedIdentities::Own { groups: [].into() },
         };
-        let client = Incarnation([instance; 16]);
+        let client = Incarnation([incarnation; 16]);
         client_id(&Peer { export: "e".into(), credentials: uid.map(standing), client, label: label.into() })
     }
 

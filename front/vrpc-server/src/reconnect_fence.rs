@@ -125,8 +125,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn client(instance: u8) -> ClientId {
-        ClientId([instance; 24])
+    fn client(incarnation: u8) -> ClientId {
+        ClientId([incarnation; 24])
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tombolo_shm::link::{Cause, Goodbye, MESSAGE_BYTES_MAX, Message};
-use tombolo_sys::epoll::{Bell, Epoll, Event, Interest};
+use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
 use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, socket};
 
@@ -63,7 +63,7 @@ pub(super) struct ControlSender(Weak<Watched>);
 #[derive(Debug)]
 struct Shared {
     epoll: Epoll,
-    bell: Bell,
+    wakeup: EventFd,
     stopping: AtomicBool,
     links: Mutex<WatchedLinks>,
 }
@@ -86,19 +86,19 @@ struct Watched {
     over: AtomicBool,
 }
 
-/// The token of the bell; links count from 1.
-const BELL: u64 = 0;
+/// The token of the wakeup; links count from 1.
+const WAKEUP: u64 = 0;
 
 impl Watcher {
     /// Starts it.
     pub fn start() -> io::Result<Watcher> {
         let shared = Arc::new(Shared {
             epoll: Epoll::new()?,
-            bell: Bell::new()?,
+            wakeup: EventFd::new()?,
             stopping: AtomicBool::new(false),
             links: Mutex::default(),
         });
-        shared.epoll.add(&shared.bell, BELL, Interest::Readable)?;
+        shared.epoll.add(&shared.wakeup, WAKEUP, Interest::Readable)?;
         let running = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("link-ends".into()).spawn(move || watch(&running))?;
         Ok(Watcher { shared, thread: Some(thread) })
@@ -113,7 +113,7 @@ impl Watcher {
             let token = links.last_token;
             if links.by_token.is_empty() {
                 // The thread may be waiting without an end in sight.
-                self.shared.bell.ring();
+                self.shared.wakeup.notify();
             }
             links.by_token.insert(token, WatchedLink { watched: Arc::clone(&watched), handler });
             token
@@ -136,7 +136,7 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.bell.ring();
+        self.shared.wakeup.notify();
         // Its own thread may be the one that drops it: the end of a link wakes waiting tasks, and one of them may have
         // held the last of its session.
         if let Some(thread) = self.thread.take()
@@ -257,7 +257,7 @@ fn watch(shared: &Shared) {
         }
         for event in &events {
             match event.token {
-                BELL => shared.bell.silence(),
+                WAKEUP => shared.wakeup.clear(),
                 _ => handle(shared, event),
             }
         }
@@ -390,13 +390,13 @@ mod tests {
         assert_eq!(ended.recv_timeout(PATIENCE), Ok(End::Died));
         assert!(control_socket.is_over());
 
-        let (_tether, theirs, ended) = watched(&watcher);
+        let (_control, theirs, ended) = watched(&watcher);
         let goodbye = Message::Goodbye(Goodbye::new(Cause::Leaving, "done"));
         packet::send(&theirs, &goodbye.encode(), &[]).expect("send");
         drop(theirs);
         assert_eq!(ended.recv_timeout(PATIENCE), Ok(End::Left));
 
-        let (_tether, theirs, ended) = watched(&watcher);
+        let (_control, theirs, ended) = watched(&watcher);
         packet::send(&theirs, b"nonsense", &[]).expect("send");
         assert!(matches!(ended.recv_timeout(PATIENCE), Ok(End::ProtocolError(_))));
         assert_eq!(watcher.count(), 0);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Incarnation, Limits, MESSAGE_BYTES_MAX, Message, RefusalCode, Refused};
-use tombolo_sys::epoll::{Bell, Epoll, Interest};
+use tombolo_sys::epoll::{Epoll, EventFd, Interest};
 use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, random, socket};
 
@@ -86,7 +86,7 @@ struct Shared {
     options: ListenOptions,
     listener: Listener,
     epoll: Epoll,
-    bell: Bell,
+    wakeup: EventFd,
     stopping: AtomicBool,
     links: Arc<Links>,
     /// Users of the peers whose hello is being answered.
@@ -105,14 +105,14 @@ impl LinkListener {
         let shared = Arc::new(Shared {
             listener: Listener::bind_packets(path, options.socket_mode)?,
             epoll: Epoll::new().map_err(io::Error::from)?,
-            bell: Bell::new().map_err(io::Error::from)?,
+            wakeup: EventFd::new().map_err(io::Error::from)?,
             stopping: AtomicBool::new(false),
             links,
             answering: Mutex::default(),
             answered: Condvar::new(),
             options,
         });
-        shared.epoll.add(&shared.bell, BELL, Interest::Readable).map_err(io::Error::from)?;
+        shared.epoll.add(&shared.wakeup, WAKEUP, Interest::Readable).map_err(io::Error::from)?;
         let acceptor = Acceptor {
             shared: Arc::clone(&shared),
             pending: HashMap::new(),
@@ -148,7 +148,7 @@ impl LinkListener {
 impl Drop for LinkListener {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.bell.ring();
+        self.shared.wakeup.notify();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -174,7 +174,7 @@ impl std::fmt::Debug for LinkListener {
     }
 }
 
-const BELL: u64 = 0;
+const WAKEUP: u64 = 0;
 const LISTENER: u64 = 1;
 /// The pause after a failed accept: out of descriptors, say.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -215,7 +215,7 @@ impl Acceptor {
             }
             for event in &events {
                 match event.token {
-                    BELL => self.shared.bell.silence(),
+                    WAKEUP => self.shared.wakeup.clear(),
                     LISTENER => self.accept(),
                     token => self.read_hello(token),
                 }

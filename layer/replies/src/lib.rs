@@ -4,8 +4,8 @@
 //! after the answer got lost. `mkdir` would then say that the directory exists, `unlink` that the file does not. This layer
 //! remembers, for each request with a [key](tombolo_core::RequestKey) and each operation that it performs, how that
 //! ended: the key and the operation together name an entry, so a request may perform several operations, but each only
-//! once. Requests without a key pass at no cost, and so does what changes nothing. So do writes at a stated place that their asker has
-//! numbered: twice they leave what they do once, and no copy of one is still under way when the asker's next link begins.
+//! once. Requests without a key pass at no cost, and so does what changes nothing. So do writes at a stated place that their client has
+//! numbered: twice they leave what they do once, and no copy of one is still under way when the client's next link begins.
 //!
 //! - A duplicate of what is under way waits for it; no thread does.
 //! - A duplicate of what was answered gets the same outcome. Node references would mean nothing by then, so what is kept is

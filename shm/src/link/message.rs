@@ -109,7 +109,7 @@ pub struct Refused {
 /// Why there is no link, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RefusalCode {
-    /// No version in common.
+    /// No common version.
     Version,
     /// The client needs an extension that the server lacks.
     Features,
@@ -119,7 +119,7 @@ pub enum RefusalCode {
     Sizes,
     /// The client's memory is not as it must be.
     Memory,
-    /// No way to wake each other in common.
+    /// No common way to wake each other.
     Doorbell,
     /// The operator does not allow it.
     NotAllowed,
@@ -268,12 +268,12 @@ impl Goodbye {
 }
 
 const REFUSAL_CODES: [(RefusalCode, u32, &str); 11] = [
-    (RefusalCode::Version, 1, "no version in common"),
+    (RefusalCode::Version, 1, "no common version"),
     (RefusalCode::Features, 2, "an extension is missing"),
     (RefusalCode::Protocol, 3, "that protocol is not spoken"),
     (RefusalCode::Sizes, 4, "sizes that cannot be had"),
     (RefusalCode::Memory, 5, "memory that is not as it must be"),
-    (RefusalCode::Doorbell, 6, "no doorbell in common"),
+    (RefusalCode::Doorbell, 6, "no common doorbell"),
     (RefusalCode::NotAllowed, 7, "not allowed"),
     (RefusalCode::NoExport, 8, "no such export"),
     (RefusalCode::TooMany, 9, "too many links"),

@@ -326,7 +326,7 @@ proptest! {
         let mut client = fixture.client(1);
         for (at, bytes, likely) in writes {
             fixture.later(50);
-            // The words of the page are few: aim at them half of the time, and say things that mean something.
+            // The words of the page are few: write them half of the time, and say things that mean something.
             let at = if likely { 128 + at % 5 * 128 } else { at };
             let bytes = if likely { vec![bytes[0] % 8, bytes[0] / 128, 0, 0] } else { bytes };
             if at != 128 {

@@ -16,7 +16,7 @@ pub enum DecodeError {
     /// The operation is not part of the protocol as this codec knows it.
     #[error("unknown operation {0}")]
     UnknownOpcode(u32),
-    /// The request is too short or too long for its operation, or lies about its own length.
+    /// The request is too short or too long for its operation, or states a wrong length.
     #[error("{opcode:?} of {found_bytes} bytes: {what}")]
     Length {
         /// The operation.

@@ -15,7 +15,7 @@ impl<'a> Extensions<'a> {
     pub fn new(bytes: &'a [u8]) -> Result<Self, &'static str> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let (_, _, after) = split(rest).ok_or("an extension lies about its length")?;
+            let (_, _, after) = split(rest).ok_or("an extension states a wrong length")?;
             rest = after;
         }
         Ok(Extensions(bytes))
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_is_refused() {
+    fn a_wrong_length_is_refused() {
         for size in [0u32, 7, 17, u32::MAX] {
             let header = ExtHeader { size, kind: EXT_GROUPS };
             let bytes = [header.as_bytes(), &[0; 8]].concat();

@@ -47,8 +47,8 @@ struct Table {
 
 struct Side {
     how: Bare,
-    mouth: WordMut,
-    ear: WordMut,
+    outgoing: WordMut,
+    incoming: WordMut,
 }
 
 impl Table {
@@ -60,8 +60,8 @@ impl Table {
             let word = WordMut::new(memory.region(), at).map_err(std::io::Error::other);
             word.doing(|| "find a word in shared memory".to_owned())
         };
-        let side = Side { how, mouth: word(0)?, ear: word(ANSWER)? };
-        let there = Side { how, mouth: word(ANSWER)?, ear: word(0)? };
+        let side = Side { how, outgoing: word(0)?, incoming: word(ANSWER)? };
+        let there = Side { how, outgoing: word(ANSWER)?, incoming: word(0)? };
         let over = Arc::new(AtomicBool::new(false));
         let over_there = Arc::clone(&over);
         let other = thread::Builder::new().name("bare".into()).spawn(move || {
@@ -98,10 +98,10 @@ impl Drop for Table {
 impl Side {
     #[inline]
     fn say(&self, number: u32) {
-        self.mouth.store(number, Ordering::Release);
+        self.outgoing.store(number, Ordering::Release);
         if self.how == Bare::Futex {
             // It fails for no word that is mapped.
-            let _woken = futex::wake(&self.mouth);
+            let _woken = futex::wake(&self.outgoing);
         }
     }
 
@@ -109,7 +109,7 @@ impl Side {
     #[inline]
     fn hear(&self, number: u32, over: &AtomicBool) -> bool {
         loop {
-            let seen = self.ear.load(Ordering::Acquire);
+            let seen = self.incoming.load(Ordering::Acquire);
             if seen == number {
                 return true;
             }
@@ -118,7 +118,7 @@ impl Side {
             }
             match self.how {
                 Bare::CacheLine => spin_loop(),
-                Bare::Futex => drop(futex::wait(&self.ear, seen, Some(NAP))),
+                Bare::Futex => drop(futex::wait(&self.incoming, seen, Some(NAP))),
             }
         }
     }

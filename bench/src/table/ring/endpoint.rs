@@ -36,8 +36,8 @@ impl Endpoint {
         self.link_as(Incarnation([1; 16]))
     }
 
-    fn link_as(&self, instance: Incarnation) -> Result<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
-        let options = ConnectOptions::new(EXPORT, "bench", instance)?;
+    fn link_as(&self, incarnation: Incarnation) -> Result<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
+        let options = ConnectOptions::new(EXPORT, "bench", incarnation)?;
         match &self.at {
             At::Socket(socket) => {
                 let watcher = Watcher::start()?;
@@ -55,8 +55,8 @@ impl Endpoint {
 }
 
 impl Connect for Endpoint {
-    fn connect(&self, _client: &Client, instance: Incarnation) -> Result<Connected, ConnectError> {
-        let (line, keep) = self.link_as(instance)?;
+    fn connect(&self, _client: &Client, incarnation: Incarnation) -> Result<Connected, ConnectError> {
+        let (line, keep) = self.link_as(incarnation)?;
         Ok(Connected { line, keep })
     }
 }

@@ -53,7 +53,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let serving = LinkServer::start(&shared, folder.path(), EndpointKind::Sockets)?;
     let endpoint = serving.endpoint(Mode::Poll);
     // What the machine lacks is said before anything is measured.
-    Asker::begin(&endpoint, 0).map_err(|error| Error::Absent(format!("NFS over a link: {error}")))?;
+    Caller::begin(&endpoint, 0).map_err(|error| Error::Absent(format!("NFS over a link: {error}")))?;
     let mut contest = plan.contest();
     contest.count_syscalls = false;
     for (row, operation) in ROWS {
@@ -115,8 +115,8 @@ struct Messages {
 
 impl Work for Messages {
     fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let asker = Asker::begin(&self.endpoint, self.operation.bytes())?;
-        timed_by(super::at_once(self.operation.bytes()), count, clock, || asker.ask(self.operation))
+        let caller = Caller::begin(&self.endpoint, self.operation.bytes())?;
+        timed_by(super::at_once(self.operation.bytes()), count, clock, || caller.ask(self.operation))
     }
 }
 
@@ -132,7 +132,7 @@ impl Dial for Endpoint {
 }
 
 /// A client that knows the file's handle.
-struct Asker {
+struct Caller {
     rpc: RpcClient,
     file: FileHandleBuf,
     buffer: Buffer,
@@ -142,7 +142,7 @@ fn root<'a>() -> Credential<'a> {
     Credential::Sys(AuthSys { stamp: 0, machine: b"bench", uid: 0, gid: 0, gids: Gids::default() })
 }
 
-impl Asker {
+impl Caller {
     fn begin(endpoint: &Endpoint, bytes: usize) -> Result<Self> {
         let route = Route::start(endpoint.clone(), "bench").map_err(|error| wrong("a link", &*error))?;
         let client = |program| {

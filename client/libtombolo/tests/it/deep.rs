@@ -40,7 +40,7 @@ fn dig(top: &Path) {
     drop(File::from(open_entry(dir.as_fd(), b"bottom", flags, 0o644).unwrap()));
 }
 
-/// How many directories named `d` lie in each other, and whether the file is in the last.
+/// How many directories named `d` close in each other, and whether the file is in the last.
 fn depth(top: &Path) -> (usize, bool) {
     let (mut dir, mut count) = (open_root(top).unwrap(), 0);
     while let Ok(below) = open_entry(dir.as_fd(), b"d", SysFlags::PATH | SysFlags::DIRECTORY, 0) {
@@ -134,19 +134,19 @@ impl Around for Circle {
         inner().map(move |mut answer| {
             let any: &mut dyn std::any::Any = &mut answer;
             if let Some(entry) = any.downcast_mut::<Entry>() {
-                circle.lie(entry);
+                circle.close(entry);
             }
             if let Some(page) = any.downcast_mut::<DirPage>() {
-                let mut lying = DirPage::new(page.budget());
+                let mut closed = DirPage::new(page.budget());
                 for entry in page.iter() {
                     let mut found = entry.entry.copied();
-                    found.iter_mut().for_each(|entry| circle.lie(entry));
-                    assert!(lying.push(DirEntry { entry: found.as_ref(), ..entry }));
+                    found.iter_mut().for_each(|entry| circle.close(entry));
+                    assert!(closed.push(DirEntry { entry: found.as_ref(), ..entry }));
                 }
                 if page.is_end() {
-                    lying.set_end();
+                    closed.set_end();
                 }
-                *page = lying;
+                *page = closed;
             }
             answer
         })
@@ -154,7 +154,7 @@ impl Around for Circle {
 }
 
 impl Circle {
-    fn lie(&self, entry: &mut Entry) {
+    fn close(&self, entry: &mut Entry) {
         if entry.attr.file_type == FileType::Directory {
             entry.attr.fileid = 7;
             if let Some(first) = &self.0 {
@@ -200,16 +200,16 @@ fn a_directory_that_contains_itself_is_an_error() {
     let export = Arc::new(memory());
     let honest = attach(&*export, "memory");
     plant_circle(&honest);
-    let liar = attach(&Layered::new(export, Arc::new(Circle(Some(Arc::default())))), "liar");
+    let looped = attach(&Layered::new(export, Arc::new(Circle(Some(Arc::default())))), "looped");
     // As often as it is given back under another's name.
-    let _held: Vec<_> = (0..16).map(|_| find(&liar, "top")).collect();
+    let _held: Vec<_> = (0..16).map(|_| find(&looped, "top")).collect();
     let target = attach(&memory(), "target");
     // Two sources that are the same directory are not one in the other.
     let options = Options { recursive: true, ..Options::default() };
     let watch = Arc::<Watch>::default();
     let copier = Copier::start(options, watch.clone()).unwrap();
-    add(&copier, &liar, "top", &target, "top");
-    add(&copier, &liar, "other", &target, "other");
+    add(&copier, &looped, "top", &target, "top");
+    add(&copier, &looped, "other", &target, "other");
     let tally = copier.finish();
     let failures = watch.failures.lock().unwrap();
     let mut from: Vec<_> = failures.iter().map(|failure| &*failure.from).collect();
@@ -225,7 +225,7 @@ fn a_directory_that_contains_itself_is_an_error() {
         ["", "/other", "/other/file", "/top", "/top/file"]
     );
     // What is above it stays, and everything else in it goes.
-    let (removed, failed) = remove(&liar, "top");
+    let (removed, failed) = remove(&looped, "top");
     assert_eq!(
         (removed, failed),
         (1, vec!["top/again: input/output error: the directory contains itself".into()])

@@ -39,7 +39,7 @@ impl Session for Holder {
 }
 
 #[test]
-fn a_call_that_takes_its_time_keeps_no_processor_busy_where_there_is_no_bell() {
+fn a_slow_call_keeps_no_processor_busy_without_a_doorbell() {
     let _alone = crate::alone();
     let (mut client, mut ends) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20).expect("a layout"));
     (client.doorbell, ends.doorbell) = (DoorbellKind::Silent, DoorbellKind::Silent);

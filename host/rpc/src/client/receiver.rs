@@ -80,8 +80,8 @@ impl Receiver {
     /// Waits for events and turns to them. Whether there were any.
     fn look_around(&mut self, timeout: Option<Duration>) -> bool {
         let shared = self.engine.shared.clone();
-        let Some(bell) = &shared.alarm.bell else { return false };
-        if let Err(error) = self.wire.wait(&mut self.events, timeout, bell) {
+        let Some(wakeup) = &shared.alarm.wakeup else { return false };
+        if let Err(error) = self.wire.wait(&mut self.events, timeout, wakeup) {
             tracing::error!(%error, "epoll_wait failed");
             thread::sleep(PAUSE);
         }

@@ -52,8 +52,8 @@ impl RpcClient {
     /// # Errors
     /// The system has no thread or descriptor left.
     pub fn start(target: Target, options: Options) -> io::Result<Self> {
-        let alarm = Alarm::with_bell()?;
-        let wire = Arc::new(SystemWire::new(alarm.bell.as_ref())?);
+        let alarm = Alarm::with_wakeup()?;
+        let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref())?);
         let (client, engine) = Self::with(wire.clone(), target, options, alarm, None);
         receiver::start(engine, wire)?;
         Ok(client)
@@ -73,8 +73,8 @@ impl RpcClient {
         }
         let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let target = Target { address, transport: Transport::Tcp, program, version };
-        let alarm = Alarm::with_bell()?;
-        let wire = Arc::new(SystemWire::new(alarm.bell.as_ref())?);
+        let alarm = Alarm::with_wakeup()?;
+        let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref())?);
         let (client, engine) = Self::with(wire.clone(), target, options, alarm, Some(route));
         receiver::start(engine, wire)?;
         Ok(client)

@@ -9,7 +9,7 @@ use super::sending::Job;
 use super::state::State;
 use super::wire::Wire;
 use tombolo_sys::Result;
-use tombolo_sys::epoll::Bell;
+use tombolo_sys::epoll::EventFd;
 
 /// What callers and the engine share.
 pub(super) struct Shared {
@@ -70,14 +70,14 @@ impl Shared {
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
     /// None where no thread sleeps.
-    pub(super) bell: Option<Bell>,
+    pub(super) wakeup: Option<EventFd>,
     any: AtomicBool,
     asleep: AtomicBool,
 }
 
 impl Alarm {
-    pub(super) fn with_bell() -> Result<Self> {
-        Ok(Self { bell: Some(Bell::new()?), ..Self::default() })
+    pub(super) fn with_wakeup() -> Result<Self> {
+        Ok(Self { wakeup: Some(EventFd::new()?), ..Self::default() })
     }
 
     /// There is something to do.
@@ -85,9 +85,9 @@ impl Alarm {
         self.any.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst)
             && self.asleep.swap(false, Ordering::SeqCst)
-            && let Some(bell) = &self.bell
+            && let Some(wakeup) = &self.wakeup
         {
-            bell.ring();
+            wakeup.notify();
         }
     }
 
@@ -101,7 +101,7 @@ impl Alarm {
         self.is_raised() && self.any.swap(false, Ordering::SeqCst)
     }
 
-    /// Runs `sleep` unless there is something to do; what comes meanwhile rings the bell.
+    /// Runs `sleep` unless there is something to do; what comes meanwhile ends it.
     pub(super) fn sleep(&self, sleep: impl FnOnce()) {
         self.asleep.store(true, Ordering::SeqCst);
         // An alarm from before this line may have seen the thread awake.

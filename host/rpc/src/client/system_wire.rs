@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::options::{Target, Transport};
 use super::wire::{Socket, SocketToken, Wire};
 use tombolo_mem::Sink;
-use tombolo_sys::epoll::{Bell, Epoll, Event, Interest};
+use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
 use tombolo_sys::gather::Gather;
 use tombolo_sys::{Errno, Result, random, socket, tcp, udp};
 
@@ -22,8 +22,8 @@ const PORT_PAUSE: Duration = Duration::from_millis(1);
 /// An idle peer is asked whether it is there after so long.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What the bell is watched as; no socket has this number.
-const BELL: u64 = u64::MAX;
+/// The token of the wakeup; no socket has this number.
+const WAKEUP: u64 = u64::MAX;
 
 /// Sockets of this machine, watched by an epoll.
 pub(super) struct SystemWire {
@@ -38,22 +38,27 @@ struct SystemSocket {
 }
 
 impl SystemWire {
-    /// Rings of the bell end [`wait`](Self::wait).
-    pub(super) fn new(bell: Option<&Bell>) -> Result<Self> {
+    /// `wakeup` ends [`wait`](Self::wait).
+    pub(super) fn new(wakeup: Option<&EventFd>) -> Result<Self> {
         let epoll = Epoll::new()?;
-        if let Some(bell) = bell {
-            epoll.add(bell, BELL, Interest::Readable)?;
+        if let Some(wakeup) = wakeup {
+            epoll.add(wakeup, WAKEUP, Interest::Readable)?;
         }
         Ok(Self { epoll, ports: Mutex::default() })
     }
 
-    /// Waits for something to happen, or for so long. Events go to `events`; the bell is no event.
-    pub(super) fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>, bell: &Bell) -> Result<()> {
+    /// Waits for something to happen, or for so long. Events go to `events`; the wakeup is no event.
+    pub(super) fn wait(
+        &self,
+        events: &mut Vec<Event>,
+        timeout: Option<Duration>,
+        wakeup: &EventFd,
+    ) -> Result<()> {
         self.epoll.wait(events, timeout)?;
         let before = events.len();
-        events.retain(|event| event.token != BELL);
+        events.retain(|event| event.token != WAKEUP);
         if events.len() < before {
-            bell.silence();
+            wakeup.clear();
         }
         Ok(())
     }

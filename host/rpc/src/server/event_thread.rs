@@ -84,7 +84,7 @@ impl EventThread {
         sockets: Vec<DatagramReader>,
     ) -> Result<Self> {
         let epoll = Epoll::new()?;
-        epoll.add(&queue.bell, Token::BELL.number(), Interest::Readable)?;
+        epoll.add(&queue.wakeup, Token::WAKEUP.number(), Interest::Readable)?;
         listening.watch(&epoll)?;
         for (index, reader) in sockets.iter().enumerate() {
             epoll.add(reader.datagrams.socket(), Token::socket(index).number(), Interest::Readable)?;
@@ -190,7 +190,7 @@ impl EventThread {
     /// One turn. Whether there was something to do.
     fn turn(&mut self, token: Token) -> bool {
         let worked = match token.watched() {
-            Watched::Bell => false,
+            Watched::Wakeup => false,
             Watched::Listener(index) => {
                 self.listening.turn(index, &self.epoll);
                 false
@@ -267,7 +267,7 @@ impl EventThread {
     fn note(&mut self, event: &Event) {
         let token = Token::from_number(event.token);
         match token.watched() {
-            Watched::Bell => self.queue.bell.silence(),
+            Watched::Wakeup => self.queue.wakeup.clear(),
             // They are told again and again, so they are never in line twice for long.
             Watched::Listener(_) | Watched::Socket(_) => {
                 if !self.ready.contains(&token) {

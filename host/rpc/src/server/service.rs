@@ -103,7 +103,7 @@ pub struct LinkOrigin {
     pub export: String,
     /// Which life of which client, as it says itself: the same on all its links.
     pub client: Incarnation,
-    /// The user whose process it is, as this kernel says, where there is a kernel in common.
+    /// The user whose process it is, as this kernel says, where both share a kernel.
     pub user: Option<u32>,
     /// In whose name it may call.
     pub identity_policy: IdentityPolicy,

@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::clients::Admitted;
 use tombolo_sys::Result;
-use tombolo_sys::epoll::Bell;
+use tombolo_sys::epoll::EventFd;
 
 /// What others told an event thread.
 pub(super) struct ThreadQueue {
     /// Rung when there is something and the thread sleeps.
-    pub(super) bell: Bell,
+    pub(super) wakeup: EventFd,
     /// Connections that the thread has or will have soon.
     pub(super) connections: AtomicUsize,
     any: AtomicBool,
@@ -41,7 +41,7 @@ impl Commands {
 impl ThreadQueue {
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
-            bell: Bell::new()?,
+            wakeup: EventFd::new()?,
             connections: AtomicUsize::new(0),
             any: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
@@ -79,7 +79,7 @@ impl ThreadQueue {
         there.stop = commands.stop;
     }
 
-    /// Runs `sleep` unless the queue has commands; a command that comes meanwhile rings the bell.
+    /// Runs `sleep` unless the queue has commands; a command that comes meanwhile ends it.
     pub(super) fn sleep(&self, sleep: impl FnOnce()) {
         self.asleep.store(true, Ordering::SeqCst);
         // A command from before this line may have seen the thread awake.
@@ -93,7 +93,7 @@ impl ThreadQueue {
         write(&mut self.lock());
         self.any.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
-            self.bell.ring();
+            self.wakeup.notify();
         }
     }
 
@@ -112,7 +112,7 @@ pub(super) struct Token(u64);
 /// A token taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watched {
-    Bell,
+    Wakeup,
     Listener(usize),
     Socket(usize),
     Connection { slot: u32, use_count: u32 },
@@ -124,7 +124,7 @@ const USE_SHIFT: u32 = 32;
 pub(super) const USES: u32 = 1 << (KIND_SHIFT - USE_SHIFT);
 
 impl Token {
-    pub(super) const BELL: Token = Token(0);
+    pub(super) const WAKEUP: Token = Token(0);
 
     pub(super) fn listener(index: usize) -> Self {
         Self(1 << KIND_SHIFT | index as u64)
@@ -149,7 +149,7 @@ impl Token {
     pub(super) fn watched(self) -> Watched {
         let low = self.0 as u32;
         match self.0 >> KIND_SHIFT {
-            0 => Watched::Bell,
+            0 => Watched::Wakeup,
             1 => Watched::Listener(low as usize),
             2 => Watched::Socket(low as usize),
             _ => Watched::Connection { slot: low, use_count: (self.0 >> USE_SHIFT) as u32 % USES },
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_token_is_what_it_was_made_for() {
-        assert_eq!(Token::BELL.watched(), Watched::Bell);
+        assert_eq!(Token::WAKEUP.watched(), Watched::Wakeup);
         assert_eq!(Token::listener(3).watched(), Watched::Listener(3));
         assert_eq!(Token::socket(4).watched(), Watched::Socket(4));
         let (slot, use_count) = (u32::MAX, USES - 1);

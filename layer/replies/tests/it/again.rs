@@ -307,7 +307,7 @@ fn another_request_is_not_a_duplicate() {
 
 /// A client whose link was lost has another session, and sends again what was not answered.
 #[test]
-fn a_numbered_request_is_known_in_the_askers_next_session() {
+fn a_numbered_request_is_known_in_the_clients_next_session() {
     on_every_bottom(|fixture| {
         let key = numbered(1, 1, 1);
         fixture.mkdir(&keyed(&fixture.cx, key), "dir").unwrap();

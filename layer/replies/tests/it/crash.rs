@@ -496,7 +496,7 @@ fn outcomes_older_than_their_time_stay_behind() {
 }
 
 #[test]
-fn a_numbered_request_is_known_to_the_next_process_by_its_asker_only() {
+fn a_numbered_request_is_known_to_the_next_process_by_its_client_only() {
     let server = Server::new(Bottom::Memory);
     let (done, in_doubt) = (numbered(3, 1, u64::MAX), numbered(3, 1, 7));
     let mkdir = |fs: &dyn FileSystem, cx: &Ctx, text: &str| {

@@ -142,9 +142,9 @@ pub fn call_key(client: u64, xid: u32, procedure: u32, checksum: u32) -> Request
     RequestKey { client: client.into(), key, properties: KeyProperties::empty() }
 }
 
-/// A request that `instance` has numbered, as the peer `peer`.
-pub fn numbered(instance: u8, peer: u64, number: u64) -> RequestKey {
-    let mut client = [instance; 24];
+/// A request that `incarnation` has numbered, as the peer `peer`.
+pub fn numbered(incarnation: u8, peer: u64, number: u64) -> RequestKey {
+    let mut client = [incarnation; 24];
     client[16..].copy_from_slice(&peer.to_le_bytes());
     let properties = KeyProperties::FENCED | KeyProperties::FEW_UNDER_WAY;
     RequestKey { client: ClientId(client), key: number.into(), properties }

@@ -69,12 +69,12 @@ fn node(fs: &dyn FileSystem, cx: &Ctx, at: usize) -> Option<NodeId> {
 
 /// What a request is aimed at; the same for all its duplicates.
 #[derive(Clone, Copy)]
-struct Aim {
+struct Target {
     node: Option<NodeId>,
     file: Option<File>,
 }
 
-fn aim(fs: &dyn FileSystem, cx: &Ctx, action: Action) -> Aim {
+fn target(fs: &dyn FileSystem, cx: &Ctx, action: Action) -> Target {
     let node = match action {
         Action::Link(at, _) | Action::Append(at) | Action::Cut(at, _) => node(fs, cx, at),
         _ => None,
@@ -83,11 +83,11 @@ fn aim(fs: &dyn FileSystem, cx: &Ctx, action: Action) -> Aim {
         let open = fs.open(cx, node, OpenFlags::WRITE | OpenFlags::APPEND).wait().ok()?.open;
         Some(File { node, open })
     });
-    Aim { node, file }
+    Target { node, file }
 }
 
 /// Begins a request; the result waits for it.
-fn begin(fs: &dyn FileSystem, cx: &Ctx, action: Action, aim: Aim) -> Box<dyn FnOnce() -> Came + Send> {
+fn begin(fs: &dyn FileSystem, cx: &Ctx, action: Action, target: Target) -> Box<dyn FnOnce() -> Came + Send> {
     fn waiting<T: Send + 'static>(answer: tombolo_core::Answer<T>) -> Box<dyn FnOnce() -> Came + Send> {
         Box::new(move || answer.wait().map(drop).map_err(|error| error.to_string()))
     }
@@ -101,7 +101,7 @@ fn begin(fs: &dyn FileSystem, cx: &Ctx, action: Action, aim: Aim) -> Box<dyn FnO
             waiting(fs.create(cx, root, name(NAMES[at]), &how))
         }
         Action::Symlink(at) => waiting(fs.symlink(cx, root, name(NAMES[at]), b"target")),
-        Action::Link(_, to) => match aim.node {
+        Action::Link(_, to) => match target.node {
             Some(node) => waiting(fs.link(cx, node, root, name(NAMES[to]))),
             None => missing(),
         },
@@ -110,11 +110,11 @@ fn begin(fs: &dyn FileSystem, cx: &Ctx, action: Action, aim: Aim) -> Box<dyn FnO
         Action::Rename(from, to) => {
             waiting(fs.rename(cx, root, name(NAMES[from]), root, name(NAMES[to]), RenameFlags::empty()))
         }
-        Action::Append(_) => match aim.file {
+        Action::Append(_) => match target.file {
             Some(file) => waiting(fs.write(cx, file, &Write::default(), Source::from(vec![1; 7]))),
             None => missing(),
         },
-        Action::Cut(_, size) => match aim.node {
+        Action::Cut(_, size) => match target.node {
             Some(node) => {
                 let set = SetAttr { size: Some(u64::from(size)), ..SetAttr::default() };
                 waiting(fs.setattr(cx, node, None, &set))
@@ -164,16 +164,18 @@ fn check(bottom: Bottom, time: Duration, steps: &[Step]) {
     let mut sent = Vec::new();
     for step in steps {
         let cx = keyed(&fixture.cx, fresh_key());
-        let aimed = aim(&*fixture.fs, &fixture.cx, step.action);
-        let begun: Vec<_> = (0..step.at_once).map(|_| begin(&*fixture.fs, &cx, step.action, aimed)).collect();
+        let targeted = target(&*fixture.fs, &fixture.cx, step.action);
+        let begun: Vec<_> =
+            (0..step.at_once).map(|_| begin(&*fixture.fs, &cx, step.action, targeted)).collect();
         let threads: Vec<_> = begun.into_iter().map(std::thread::spawn).collect();
         let came: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
-        let expected = begin(&*plain_fs, &plain_cx, step.action, aim(&*plain_fs, &plain_cx, step.action))();
+        let expected =
+            begin(&*plain_fs, &plain_cx, step.action, target(&*plain_fs, &plain_cx, step.action))();
         came.iter().for_each(|came| assert_eq!(*came, expected, "{step:?}"));
-        sent.push((step.action, cx, aimed, expected));
+        sent.push((step.action, cx, targeted, expected));
         for replay in &step.replays {
-            let (action, cx, aimed, expected) = replay.get(&sent);
-            let again = begin(&*fixture.fs, cx, *action, *aimed)();
+            let (action, cx, targeted, expected) = replay.get(&sent);
+            let again = begin(&*fixture.fs, cx, *action, *targeted)();
             let stale = expected.is_ok() && names_a_node(*action) && again == Err(Error::Stale.to_string());
             assert!(again == *expected || stale, "{action:?} came to {expected:?}, and again to {again:?}");
         }

@@ -1,5 +1,5 @@
 //! What a client does with a server that breaks the protocol above the ring: the call fails, the link is cut, and every later call
-//! fails. No lie becomes data.
+//! fails. No violation becomes data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,11 +19,11 @@ use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Reply, Returned, Session as Terms}
 /// What a hostile peer answers: kind, body, frame.
 type HostileReply = fn(Kind) -> (u32, Body, Vec<u8>);
 
-/// Says of the session what a good server could say, or not, and then lies.
+/// Says of the session what a good server could say, or not, and breaks the protocol after that.
 #[derive(Clone, Copy)]
 struct HostilePeer {
     terms: Terms,
-    lie: HostileReply,
+    reply: HostileReply,
 }
 
 impl Service for HostilePeer {
@@ -39,7 +39,7 @@ impl Session for HostilePeer {
             Kind::Profile => said(kind, &Reply::Session(self.terms)),
             Kind::Caller => said(kind, &Reply::Done),
             Kind::Open => said(kind, &Reply::Opened(Opened { open: OpenId(1), attr: None })),
-            _ => (self.lie)(kind),
+            _ => (self.reply)(kind),
         };
         responder.send(number, body, &frame);
     }
@@ -66,8 +66,8 @@ fn attr() -> Attr {
     }
 }
 
-fn lied_to(lie: HostileReply) -> Arc<VrpcFileSystem> {
-    let export = VrpcExport::new(Dial(Arc::new(HostilePeer { terms: terms(), lie })));
+fn facing(reply: HostileReply) -> Arc<VrpcFileSystem> {
+    let export = VrpcExport::new(Dial(Arc::new(HostilePeer { terms: terms(), reply })));
     export.with_patience(Patience::None).attach_session(&client()).expect("a session")
 }
 
@@ -100,22 +100,22 @@ fn list(fs: &VrpcFileSystem, size_bytes: usize) -> Result<DirPage, Error> {
 fn limits_that_let_nothing_through_are_no_limits() {
     let bad = [Terms { transfer_bytes_max: 0, ..terms() }, Terms { callers_max: 0, ..terms() }];
     for terms in bad {
-        let lie = |kind| said(kind, &Reply::Done);
-        let refused = VrpcExport::new(Dial(Arc::new(HostilePeer { terms, lie }))).attach_session(&client());
+        let reply = |kind| said(kind, &Reply::Done);
+        let refused = VrpcExport::new(Dial(Arc::new(HostilePeer { terms, reply }))).attach_session(&client());
         assert!(refused.is_err(), "a session in which nothing could be read");
     }
 }
 
 #[test]
 fn an_answer_of_another_kind_is_not_taken_for_one() {
-    let fs = lied_to(|_| said(Kind::Lookup, &Reply::Entry(Entry { node: NodeId(2), attr: attr() }, None)));
+    let fs = facing(|_| said(Kind::Lookup, &Reply::Entry(Entry { node: NodeId(2), attr: attr() }, None)));
     let result = fs.getattr(&root(), NodeId::ROOT, None).wait();
     is_lost(&fs, &result);
 }
 
 #[test]
 fn attributes_out_of_range_are_not_handed_on() {
-    let fs = lied_to(|kind| {
+    let fs = facing(|kind| {
         let (number, body, mut frame) = said(kind, &Reply::Attr(attr()));
         frame.iter_mut().for_each(|byte| *byte = 0xff);
         (number, body, frame)
@@ -126,7 +126,7 @@ fn attributes_out_of_range_are_not_handed_on() {
 
 #[test]
 fn a_frame_that_ends_early_is_no_answer() {
-    let fs = lied_to(|kind| {
+    let fs = facing(|kind| {
         let (number, body, mut frame) =
             said(kind, &Reply::Entry(Entry { node: NodeId(2), attr: attr() }, None));
         frame.truncate(40);
@@ -138,14 +138,14 @@ fn a_frame_that_ends_early_is_no_answer() {
 
 #[test]
 fn more_bytes_in_the_frame_than_were_asked_for_are_refused() {
-    let fs = lied_to(|kind| said(kind, &Reply::Read(Returned::Inline(&[1; 101]), false)));
+    let fs = facing(|kind| said(kind, &Reply::Read(Returned::Inline(&[1; 101]), false)));
     let result = read(&fs, 100);
     is_lost(&fs, &result);
 }
 
 #[test]
 fn more_bytes_in_bulk_memory_than_were_asked_for_are_refused() {
-    let fs = lied_to(|kind| said(kind, &Reply::Read(Returned::Placed { len_bytes: 8193 }, false)));
+    let fs = facing(|kind| said(kind, &Reply::Read(Returned::Placed { len_bytes: 8193 }, false)));
     let result = read(&fs, 8192);
     is_lost(&fs, &result);
 }
@@ -153,17 +153,17 @@ fn more_bytes_in_bulk_memory_than_were_asked_for_are_refused() {
 #[test]
 fn bytes_that_are_not_where_they_were_wanted_are_refused() {
     let placed = |kind| said(kind, &Reply::Read(Returned::Placed { len_bytes: 10 }, true));
-    let fs = lied_to(placed);
+    let fs = facing(placed);
     let result = read(&fs, 100);
     is_lost(&fs, &result);
-    let fs = lied_to(|kind| said(kind, &Reply::Read(Returned::Inline(&[1; 10]), true)));
+    let fs = facing(|kind| said(kind, &Reply::Read(Returned::Inline(&[1; 10]), true)));
     let result = read(&fs, 8192);
     is_lost(&fs, &result);
 }
 
 #[test]
 fn more_written_than_was_sent_is_refused() {
-    let fs = lied_to(|kind| {
+    let fs = facing(|kind| {
         let written =
             tombolo_core::fs::Written { count: 101, stability: Default::default(), file: Default::default() };
         said(kind, &Reply::Written(written))
@@ -196,20 +196,20 @@ fn listing(kind: Kind, name: &[u8]) -> (u32, Body, Vec<u8>) {
 
 #[test]
 fn names_with_slashes_or_nul_in_a_listing_are_refused() {
-    let fs = lied_to(|kind| listing(kind, b"a/b"));
+    let fs = facing(|kind| listing(kind, b"a/b"));
     let result = list(&fs, 4096);
     is_lost(&fs, &result);
-    let fs = lied_to(|kind| listing(kind, b"a\0b"));
+    let fs = facing(|kind| listing(kind, b"a\0b"));
     let result = list(&fs, 4096);
     is_lost(&fs, &result);
     // What the last two have in common with this one is not why they were refused.
-    let fs = lied_to(|kind| listing(kind, b"a-b"));
+    let fs = facing(|kind| listing(kind, b"a-b"));
     assert_eq!(list(&fs, 4096).expect("a page").len(), 1);
 }
 
 #[test]
 fn a_listing_of_more_than_the_page_holds_gives_what_fits_and_no_end() {
-    let fs = lied_to(|kind| match kind {
+    let fs = facing(|kind| match kind {
         Kind::Readdir => listing(kind, &[b'n'; 200]),
         _ => said(kind, &Reply::Done),
     });
@@ -242,7 +242,7 @@ fn endless(kind: Kind) -> (u32, Body, Vec<u8>) {
 /// The kernel keeps each node that a listing brings, until its own memory runs short.
 #[test]
 fn a_directory_without_end_brings_few_nodes() {
-    let fs = lied_to(|kind| match kind {
+    let fs = facing(|kind| match kind {
         Kind::Readdir => endless(kind),
         _ => said(kind, &Reply::Done),
     });
@@ -263,7 +263,7 @@ fn a_directory_without_end_brings_few_nodes() {
 
 #[test]
 fn an_error_that_does_not_exist_is_no_answer() {
-    let fs = lied_to(|kind| {
+    let fs = facing(|kind| {
         let (number, mut body, _) = said(Kind::Null, &Reply::Done);
         body[0] = 200;
         let _ = number;

@@ -86,10 +86,10 @@ fn a_write_keeps_its_data_outside() {
     let extent = Extent::of(&header).unwrap();
     assert_eq!(extent, Extent { private_bytes: 80, payload_bytes: 10 });
     assert!(matches!(decode(&bytes[..80]), Ok(Request::Write(write)) if write.size_bytes == 10));
-    for lie in [0u32, 9, 11, u32::MAX] {
-        let args = rw::WriteIn { size: lie, ..args };
+    for wrong in [0u32, 9, 11, u32::MAX] {
+        let args = rw::WriteIn { size: wrong, ..args };
         let bytes = request(Opcode::Write, &[args.as_bytes(), b"0123456789"]);
-        assert!(decode(&bytes[..80]).is_err(), "size {lie}");
+        assert!(decode(&bytes[..80]).is_err(), "size {wrong}");
     }
 }
 
@@ -113,10 +113,10 @@ fn forgets_are_counted_by_their_bytes() {
     let bytes = request(Opcode::BatchForget, &[head.as_bytes(), one.as_bytes(), one.as_bytes()]);
     let Ok(Request::BatchForget(forgets)) = decode(&bytes) else { panic!() };
     assert_eq!(forgets.iter().collect::<Vec<_>>(), [(NodeId(5), 2), (NodeId(5), 2)]);
-    for lie in [0, 1, 3, u32::MAX] {
-        let head = dir::BatchForgetIn { count: lie, dummy: 0 };
+    for wrong in [0, 1, 3, u32::MAX] {
+        let head = dir::BatchForgetIn { count: wrong, dummy: 0 };
         let bytes = request(Opcode::BatchForget, &[head.as_bytes(), one.as_bytes(), one.as_bytes()]);
-        assert!(decode(&bytes).is_err(), "count {lie}");
+        assert!(decode(&bytes).is_err(), "count {wrong}");
     }
 }
 
@@ -160,10 +160,10 @@ fn a_request_sent_again_keeps_its_whole_number() {
 
 #[test]
 fn a_length_that_does_not_match_is_a_violation() {
-    for lie in [0u32, 39, 40, 55, 57, u32::MAX] {
+    for wrong in [0u32, 39, 40, 55, 57, u32::MAX] {
         let mut bytes = request(Opcode::Getattr, &[&[0; 16]]);
-        bytes[..4].copy_from_slice(lie.as_bytes());
-        assert!(decode(&bytes).is_err_and(|error| error.is_violation()), "length {lie}");
+        bytes[..4].copy_from_slice(wrong.as_bytes());
+        assert!(decode(&bytes).is_err_and(|error| error.is_violation()), "length {wrong}");
     }
     for end in 0..40 {
         let bytes = request(Opcode::Getattr, &[&[0; 16]]);
@@ -189,9 +189,9 @@ fn any_request() -> impl Strategy<Value = Vec<u8>> {
     let extlen = prop_oneof![8 => Just(0u16), 1 => 0u16..16, 1 => any::<u16>()];
     let args = prop::collection::vec(prop_oneof![3 => any::<u8>(), 2 => Just(0), 1 => Just(b'/')], 0..300);
     (opcode, extlen, args, prop_oneof![9 => Just(None), 1 => any::<u32>().prop_map(Some)]).prop_map(
-        |(opcode, total_extlen, args, lie)| {
+        |(opcode, total_extlen, args, wrong)| {
             let real = u32::try_from(size_of::<InHeader>() + args.len()).unwrap();
-            let header = InHeader { len: lie.unwrap_or(real), opcode, total_extlen, ..Default::default() };
+            let header = InHeader { len: wrong.unwrap_or(real), opcode, total_extlen, ..Default::default() };
             [header.as_bytes(), &args].concat()
         },
     )

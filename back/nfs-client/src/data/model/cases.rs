@@ -166,7 +166,7 @@ fn the_rest_of_a_short_write_is_sent_again_and_an_empty_one_fails() {
     mount.write(0, b"0123456789").wait().unwrap();
     mount.step(Quirk { bytes_max: Some(3), ..Quirk::default() });
     assert_eq!(mount.asked(), ["WRITE 7 at 3 Unstable"]);
-    mount.step(Quirk { lies: true, ..Quirk::default() });
+    mount.step(Quirk { falls_short: true, ..Quirk::default() });
     let error = mount.served(mount.commit()).unwrap_err();
     assert_eq!(text(&error), "model: Write: nothing written and no error");
 }
@@ -189,7 +189,7 @@ fn a_write_less_stable_than_requested_is_an_error() {
     let bytes = Source::from(b"abc".to_vec());
     let written = waited_for(write(&mount.server, &mount.file, &mount.caller, &how, bytes));
     assert!(said(&written).is_none(), "it waits for the server");
-    mount.step(Quirk { lies: true, ..Quirk::default() });
+    mount.step(Quirk { falls_short: true, ..Quirk::default() });
     let error = said(&written).expect("an answer").unwrap_err();
     assert_eq!(text(&error), "model: Write: less stable than requested");
 }
@@ -296,7 +296,7 @@ fn an_empty_read_before_the_end_of_file_is_an_error() {
     let mut buffer = Buffer::new(8);
     let ahead = ReadAhead::default();
     let done = waited_for(read(&mount.server, &mount.file, &mount.caller, &ahead, 0, buffer.sink(0..8)));
-    mount.step(Quirk { lies: true, ..Quirk::default() });
+    mount.step(Quirk { falls_short: true, ..Quirk::default() });
     let error = said(&done).expect("an answer").unwrap_err();
     assert_eq!(text(&error), "model: Read: no data and no end of file");
     assert!(buffer.as_mut_slice().is_some());

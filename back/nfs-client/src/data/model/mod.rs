@@ -63,7 +63,7 @@ pub(super) struct Quirk {
     /// Say that there is no space.
     pub(super) fails: bool,
     /// Claim less stability than was asked for, or no bytes.
-    pub(super) lies: bool,
+    pub(super) falls_short: bool,
 }
 
 type Answer = Arc<Mutex<(Option<Result<Said>>, Option<Waker>)>>;
@@ -204,18 +204,18 @@ impl State {
                 into.write_at(0, &self.cache[start..start + count]);
                 let eof = start + count == self.cache.len();
                 Ok(Said::Read(ReadDone {
-                    count: if quirk.lies { 0 } else { count },
-                    eof: eof && !quirk.lies,
+                    count: if quirk.falls_short { 0 } else { count },
+                    eof: eof && !quirk.falls_short,
                 }))
             }
             Asked::Write { offset, bytes, stability } => {
                 let count = bytes.len().min(bytes_max);
-                let kept = if quirk.lies { Stability::Unstable } else { *stability };
+                let kept = if quirk.falls_short { Stability::Unstable } else { *stability };
                 put(&mut self.cache, *offset, &bytes[..count]);
                 if kept > Stability::Unstable {
                     put(&mut self.stable, *offset, &bytes[..count]);
                 }
-                let count = if quirk.lies && *stability == Stability::Unstable { 0 } else { count };
+                let count = if quirk.falls_short && *stability == Stability::Unstable { 0 } else { count };
                 Ok(Said::Wrote(Wrote { count, stability: kept, verifier: self.verifier() }))
             }
             Asked::Commit => {

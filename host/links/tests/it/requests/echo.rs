@@ -32,7 +32,7 @@ fn each_call_gets_its_own_answer_in_every_mode() {
 }
 
 #[test]
-fn real_memory_and_links_without_a_bell_do_as_well() {
+fn calls_work_in_mapped_memory_and_without_a_doorbell() {
     for mode in MODES {
         for ends in [sealed_ends(layout(8)), silent_ends(layout(8))] {
             let doorbell = ends.0.doorbell;

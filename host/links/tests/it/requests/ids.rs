@@ -88,9 +88,9 @@ fn arguments_that_do_not_fit_fail_alone() {
     assert_eq!(host.line.counts().in_flight, 0);
 }
 
-/// What becomes of a call.
+/// How the test uses a call.
 #[derive(Clone, Copy, Debug)]
-enum Outcome {
+enum Use {
     Wait,
     Look,
     Spawn,
@@ -98,15 +98,15 @@ enum Outcome {
     DropPolled,
 }
 
-fn fates() -> impl Strategy<Value = Vec<(Outcome, bool, usize)>> {
-    let fate = prop_oneof![
-        3 => Just(Outcome::Wait),
-        1 => Just(Outcome::Look),
-        3 => Just(Outcome::Spawn),
-        1 => Just(Outcome::Drop),
-        1 => Just(Outcome::DropPolled)
+fn uses() -> impl Strategy<Value = Vec<(Use, bool, usize)>> {
+    let how = prop_oneof![
+        3 => Just(Use::Wait),
+        1 => Just(Use::Look),
+        3 => Just(Use::Spawn),
+        1 => Just(Use::Drop),
+        1 => Just(Use::DropPolled)
     ];
-    prop::collection::vec((fate, any::<bool>(), 0usize..200), 1..60)
+    prop::collection::vec((how, any::<bool>(), 0usize..200), 1..60)
 }
 
 proptest! {
@@ -116,7 +116,7 @@ proptest! {
     /// the end nothing is out.
     #[test]
     fn nothing_is_lost_or_mixed_up(
-        threads in prop::collection::vec(fates(), 1..4),
+        threads in prop::collection::vec(uses(), 1..4),
         mode in prop_oneof![Just(Mode::Poll), Just(Mode::Event), Just(Mode::Adaptive)],
         answerers in 1usize..3,
     ) {
@@ -127,7 +127,7 @@ proptest! {
             for (thread, calls) in threads.iter().enumerate() {
                 let (line, spawned) = (&host.line, &spawned);
                 scope.spawn(move || {
-                    for (call, &(fate, later, len)) in calls.iter().enumerate() {
+                    for (call, &(how, later, len)) in calls.iter().enumerate() {
                         let number = (thread << 32 | call) as u64;
                         let sent = frame(number, len);
                         let kind = if later { LATER } else { ECHO };
@@ -136,15 +136,15 @@ proptest! {
                             assert_eq!(reply.body, body(number));
                             assert!(*reply.frame == *sent);
                         };
-                        match fate {
-                            Outcome::Wait => check(made.wait().expect("an answer")),
-                            Outcome::Look => made.now().into_iter().for_each(|reply| check(reply.expect("an answer"))),
-                            Outcome::Drop => drop(made),
-                            Outcome::DropPolled => {
+                        match how {
+                            Use::Wait => check(made.wait().expect("an answer")),
+                            Use::Look => made.now().into_iter().for_each(|reply| check(reply.expect("an answer"))),
+                            Use::Drop => drop(made),
+                            Use::DropPolled => {
                                 let mut context = std::task::Context::from_waker(std::task::Waker::noop());
                                 let _ = std::pin::Pin::new(&mut made).poll(&mut context);
                             }
-                            Outcome::Spawn => {
+                            Use::Spawn => {
                                 spawned.fetch_add(1, Ordering::SeqCst);
                                 let spawned = spawned.clone();
                                 task::spawn(async move {

@@ -19,9 +19,9 @@ fn writes(script: &Script, count: u8) -> Vec<Pending> {
 }
 
 #[derive(Default)]
-struct Bells(AtomicUsize);
+struct CountingWake(AtomicUsize);
 
-impl Wake for Bells {
+impl Wake for CountingWake {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -68,8 +68,8 @@ fn waiters_for_a_permit_are_woken_when_many_are_free() {
     let (mut script, line, _first) = Script::connected(fixed(8));
     line.calls();
     assert!(script.client.has_permit());
-    let bells = Arc::new(Bells::default());
-    let waker = Waker::from(bells.clone());
+    let wakes = Arc::new(CountingWake::default());
+    let waker = Waker::from(wakes.clone());
     let mut context = Context::from_waker(&waker);
     let mut permit = std::pin::pin!(script.client.permit());
     let pending = writes(&script, 8);
@@ -77,10 +77,10 @@ fn waiters_for_a_permit_are_woken_when_many_are_free() {
     assert!(permit.as_mut().poll(&mut context).is_pending());
     let calls = line.calls();
     script.bring(&line, &calls[0].reply(b""));
-    assert!(script.client.has_permit() && bells.0.load(Ordering::SeqCst) == 0);
+    assert!(script.client.has_permit() && wakes.0.load(Ordering::SeqCst) == 0);
     assert!(permit.as_mut().poll(&mut context).is_pending(), "there is little of it");
     script.bring(&line, &calls[1].reply(b""));
-    assert_eq!(bells.0.load(Ordering::SeqCst), 1);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
     assert!(permit.as_mut().poll(&mut context).is_ready());
     drop(pending);
 }
@@ -142,8 +142,8 @@ fn a_call_that_a_live_server_forgot_is_sent_again() {
 #[test]
 fn sleepers_wake_when_it_is_time() {
     let (mut script, _line, _first) = Script::connected(Options::default());
-    let bells = Arc::new(Bells::default());
-    let waker = Waker::from(bells.clone());
+    let wakes = Arc::new(CountingWake::default());
+    let waker = Waker::from(wakes.clone());
     let mut context = Context::from_waker(&waker);
     let mut long = std::pin::pin!(script.client.sleep(Duration::from_millis(20)));
     let mut short = std::pin::pin!(script.client.sleep(Duration::from_millis(10)));
@@ -153,9 +153,9 @@ fn sleepers_wake_when_it_is_time() {
     assert!(given_up.as_mut().poll(&mut context).is_pending());
     drop(given_up);
     script.pass(Duration::from_millis(9));
-    assert_eq!(bells.0.load(Ordering::SeqCst), 0);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 0);
     script.pass(Duration::from_millis(1));
-    assert_eq!(bells.0.load(Ordering::SeqCst), 1);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
     assert!(short.as_mut().poll(&mut context).is_ready() && long.as_mut().poll(&mut context).is_pending());
     script.pass(Duration::from_millis(10));
     assert!(long.as_mut().poll(&mut context).is_ready());

@@ -189,20 +189,20 @@ impl FileSystem for Session {
     }
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
-        let lies = self.has(Bug::EofTooEarly);
-        self.inner.read(cx, file, offset, into).map(move |done| ReadDone { eof: done.eof || lies, ..done })
+        let faulty = self.has(Bug::EofTooEarly);
+        self.inner.read(cx, file, offset, into).map(move |done| ReadDone { eof: done.eof || faulty, ..done })
     }
 
     fn write(&self, cx: &Ctx, file: File, how: &Write, mut from: Source) -> Answer<Written> {
         let mut how = *how;
         how.kill_privileges &= !self.has(Bug::PrivilegesKept);
         let asked = from.len();
-        let lies = self.has(Bug::TornWrite) && asked > 4096 && !how.offset.is_multiple_of(4096);
-        if lies {
+        let faulty = self.has(Bug::TornWrite) && asked > 4096 && !how.offset.is_multiple_of(4096);
+        if faulty {
             from.truncate(asked - 1);
         }
         let written = self.inner.write(cx, file, &how, from);
-        written.map(move |written| Written { count: written.count + usize::from(lies), ..written })
+        written.map(move |written| Written { count: written.count + usize::from(faulty), ..written })
     }
 
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {

@@ -35,7 +35,7 @@ fn refused(answer: impl Fn(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static)
 
 #[test]
 #[ignore = "run in namespaces of its own"]
-fn one_that_lies() {
+fn wrong_portmapper_results() {
     // No such program; ports that there are none of; results that are none, and too many.
     let words: [&[u32]; 6] = [&[0], &[65_536], &[u32::MAX], &[], &[1, 2, 3], &[9]];
     for words in words {

@@ -12,7 +12,7 @@ use crate::hostile::stage::{on_soft, told};
 /// So many entries are more than any of these directories has, or may be told to have.
 const ENTRIES_MAX: usize = 200_000;
 
-/// What a page of a lying directory holds: names and cookies, and whether it is the last.
+/// What a page of a hostile directory holds: names and cookies, and whether it is the last.
 struct Page {
     entries: Vec<(String, u64)>,
     eof: bool,

@@ -122,18 +122,18 @@ fn a_server_that_always_asks_for_a_larger_buffer_is_given_up() {
 }
 
 /// Keeps the first call, and says that there is no room for what comes of the others.
-struct Keeper {
+struct Withholding {
     kept: Mutex<Option<Responder>>,
     refused: Sender<()>,
 }
 
-impl Service for Keeper {
+impl Service for Withholding {
     fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         Ok(Arc::new(Self { kept: Mutex::default(), refused: self.refused.clone() }))
     }
 }
 
-impl Session for Keeper {
+impl Session for Withholding {
     fn serve(&self, _request: Request<'_>, responder: Responder) {
         let mut kept = self.kept.lock().expect("no test panics here");
         if kept.is_none() {
@@ -159,7 +159,7 @@ impl Wake for Flag {
 fn a_waiter_for_a_permit_does_not_wake_itself() {
     let (refused, refusals) = channel();
     let plan = LinkPlan { bulk_bytes: 64 << 10, ..LinkPlan::default() };
-    let server = LinkServer::of(Arc::new(Keeper { kept: Mutex::default(), refused }), plan);
+    let server = LinkServer::of(Arc::new(Withholding { kept: Mutex::default(), refused }), plan);
     let client = RpcClient::over_links(server.route(), (7, 1), Options::default()).expect("a client");
     // All of the server's bulk memory is the place of this one's reply.
     let _kept = client.call(Call { results_bytes: 1 << 20, ..Call::new(1, Credential::None) }, |_| ());
@@ -219,7 +219,8 @@ impl Dial for Token {
 #[test]
 fn abandoned_calls_do_not_keep_the_link() {
     let (refused, _refusals) = channel();
-    let server = LinkServer::of(Arc::new(Keeper { kept: Mutex::default(), refused }), LinkPlan::default());
+    let server =
+        LinkServer::of(Arc::new(Withholding { kept: Mutex::default(), refused }), LinkPlan::default());
     let token = Arc::new(());
     let route = Route::start(Token(server, token.clone()), "server").expect("a link");
     let client = RpcClient::over_links(route, (7, 1), Options::default()).expect("a client");

@@ -212,8 +212,8 @@ fn looked_up_groups_replace_those_of_the_credential() {
     let told = fixture.nfs.as_caller(Caller::with_groups(uid, 77_777, &[]));
     assert_eq!(may(&told, &file), (true, true), "user {uid} is of group {gid}");
     let other = owned(&fixture, "other", 0, 66_666, 0o660);
-    let liar = fixture.nfs.as_caller(Caller::with_groups(uid, 77_777, &[66_666]));
-    assert_eq!(may(&liar, &other), (false, false), "user {uid} is not of group 66666");
+    let claimed = fixture.nfs.as_caller(Caller::with_groups(uid, 77_777, &[66_666]));
+    assert_eq!(may(&claimed, &other), (false, false), "user {uid} is not of group 66666");
     // Believed, it is the other way round.
     let fixture = Fixture::new(Plan::over(Arc::new(Memory::default())), None);
     let file = owned(&fixture, "file", 0, gid, 0o660);
