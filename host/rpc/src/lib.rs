@@ -12,5 +12,6 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod counter;
 pub mod link;
 pub mod server;

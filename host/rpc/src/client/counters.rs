@@ -1,7 +1,8 @@
 //! What a client has done, in numbers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use crate::counter::Counter;
 
 /// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,17 +87,3 @@ counters!(
     turns,
     sleeps,
 );
-
-/// One number.
-#[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(super) fn add(&self, n: usize) {
-        self.0.fetch_add(n as u64, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}

@@ -1,12 +1,12 @@
 //! Calls over a link in shared memory.
 //!
 //! No receiver is woken for each reply here: polling a call looks for its answer, and only what takes long is woken by the
-//! link's own thread. The state of the client (numbers, the in-flight limit, time) is that of calls over the network; what is different is the
+//! link's own thread. So a link is no [`Wire`](super::Wire): the engine takes a stream of bytes, and its receiver's wake-up alone
+//! takes longer than a whole GETATTR over a link (docs/benchmarks.md). What a reply says is read where the engine reads it, too. The state of the client (numbers, the in-flight limit, time) is that of calls over the network; what is different is the
 //! way out and back, and what happens when the link is lost: another one is asked for ([`Route`]), and what was not answered is sent again with the
 //! same number.
 
 use std::future::Future;
-use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -20,7 +20,7 @@ use super::error::{CallError, Failure, Garbage};
 use super::options::{Interrupts, Recovery};
 use super::pending::Outcome;
 use super::permit::NextPermit;
-use super::reply::{Judged, judge, xid_of};
+use super::reply::read;
 use super::shared::Shared;
 use super::state::SILENT;
 use super::timers::Sleep;
@@ -52,16 +52,22 @@ pub(super) struct LinkedCall {
     state: Option<Box<State>>,
 }
 
-/// What is known of a call.
-pub(super) struct State {
+/// What is asked.
+pub(super) struct Request {
     pub(super) procedure: u32,
     pub(super) xid: u32,
+    /// Header and arguments.
     pub(super) head: Vec<u8>,
     pub(super) data: Option<Source>,
     pub(super) receive_buffer: Option<ReceiveBuffer>,
     pub(super) interrupt: Interrupt,
     /// How much of a reply may follow its frame.
     pub(super) buffer_bytes: usize,
+}
+
+/// What is known of a call.
+struct State {
+    request: Request,
     /// The server has asked for more.
     is_widened: bool,
     begun_at: Instant,
@@ -100,50 +106,32 @@ impl Linked {
     }
 }
 
-/// What a call is made of.
-pub(super) struct NewLinkedCall {
-    pub(super) procedure: u32,
-    pub(super) xid: u32,
-    pub(super) head: Vec<u8>,
-    pub(super) data: Option<Source>,
-    pub(super) receive_buffer: Option<ReceiveBuffer>,
-    pub(super) results_bytes: usize,
-    pub(super) bulk: bool,
-    pub(super) interrupt: Interrupt,
-    /// It counts against the in-flight limit already.
-    pub(super) counted: bool,
+impl Request {
+    pub(super) fn moved_bytes(&self) -> usize {
+        self.len() + self.receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len())
+    }
+
+    fn len(&self) -> usize {
+        self.head.len() + self.data.as_ref().map_or(0, Source::len)
+    }
 }
 
 impl LinkedCall {
     /// Makes a call, and sends it at once if the in-flight limit, the link and its memory allow.
-    pub(super) fn begin(shared: &Arc<Shared>, linked: &Arc<Linked>, call: NewLinkedCall) -> Self {
-        let NewLinkedCall {
-            procedure,
-            xid,
-            head,
-            data,
-            receive_buffer,
-            results_bytes,
-            bulk,
-            interrupt,
-            counted,
-        } = call;
-        let buffer_bytes =
-            receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len().next_multiple_of(4));
-        // What stands before file data fits in a frame.
-        let buffer_bytes = if buffer_bytes > 0 { buffer_bytes } else { results_bytes };
+    /// `counted` says that it counts against the limit already.
+    pub(super) fn begin(
+        shared: &Arc<Shared>,
+        linked: &Arc<Linked>,
+        request: Request,
+        bulk: bool,
+        counted: bool,
+    ) -> Self {
         let stage = match counted || !bulk {
             true => Stage::Linkless,
             false => Stage::Held(NextPermit::new(shared.clone())),
         };
         let state = State {
-            procedure,
-            xid,
-            head,
-            data,
-            receive_buffer,
-            interrupt,
-            buffer_bytes,
+            request,
             is_widened: false,
             begun_at: shared.wire.now(),
             counted,
@@ -190,7 +178,7 @@ impl Drop for LinkedCall {
             give_up(&live, call, has_memory);
         }
         state.let_go();
-        self.shared.lock().keep_head(std::mem::take(&mut state.head));
+        self.shared.lock().keep_head(std::mem::take(&mut state.request.head));
         self.linked.spare.give_back(state);
     }
 }
@@ -227,10 +215,10 @@ impl State {
                 if Pin::new(room).poll(context).is_pending() {
                     return Poll::Pending;
                 }
-                let bytes = self.moved_bytes();
+                let bytes = self.request.moved_bytes();
                 let mut state = shared.lock();
                 if state.ended {
-                    let callee = state.callee(self.procedure);
+                    let callee = state.callee(self.request.procedure);
                     self.stage = Stage::Over(Some(Err(CallError::Ended { callee })));
                 } else if state.begin_bulk(bytes) {
                     drop(state);
@@ -275,13 +263,12 @@ impl State {
             self.stage = Stage::Linkless;
             return;
         };
-        let Self { head, data, buffer_bytes, .. } = self;
+        let Request { head, data, buffer_bytes, .. } = &self.request;
         let outgoing = Outgoing { head, data: data.as_ref(), buffer_bytes: *buffer_bytes };
         self.stage = match live.send(&outgoing) {
             Attempt::Sent { call, reply_buffer, has_memory } => {
-                let len_bytes = head.len() + data.as_ref().map_or(0, Source::len);
                 shared.counters.sends.add(1);
-                shared.counters.sent_bytes.add(len_bytes);
+                shared.counters.sent_bytes.add(self.request.len());
                 self.transmissions = self.transmissions.saturating_add(1);
                 if self.transmissions > 1 {
                     shared.lock().retransmissions += 1;
@@ -290,9 +277,8 @@ impl State {
             }
             Attempt::BufferTooSmall => Stage::Roomless(live),
             Attempt::TooLong => {
-                let len_bytes = head.len() + data.as_ref().map_or(0, Source::len);
-                let callee = shared.lock().callee(self.procedure);
-                Stage::Over(Some(Err(CallError::TooLong { callee, len_bytes })))
+                let callee = shared.lock().callee(self.request.procedure);
+                Stage::Over(Some(Err(CallError::TooLong { callee, len_bytes: self.request.len() })))
             }
         };
     }
@@ -312,7 +298,7 @@ impl State {
             Ok(reply) => reply,
             Err(LineError::Lost { .. }) => return linked.route.lost(&live),
             Err(LineError::TooLong { len_bytes }) => {
-                let callee = shared.lock().callee(self.procedure);
+                let callee = shared.lock().callee(self.request.procedure);
                 self.stage = Stage::Over(Some(Err(CallError::TooLong { callee, len_bytes })));
                 return;
             }
@@ -321,9 +307,11 @@ impl State {
             Ok(body) => self.read(shared, &body),
             // Once: a server that wants more the second time is not to be believed.
             Err(ReplyError::BufferTooSmall(bytes))
-                if !self.is_widened && bytes > self.buffer_bytes && bytes <= linked.reply_bytes_max =>
+                if !self.is_widened
+                    && bytes > self.request.buffer_bytes
+                    && bytes <= linked.reply_bytes_max =>
             {
-                (self.buffer_bytes, self.is_widened) = (bytes, true);
+                (self.request.buffer_bytes, self.is_widened) = (bytes, true);
                 live.gave_back();
                 return;
             }
@@ -343,49 +331,20 @@ impl State {
                     shared.counters.garbage.add(1);
                     live.cut(ProtocolError::Malformed(why.to_string().into()));
                 }
-                Err(failure.of(shared.lock().callee(self.procedure)))
+                Err(failure.of(shared.lock().callee(self.request.procedure)))
             }
         };
         self.stage = Stage::Over(Some(outcome));
     }
 
-    /// What a reply says. Its data are copied to where they belong, once.
-    fn read(&mut self, shared: &Shared, body: &Body) -> Result<Reply, Failure> {
-        let mut whole = Vec::new();
-        shared.counters.received_bytes.add(body.len());
-        let receive_buffer = self.receive_buffer.as_ref();
-        let mut judged = judge(body.frame(), body.len(), receive_buffer);
-        let mut frame = body.frame();
-        if matches!(judged, Judged::More) {
-            // A server may divide its reply as it likes.
-            body.copy_from(0, &mut whole);
-            frame = &whole;
-            judged = judge(frame, frame.len(), receive_buffer);
-        }
-        if xid_of(frame) != Some(self.xid) {
-            return Err(Failure::Garbage(Garbage::OtherCall));
-        }
-        let mut results = shared.lock().head();
-        match judged {
-            Judged::Failed(failure) => Err(failure),
-            Judged::More => Ok(Reply::default()),
-            Judged::Plain { results_at } => {
-                match whole.is_empty() {
-                    true => body.copy_from(results_at, &mut results),
-                    false => results.extend_from_slice(whole.get(results_at..).unwrap_or_default()),
-                }
-                Ok(Reply { results, ..Reply::default() })
-            }
-            Judged::Data { results_at, range } => {
-                let placed = if whole.is_empty() { Some(body.placed()) } else { None };
-                let before = results_at..results_at + range.start;
-                results.extend_from_slice(frame.get(before).unwrap_or_default());
-                let data = results_at + range.start..results_at + range.end;
-                let data_bytes = copy_to_buffer(frame, placed, data, receive_buffer);
-                shared.counters.copied_bytes.add(data_bytes);
-                Ok(Reply { results, data_bytes, data_announced: range })
-            }
-        }
+    fn read(&self, shared: &Shared, body: &Body) -> Result<Reply, Failure> {
+        let (frame, placed) = (&*body.reply.frame, &body.placed);
+        shared.counters.received_bytes.add(frame.len() + placed.len());
+        let Request { xid, receive_buffer, .. } = &self.request;
+        let spare = shared.lock().head();
+        let reply = read(*xid, frame, placed, receive_buffer.as_ref(), spare)?;
+        shared.counters.copied_bytes.add(reply.data_bytes);
+        Ok(reply)
     }
 
     /// Why the call is given up, if so.
@@ -396,7 +355,7 @@ impl State {
         context: &mut Context<'_>,
     ) -> Option<CallError> {
         let now = shared.wire.now();
-        let callee = || shared.lock().callee(self.procedure);
+        let callee = || shared.lock().callee(self.request.procedure);
         let waited = now.saturating_duration_since(self.begun_at);
         let is_soft = linked.recovery == Recovery::Soft;
         if is_soft && waited >= linked.patience {
@@ -410,9 +369,9 @@ impl State {
             Interrupts::WhenSilent => Some(SILENT),
             Interrupts::Never => None,
         };
-        let watched_after = watched_after.filter(|_| self.interrupt.can_be_raised());
+        let watched_after = watched_after.filter(|_| self.request.interrupt.can_be_raised());
         if watched_after.is_some_and(|after| waited >= after) {
-            let raised = self.raised.get_or_insert_with(|| self.interrupt.raised());
+            let raised = self.raised.get_or_insert_with(|| self.request.interrupt.raised());
             if Pin::new(raised).poll(context).is_ready() {
                 return Some(CallError::Interrupted { callee: callee() });
             }
@@ -443,22 +402,16 @@ impl State {
         if std::mem::take(&mut self.counted) {
             let now = shared.wire.now();
             let took = now.saturating_duration_since(self.begun_at);
-            let waiting = shared.lock().end_bulk(now, self.moved_bytes(), took);
+            let waiting = shared.lock().end_bulk(now, self.request.moved_bytes(), took);
             waiting.into_iter().for_each(Waker::wake);
         }
     }
 
     /// Gives up what belongs to others.
     fn let_go(&mut self) {
-        (self.data, self.receive_buffer) = (None, None);
+        (self.request.data, self.request.receive_buffer) = (None, None);
         (self.sleep, self.raised) = (None, None);
-        self.interrupt = Interrupt::default();
-    }
-
-    fn moved_bytes(&self) -> usize {
-        let receive_buffer =
-            self.receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len());
-        self.head.len() + receive_buffer + self.data.as_ref().map_or(0, Source::len)
+        self.request.interrupt = Interrupt::default();
     }
 }
 
@@ -475,22 +428,4 @@ fn give_up(live: &Arc<Live>, call: Call, has_memory: bool) {
             }
         });
     }
-}
-
-/// Copies the data of a reply to where they belong: what of them is in the frame, and what follows it.
-fn copy_to_buffer(
-    frame: &[u8],
-    placed: Option<&Source>,
-    data: Range<usize>,
-    receive_buffer: Option<&ReceiveBuffer>,
-) -> usize {
-    let Some(ReceiveBuffer { sink, .. }) = receive_buffer else { return 0 };
-    let in_frame = frame.get(data.start.min(frame.len())..data.end.min(frame.len())).unwrap_or_default();
-    let copied = sink.write_at(0, in_frame);
-    let Some(placed) = placed.filter(|_| copied < data.len()) else { return copied };
-    let (mut from, mut to) = (placed.clone(), sink.clone());
-    from.advance(data.start.saturating_sub(frame.len()));
-    from.truncate(data.len() - copied);
-    to.advance(copied);
-    copied + from.copy_to_sink(&to)
 }

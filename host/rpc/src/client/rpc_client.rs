@@ -17,7 +17,7 @@ use super::engine::Engine;
 use super::error::CallError;
 use super::finished::Finished;
 use super::limit::Limit;
-use super::link_call::{Linked, LinkedCall, NewLinkedCall};
+use super::link_call::{Linked, LinkedCall, Request};
 use super::options::{InFlight, Interrupts, Options, Target, Transport};
 use super::pending::{Cell, Pending};
 use super::permit::NextPermit;
@@ -29,7 +29,6 @@ use super::timers::Sleep;
 use super::wire::Wire;
 use crate::link::Route;
 use tombolo_core::Interrupt;
-use tombolo_mem::Source;
 use tombolo_sys::udp::DATAGRAM_MAX_BYTES;
 use tombolo_wire_rpc::{CallHeader, Mark, Xid};
 use tombolo_wire_xdr::Encoder;
@@ -148,31 +147,23 @@ impl RpcClient {
     ) -> Pending {
         let Call { procedure, credential, data, receive_buffer, results_bytes, bulk, interrupt } = call;
         let shared = &self.0.shared;
-        let (xid, mut head, counted) = {
+        let data_bytes = receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len());
+        // What stands before file data fits in a frame.
+        let buffer_bytes = if data_bytes > 0 { data_bytes.next_multiple_of(4) } else { results_bytes };
+        let data = data.filter(|data| !data.is_empty());
+        let (xid, head) = (0, Vec::new());
+        let mut request = Request { procedure, xid, head, data, receive_buffer, interrupt, buffer_bytes };
+        let counted = {
             let mut state = shared.lock();
-            let moved_bytes = data.as_ref().map_or(0, Source::len);
-            let moved_bytes =
-                moved_bytes + receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len());
-            (state.number(), state.head(), bulk && state.begin_bulk(moved_bytes))
+            (request.xid, request.head) = (state.number(), state.head());
+            bulk && state.begin_bulk(request.moved_bytes())
         };
         shared.counters.calls.add(1);
-        let mut xdr = Encoder::new(&mut head);
+        let mut xdr = Encoder::new(&mut request.head);
         let Target { program, version, .. } = self.0.target;
-        xdr.value(&CallHeader::new(Xid(xid), program, version, procedure, credential));
+        xdr.value(&CallHeader::new(Xid(request.xid), program, version, procedure, credential));
         encode_arguments(&mut xdr);
-        let data = data.filter(|data| !data.is_empty());
-        let new = NewLinkedCall {
-            procedure,
-            xid,
-            head,
-            data,
-            receive_buffer,
-            results_bytes,
-            bulk,
-            interrupt,
-            counted,
-        };
-        Pending::linked(LinkedCall::begin(shared, linked, new))
+        Pending::linked(LinkedCall::begin(shared, linked, request, bulk, counted))
     }
 
     /// Puts a call in its place, and sends it if it may go.

@@ -12,8 +12,9 @@ use tombolo_host_links::{End, ProtocolError};
 /// A reply where it came: first a private copy of its frame, then what lies in the place. The server may change the latter at any moment, so it is
 /// copied once and then looked at.
 pub(crate) struct Body {
-    reply: Reply,
-    placed: Source,
+    pub(crate) reply: Reply,
+    /// What follows its frame.
+    pub(crate) placed: Source,
 }
 
 /// Why an answer is no reply.
@@ -65,34 +66,5 @@ impl Live {
         }
         placed.truncate(placed_bytes);
         Ok(Body { reply, placed })
-    }
-}
-
-impl Body {
-    /// Its first bytes.
-    pub(crate) fn frame(&self) -> &[u8] {
-        &self.reply.frame
-    }
-
-    /// What follows them.
-    pub(crate) fn placed(&self) -> &Source {
-        &self.placed
-    }
-
-    /// How long it is.
-    pub(crate) fn len(&self) -> usize {
-        self.frame().len() + self.placed.len()
-    }
-
-    /// All of it from `from` on, behind what is in `to` already.
-    pub(crate) fn copy_from(&self, from: usize, to: &mut Vec<u8>) {
-        to.extend_from_slice(self.frame().get(from..).unwrap_or_default());
-        let skipped = from.saturating_sub(self.frame().len());
-        let (before, more) = (to.len(), self.placed.len().saturating_sub(skipped));
-        to.resize(before + more, 0);
-        if let Some(room) = to.get_mut(before..) {
-            let copied = self.placed.read_at(skipped, room);
-            to.truncate(before + copied);
-        }
     }
 }

@@ -2,12 +2,12 @@
 #![expect(clippy::vec_box, reason = "the boxes travel")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::clients::Clients;
 use super::options::Options;
 use super::service::Exchange;
+use crate::counter::Counter;
 use tombolo_host_runtime::buffer_pool::{BufferPool, Buffers};
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::rate_limit::RateLimit;
@@ -151,21 +151,3 @@ counters!(
     received_bytes,
     sent_bytes,
 );
-
-/// One number.
-#[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(super) fn add(&self, n: usize) {
-        self.0.fetch_add(n as u64, Ordering::Relaxed);
-    }
-
-    pub(super) fn subtract(&self, n: usize) {
-        self.0.fetch_sub(n as u64, Ordering::Relaxed);
-    }
-
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}

@@ -1,0 +1,21 @@
+//! One number among those that a client or a server keeps.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that all threads change.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: usize) {
+        self.0.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn subtract(&self, n: usize) {
+        self.0.fetch_sub(n as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
