@@ -61,7 +61,6 @@ impl BufferPool {
     }
 }
 
-/// A buffer that goes back to its pool when dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     buffer: Buffer,

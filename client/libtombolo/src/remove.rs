@@ -9,7 +9,6 @@ use crate::listing::{Item, Listing};
 use crate::node::Node;
 use crate::run::Window;
 
-/// Removals under way at once.
 const IN_FLIGHT: usize = 64;
 
 /// A directory that something is added to all the time is listed so often.
@@ -56,7 +55,6 @@ struct Task<'a> {
     failed: &'a mut (dyn FnMut(&[u8], &Error) + Send),
 }
 
-/// A directory that is being emptied.
 struct Level {
     parent: Node,
     name: NameBuf,
@@ -129,7 +127,6 @@ impl Task<'_> {
         }
     }
 
-    /// Begins a directory anew.
     async fn list_again(&mut self) {
         let Some(level) = self.levels.last_mut() else { return };
         match level.listing.dir().list(self.plus).await {
@@ -171,7 +168,6 @@ impl Task<'_> {
         true
     }
 
-    /// Removes a directory that was emptied.
     async fn finish_level(&mut self) {
         while self.settle().await {}
         let Some(mut level) = self.levels.pop() else { return };

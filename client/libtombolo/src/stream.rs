@@ -130,7 +130,6 @@ impl File {
         }
     }
 
-    /// Waits for the oldest write.
     async fn settle(&self, writes: &mut Window<FsResult<(usize, usize, u64)>>) -> Result<(), StreamError> {
         match writes.next().await {
             Some(Ok((written, count, _))) if written == count => Ok(()),

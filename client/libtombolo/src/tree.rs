@@ -101,7 +101,6 @@ impl Tree {
         Arc::ptr_eq(&self.session, &other.session)
     }
 
-    /// The context of one request.
     pub(crate) fn cx(&self) -> Ctx {
         Ctx {
             session: self.session.id,
@@ -121,7 +120,6 @@ impl fmt::Debug for Tree {
     }
 }
 
-/// The same file of the same file system?
 pub(crate) fn is_same_file(a: (&Tree, &Attr), b: (&Tree, &Attr)) -> bool {
     a.0.realm() == b.0.realm() && (a.1.fsid, a.1.fileid) == (b.1.fsid, b.1.fileid)
 }

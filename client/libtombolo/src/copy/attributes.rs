@@ -74,7 +74,6 @@ pub(super) fn of_directory(options: &Options, attr: &Attr, is_new: bool) -> bool
     options.preserve || (is_new && attr.mode.bits() & OWNER_BITS != OWNER_BITS)
 }
 
-/// Gives a directory its attributes.
 pub(super) async fn finish_directory(
     work: &Work,
     attr: &Attr,

@@ -9,7 +9,6 @@ use tombolo_core::fs::{NameBuf, NodeId};
 #[derive(Clone, Default)]
 pub(super) struct Claims(Arc<Mutex<HashSet<(NodeId, NameBuf)>>>);
 
-/// The right to write a part.
 pub(super) struct Claim {
     claims: Claims,
     part: (NodeId, NameBuf),

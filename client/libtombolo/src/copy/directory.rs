@@ -32,9 +32,7 @@ pub(super) struct Directory {
     node: Option<Node>,
     /// Whether it was made by this copy: nothing is in it but what the copy put there.
     pub is_new: bool,
-    /// The attributes that it is to have at the end.
     attr: Option<Attr>,
-    /// The file that says that it is not complete.
     unfinished: Option<NameBuf>,
     /// What the first directory of its source became, to tell when a source contains its target.
     first: Arc<OnceLock<Attr>>,

@@ -15,7 +15,6 @@ use super::links::Role;
 use super::tally::count;
 use super::{Existing, PIECE_BYTES, Work, attributes, part};
 
-/// What is to be copied, and where to.
 pub(super) struct Entry {
     pub from: Node,
     pub attr: Attr,
@@ -28,11 +27,9 @@ pub(super) struct Entry {
 /// What failed, in the words of [`Failure`](super::Failure).
 pub(super) type Trouble = (Step, Error);
 
-/// What stands where the copy is to be.
 pub(super) enum Place {
     /// Nothing.
     Free,
-    /// Something that the copy shall replace.
     Taken,
     /// Something that is left there.
     Left(Node),
@@ -74,7 +71,6 @@ impl Entry {
 }
 
 impl Work {
-    /// Copies it and reports what goes wrong.
     pub(super) async fn copy_entry(self: &Arc<Self>, entry: Entry) {
         count(&self.counters.met_files);
         if entry.attr.file_type == FileType::Regular {
@@ -132,7 +128,6 @@ impl Work {
         copied
     }
 
-    /// Another name of a file that was copied.
     async fn further_name(&self, entry: &Entry, node: &Node) -> Result<(), Trouble> {
         let fail = |error| (Step::Make, error);
         let place = self.look_at_place(entry).await?;

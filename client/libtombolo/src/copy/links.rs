@@ -32,7 +32,6 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-/// What to do with a name.
 pub(super) enum Role {
     /// Copy the file, then say so.
     First(FirstName),

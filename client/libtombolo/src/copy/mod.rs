@@ -123,7 +123,6 @@ impl Default for Options {
 /// What is read or written by one operation, in bytes. A file of at most so many is a small one.
 pub const PIECE_BYTES: usize = 1 << 20;
 
-/// Directories that are walked at once.
 const WALKERS: usize = 16;
 
 /// The unit of the window.
@@ -136,12 +135,10 @@ pub struct Copier {
     pool: ThreadPool,
 }
 
-/// What the tasks of a copy share.
 struct Work {
     options: Options,
     observer: Arc<dyn Observer>,
     spawner: Spawner,
-    /// Everything that is under way.
     all: Group,
     files: Permits,
     walkers: Permits,

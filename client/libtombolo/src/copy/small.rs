@@ -77,7 +77,6 @@ impl Work {
         }
     }
 
-    /// Reads and writes until the file ends.
     async fn rest(&self, source: &File, target: &File, mut offset: u64) -> Result<(), Trouble> {
         loop {
             let lease = self.buffers.lend(UNSAID_BYTES);

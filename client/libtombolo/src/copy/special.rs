@@ -11,13 +11,11 @@ use super::tally::count;
 use super::{Work, attributes};
 
 impl Work {
-    /// Makes the same symbolic link.
     pub(super) async fn symlink(&self, entry: &Entry) -> Result<Option<Node>, Trouble> {
         let target = entry.from.read_link().resolve().await.map_err(|error| (Step::Read, error))?;
         self.make(entry, |dir, name| dir.make_link(name, &target)).await
     }
 
-    /// Makes the same pipe, socket or device.
     pub(super) async fn special(&self, entry: &Entry) -> Result<Option<Node>, Trouble> {
         if !self.options.recursive {
             return Err((Step::OmitSpecial, Error::InvalidArgument));

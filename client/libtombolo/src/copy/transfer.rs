@@ -46,11 +46,8 @@ struct State {
     written_end: u64,
 }
 
-/// How it ended.
 pub(super) enum Outcome {
-    /// All data were read and written.
     Complete,
-    /// The copy was stopped.
     Stopped,
     /// Something failed; the first of it.
     Failed(Trouble),
@@ -221,7 +218,6 @@ impl Transfer {
         });
     }
 
-    /// A hole.
     fn pass(&self, hole: Range<u64>) {
         if !hole.is_empty() {
             self.work.counters.passed(hole.end - hole.start);

@@ -16,7 +16,6 @@ use super::directory::Directory;
 use super::entry::Entry;
 use super::event::{Failure, Step};
 
-/// A directory that is being walked.
 struct Level {
     /// In which the listed directory's own entry was found, and its name there.
     dir: Arc<Directory>,
@@ -24,7 +23,6 @@ struct Level {
 }
 
 impl Work {
-    /// Begins with what the user named.
     pub(super) fn begin_source(
         self: Arc<Self>,
         from: Node,
@@ -162,11 +160,9 @@ impl Work {
     }
 }
 
-/// A directory that is to be copied.
 struct Branch {
     from: Node,
     attr: Attr,
-    /// What the user called it.
     from_path: Option<Vec<u8>>,
     dir: Arc<Directory>,
     name: NameBuf,

@@ -58,7 +58,6 @@ impl Permits {
     }
 }
 
-/// Permits, given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     permits: Permits,

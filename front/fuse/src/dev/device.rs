@@ -82,7 +82,6 @@ impl DevExchange {
         Ok(())
     }
 
-    /// The caller of the present request.
     pub(super) fn caller(&self) -> u32 {
         self.caller
     }

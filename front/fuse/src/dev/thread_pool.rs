@@ -81,7 +81,6 @@ impl ThreadPool {
         true
     }
 
-    /// The mount is gone.
     pub(super) fn end(&self) {
         self.state().ended = true;
         self.called.notify_all();

@@ -13,43 +13,36 @@ use tombolo_wire_fuse::{FileHandle, Unique, attr};
 /// The answer to one request.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// Nothing but success.
     Empty,
     /// Nothing but success; attributes of this node have changed that the kernel does not expect to.
     AttrChanged(NodeId),
-    /// A node.
     Entry(Entry),
     /// The name does not exist, and that may be cached.
     NoEntry,
-    /// Attributes, in the short form.
     Attr(Attr),
     /// Attributes, in the long form.
     Statx(Attr),
-    /// An open file or directory.
     Open(File, OpenOutFlags),
     /// An open file that the requester may have once it has looked at it again.
     LookAgain(File),
-    /// A node and its opening.
     Created(Entry, OpenId, OpenOutFlags),
     /// So much of the space behind the header.
     Data(usize),
-    /// A listing.
-    Page { page: DirPage, plus: bool },
+    Page {
+        page: DirPage,
+        plus: bool,
+    },
     /// Bytes: a link's target, a value, names of attributes.
     Bytes(Vec<u8>),
     /// The length of such bytes.
     Size(usize),
-    /// Bytes taken.
     Written(u32),
     /// Bytes copied, counted in 64 bits.
     Copied(u64),
-    /// An offset found.
     Offset(u64),
-    /// The state of the file system.
     StatFs(StatFs),
     /// A lock in the way, or none.
     Lock(Option<Blocker>),
-    /// INIT's reply.
     Init(Box<tombolo_wire_fuse::layout::init::InitOut>),
     /// No reply at all.
     Silent,

@@ -53,7 +53,6 @@ impl Callers {
         self.matter.then(|| identity.clone())
     }
 
-    /// The file is closed.
     pub(super) fn closed(&self, open: OpenId) {
         if self.matter {
             self.openers().remove(&open);

@@ -28,7 +28,6 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub(super) const TICK: Duration = Duration::from_millis(20);
 
 impl Coherence {
-    /// How long a name and its attributes may be cached.
     pub(super) fn lifetimes(self) -> Lifetimes {
         let keep = match self {
             Coherence::Strict => Duration::ZERO,

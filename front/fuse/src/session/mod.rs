@@ -218,7 +218,6 @@ impl Session {
         ops::dispatch(self, &ctx, &decoded, &mut slot.page, exchange)
     }
 
-    /// Sends the answer.
     fn finish<E: Exchange>(
         &self,
         unique: Unique,

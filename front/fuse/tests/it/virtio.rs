@@ -209,49 +209,19 @@ fn an_answer_without_room_is_an_error_and_no_half_an_answer() {
 
 #[test]
 fn a_request_that_breaks_the_protocol_is_an_error_and_the_next_is_served() {
+    // A header that gives this length, whatever follows it.
+    let message = |len, opcode, args: &[u8]| {
+        let header =
+            InHeader { len, opcode: opcode as u32, nodeid: ROOT, unique: 4711, ..Default::default() };
+        [header.as_bytes(), args].concat()
+    };
+    let endless = WriteIn { size: u32::MAX - 80, ..Default::default() };
     let attacks: [(&str, Vec<u8>); 5] = [
         ("half a header", vec![0; 20]),
-        ("a slash", {
-            let args = b"../etc\0";
-            let header = InHeader {
-                len: 47,
-                opcode: Opcode::Lookup as u32,
-                nodeid: ROOT,
-                unique: 4711,
-                ..Default::default()
-            };
-            [header.as_bytes(), args].concat()
-        }),
-        ("shorter than its arguments", {
-            let header = InHeader {
-                len: 44,
-                opcode: Opcode::Getattr as u32,
-                nodeid: ROOT,
-                unique: 4711,
-                ..Default::default()
-            };
-            [header.as_bytes(), &[0; 4]].concat()
-        }),
-        ("longer than it is", {
-            let header = InHeader {
-                len: 56,
-                opcode: Opcode::Getattr as u32,
-                nodeid: ROOT,
-                unique: 4711,
-                ..Default::default()
-            };
-            [header.as_bytes(), &[0; 4]].concat()
-        }),
-        ("as long as can be", {
-            let header = InHeader {
-                len: u32::MAX,
-                opcode: Opcode::Write as u32,
-                nodeid: ROOT,
-                unique: 4711,
-                ..Default::default()
-            };
-            [header.as_bytes(), WriteIn { size: u32::MAX - 80, ..Default::default() }.as_bytes()].concat()
-        }),
+        ("a slash", message(47, Opcode::Lookup, b"../etc\0")),
+        ("shorter than its arguments", message(44, Opcode::Getattr, &[0; 4])),
+        ("longer than it is", message(56, Opcode::Getattr, &[0; 4])),
+        ("as long as can be", message(u32::MAX, Opcode::Write, endless.as_bytes())),
     ];
     let mut guest = Guest::new();
     let (entry, open) = guest.create(b"file");
