@@ -1,8 +1,8 @@
 //! A program whose procedures do what a test wants, served by this crate's own server, and clients of it.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +17,9 @@ use tombolo_mem::{Buffer, Source};
 use tombolo_wire_rpc::{CallHeader, Credential, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
+use crate::server::common::Player as Holder;
+pub use crate::server::common::eventually;
+
 pub const PROGRAM: u32 = 400_100;
 pub const VERSION: u32 = 3;
 
@@ -28,57 +31,16 @@ pub const READ: u32 = 2;
 pub const WRITE: u32 = 3;
 /// As [`ECHO`], once it is released.
 pub const HOLD: u32 = 4;
-/// Not answered.
-pub const SILENT: u32 = 5;
-/// The connection is closed.
-pub const CLOSE: u32 = 6;
 /// No such procedure.
 pub const UNKNOWN: u32 = 99;
 
 /// The service.
 #[derive(Default)]
 pub struct Player {
-    held: Mutex<Held>,
+    /// Those of [`HOLD`] that wait.
+    pub held: Holder,
     /// Calls that were begun.
     pub begun: AtomicUsize,
-}
-
-#[derive(Default)]
-struct Held {
-    released: usize,
-    count: usize,
-    wakers: Vec<Waker>,
-}
-
-impl Player {
-    /// Lets so many more held calls go.
-    pub fn release(&self, count: usize) {
-        let wakers = {
-            let mut held = self.held.lock().unwrap();
-            held.released += count;
-            std::mem::take(&mut held.wakers)
-        };
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
-    pub fn held(&self) -> usize {
-        self.held.lock().unwrap().count
-    }
-
-    async fn hold(&self) {
-        self.held.lock().unwrap().count += 1;
-        std::future::poll_fn(|context| {
-            let mut held = self.held.lock().unwrap();
-            if held.released > 0 {
-                held.released -= 1;
-                held.count -= 1;
-                return Poll::Ready(());
-            }
-            held.wakers.push(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
 }
 
 impl Service for Player {
@@ -98,7 +60,7 @@ impl Service for Player {
         reply.value(&ReplyHeader::success(call.xid));
         match call.procedure {
             HOLD => {
-                self.hold().await;
+                self.held.hold().await;
                 exchange.reply.extend_from_slice(arguments.rest());
             }
             READ => {
@@ -116,8 +78,6 @@ impl Service for Player {
                 reply.u32(data.len() as u32).u64(sum);
                 assert!(arguments.finish().is_ok(), "padding is there");
             }
-            SILENT => return (exchange, Outcome::Silent),
-            CLOSE => return (exchange, Outcome::Close),
             UNKNOWN => {
                 exchange.reply.clear();
                 let status = tombolo_wire_rpc::Accepted::ProcUnavail;
@@ -220,13 +180,4 @@ pub fn wait(mut pending: Pending) -> Result<Reply, CallError> {
         thread::sleep(Duration::from_micros(200));
     }
     pending.wait()
-}
-
-/// Waits for something to become true.
-pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < end, "never: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }

@@ -54,7 +54,8 @@ impl Player {
         self.held.lock().unwrap().len()
     }
 
-    async fn hold(&self) {
+    /// Waits until it is released.
+    pub async fn hold(&self) {
         let released = Arc::new(AtomicBool::new(false));
         self.held.lock().unwrap().push_back((released.clone(), None));
         poll_fn(|context| {

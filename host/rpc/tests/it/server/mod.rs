@@ -2,7 +2,7 @@
 
 mod admission;
 mod binding;
-mod common;
+pub mod common;
 mod crowds;
 mod datagrams;
 mod endings;

@@ -1,5 +1,6 @@
 //! The calls that are traced, one after the other.
 
+use tombolo_nfs_tests::client::mode;
 use tombolo_wire_nfs3::args::{
     CommitArgs, CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodWhat, RenameArgs,
     SetattrArgs, StableHow, SymlinkArgs, WriteArgs,
@@ -32,15 +33,6 @@ pub struct Calls {
     made: Vec<Made>,
 }
 
-const MODE: Sattr3 = Sattr3 {
-    mode: Some(0o755),
-    uid: None,
-    gid: None,
-    size: None,
-    atime: tombolo_wire_nfs3::SetTime3::DontChange,
-    mtime: tombolo_wire_nfs3::SetTime3::DontChange,
-};
-
 impl Calls {
     /// The client has mounted the root already.
     pub fn new(client: Client, root: FileHandleBuf) -> Self {
@@ -59,15 +51,15 @@ impl Calls {
         let dir = self.new_node(
             "MKDIR",
             "/",
-            &Call::Mkdir(MkdirArgs { location: at(root, "dir"), attributes: MODE }),
+            &Call::Mkdir(MkdirArgs { location: at(root, "dir"), attributes: mode(0o755) }),
         )?;
         let other = self.new_node(
             "MKDIR",
             "/",
-            &Call::Mkdir(MkdirArgs { location: at(root, "other"), attributes: MODE }),
+            &Call::Mkdir(MkdirArgs { location: at(root, "other"), attributes: mode(0o755) }),
         )?;
         let (dir, other) = (dir.as_handle(), other.as_handle());
-        let how = CreateHow::Guarded(MODE);
+        let how = CreateHow::Guarded(mode(0o755));
         let file =
             self.new_node("CREATE", "/dir", &Call::Create(CreateArgs { location: at(dir, "file"), how }))?;
         self.contents(file.as_handle())?;
@@ -109,12 +101,12 @@ impl Calls {
         let symlink =
             SymlinkArgs { location: at(dir, "symlink"), attributes: Sattr3::default(), target: b"target" };
         self.new_node("SYMLINK", "/dir", &Call::Symlink(symlink))?;
-        let fifo = MknodArgs { location: at(dir, "fifo"), what: MknodWhat::Fifo(MODE) };
+        let fifo = MknodArgs { location: at(dir, "fifo"), what: MknodWhat::Fifo(mode(0o755)) };
         self.new_node("MKNOD", "/dir", &Call::Mknod(fifo))?;
         self.new_node(
             "MKDIR",
             "/dir",
-            &Call::Mkdir(MkdirArgs { location: at(dir, "sub"), attributes: MODE }),
+            &Call::Mkdir(MkdirArgs { location: at(dir, "sub"), attributes: mode(0o755) }),
         )?;
 
         let call = Call::Link(LinkArgs { file, link: at(other, "link") });
@@ -140,8 +132,8 @@ impl Calls {
 
     /// What is set once a node is there must be as stable as its name.
     fn attributes_of_new(&mut self, dir: FileHandle<'_>) -> Result<()> {
-        let attributes = Sattr3 { mtime: SetTime3::Server, ..MODE };
-        let sized = Sattr3 { size: Some(100), ..MODE };
+        let attributes = Sattr3 { mtime: SetTime3::Server, ..mode(0o755) };
+        let sized = Sattr3 { size: Some(100), ..mode(0o755) };
         let verifier = CreateHow::Exclusive(CreateVerifier(*b"verifier"));
         let create = |name, how| Call::Create(CreateArgs { location: at(dir, name), how });
         let calls = [

@@ -11,9 +11,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tombolo_nfs_tests::client::mode;
 use tombolo_wire_nfs3::args::{DirOpArgs, MkdirArgs};
 use tombolo_wire_nfs3::results::{CreateReply, GetattrReply};
-use tombolo_wire_nfs3::{Call, FileHandle, FileHandleBuf, Reply, Sattr3};
+use tombolo_wire_nfs3::{Call, FileHandle, FileHandleBuf, Reply};
 use tombolo_wire_xdr::Decode;
 
 use crate::failure::{Failure, Result, refused, wrong};
@@ -179,10 +180,7 @@ impl Worker {
 
     fn make_dir(&mut self, dir: FileHandle<'_>, name: &str) -> Result<FileHandleBuf> {
         let location = DirOpArgs { dir, name: name.as_bytes() };
-        let call = Call::Mkdir(MkdirArgs {
-            location,
-            attributes: Sattr3 { mode: Some(0o755), ..Sattr3::default() },
-        });
+        let call = Call::Mkdir(MkdirArgs { location, attributes: mode(0o755) });
         let answer = self.call(&call, &[])?;
         match answer.results::<CreateReply<'_>>()? {
             Reply::Ok(made) => handle_of(made.object),

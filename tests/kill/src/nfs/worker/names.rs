@@ -1,5 +1,6 @@
 //! Operations on names.
 
+use tombolo_nfs_tests::client::mode;
 use tombolo_wire_nfs3::args::{
     CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, RenameArgs, SymlinkArgs,
 };
@@ -8,16 +9,6 @@ use tombolo_wire_nfs3::{Call, CreateVerifier, FileHandleBuf, Procedure, Reply, S
 
 use super::{Entry, File, FileId, Worker, handle_of};
 use crate::failure::{Result, wrong};
-
-/// How a file is made.
-const MODE: Sattr3 = Sattr3 {
-    mode: Some(0o644),
-    uid: None,
-    gid: None,
-    size: None,
-    atime: tombolo_wire_nfs3::SetTime3::DontChange,
-    mtime: tombolo_wire_nfs3::SetTime3::DontChange,
-};
 
 impl Worker {
     /// Puts something where nothing is.
@@ -47,7 +38,7 @@ impl Worker {
         let how = if exclusive {
             CreateHow::Exclusive(CreateVerifier(self.random.u64(..).to_be_bytes()))
         } else {
-            CreateHow::Guarded(MODE)
+            CreateHow::Guarded(mode(0o644))
         };
         let handle = self.dirs[dir].handle;
         let location = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
@@ -61,7 +52,7 @@ impl Worker {
     fn mkdir(&mut self, dir: usize, name: String) -> Result<()> {
         let handle = self.dirs[dir].handle;
         let location = DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() };
-        let handle = self.make(&Call::Mkdir(MkdirArgs { location, attributes: MODE }))?;
+        let handle = self.make(&Call::Mkdir(MkdirArgs { location, attributes: mode(0o644) }))?;
         self.dirs[dir].entries.insert(name, Entry::Dir(handle));
         Ok(())
     }
