@@ -30,10 +30,7 @@ impl PersistentHandles for LocalSession {
         if let Some(handle) = self.0.known_handle(node) {
             return handle.into();
         }
-        if self.is_quick(node) {
-            return self.now(|session| session.handle_of(node));
-        }
-        self.later(cx, move |session, _| session.handle_of(node))
+        self.dispatch(cx, node, move |session, _| session.handle_of(node))
     }
 
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
@@ -47,17 +44,11 @@ impl PersistentHandles for LocalSession {
     }
 
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        if self.is_quick(node) {
-            return self.now(|session| session.parent(cx, node));
-        }
-        self.later(cx, move |session, cx| session.parent(cx, node))
+        self.dispatch(cx, node, move |session, cx| session.parent(cx, node))
     }
 
     fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        if self.is_quick(node) {
-            return self.now(|session| session.again(node));
-        }
-        self.later(cx, move |session, _| session.again(node))
+        self.dispatch(cx, node, move |session, _| session.again(node))
     }
 }
 

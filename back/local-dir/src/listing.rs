@@ -19,12 +19,7 @@ const AT_ONCE: (usize, usize) = (1024, 64);
 
 impl LocalSession {
     pub(crate) fn list(&self, cx: &Ctx, file: File, cookie: Cookie, mut page: DirPage) -> Answer<DirPage> {
-        let open = match self
-            .0
-            .files
-            .find(file)
-            .and_then(|open| open.require(OpenFlags::DIRECTORY).map(|()| open))
-        {
+        let open = match self.opening(file, OpenFlags::DIRECTORY) {
             Ok(open) => open,
             Err(error) => return Answer::err(error),
         };

@@ -1,12 +1,9 @@
 //! Ranges of files: allocating, finding holes, copying.
 
-use std::sync::Arc;
-
 use tombolo_core::fs::{AllocateMode, File, OpenFlags, Ranges, Whence};
-use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_core::{Answer, Ctx, Error};
 use tombolo_sys::ranges::{self, AllocateMode as SysMode};
 
-use crate::files::OpenFile;
 use crate::state::LocalSession;
 
 /// No call copies more (1 GiB), so that no request holds a thread of the pool for long; the caller asks for the rest.
@@ -35,7 +32,7 @@ impl Ranges for LocalSession {
                 Whence::Hole => ranges::next_hole(open.fd(), offset),
             }?)
         };
-        if self.is_quick(node) { self.now(|_| seek()) } else { self.later(cx, move |_, _| seek()) }
+        self.dispatch(cx, node, move |_, _| seek())
     }
 
     fn copy(
@@ -60,14 +57,6 @@ impl Ranges for LocalSession {
             }),
             Err(error) => Answer::err(error),
         }
-    }
-}
-
-impl LocalSession {
-    fn opening(&self, file: File, flags: OpenFlags) -> Result<Arc<OpenFile>> {
-        let open = self.0.files.find(file)?;
-        open.require(flags)?;
-        Ok(open)
     }
 }
 

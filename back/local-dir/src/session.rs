@@ -147,8 +147,7 @@ impl FileSystem for LocalSession {
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
         match self.0.attributes_at_hand(node, file) {
             Ok(Some(attr)) => Answer::ok(attr),
-            Ok(None) if self.is_quick(node) => self.now(|session| session.attributes(node, file)),
-            Ok(None) => self.later(cx, move |session, _| session.attributes(node, file)),
+            Ok(None) => self.dispatch(cx, node, move |session, _| session.attributes(node, file)),
             Err(error) => Answer::err(error),
         }
     }
@@ -162,17 +161,11 @@ impl FileSystem for LocalSession {
     }
 
     fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
-        if self.is_quick(node) {
-            return self.now(|session| session.access(cx, node, mask));
-        }
-        self.later(cx, move |session, cx| session.access(cx, node, mask))
+        self.dispatch(cx, node, move |session, cx| session.access(cx, node, mask))
     }
 
     fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
-        if self.is_quick(node) {
-            return self.now(|session| session.read_link(node));
-        }
-        self.later(cx, move |session, _| session.read_link(node))
+        self.dispatch(cx, node, move |session, _| session.read_link(node))
     }
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
@@ -186,10 +179,7 @@ impl FileSystem for LocalSession {
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
         let how = *how;
-        if self.is_quick(parent) {
-            return self.now(|session| session.create_unnamed(cx, parent, &how));
-        }
-        self.later(cx, move |session, cx| session.create_unnamed(cx, parent, &how))
+        self.dispatch(cx, parent, move |session, cx| session.create_unnamed(cx, parent, &how))
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
@@ -336,10 +326,7 @@ impl FileSystem for LocalSession {
     }
 
     fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
-        if self.is_quick(node) {
-            return self.now(|session| session.statfs(node));
-        }
-        self.later(cx, move |session, _| session.statfs(node))
+        self.dispatch(cx, node, move |session, _| session.statfs(node))
     }
 
     fn syncfs(&self, cx: &Ctx) -> Answer<()> {

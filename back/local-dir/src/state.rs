@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Change, Name, NodeId, PermissionCheck, WeakAttr};
+use tombolo_core::fs::{Change, File, Name, NodeId, OpenFlags, PermissionCheck, WeakAttr};
 use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId, Want};
 use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_host_runtime::thread_pool::{Lane, ThreadPool};
@@ -14,7 +14,7 @@ use tombolo_sys::open::OwnDescriptors;
 use tombolo_sys::stat::{self, Stat};
 
 use crate::attr::attr_of;
-use crate::files::{Allowance, Files};
+use crate::files::{Allowance, Files, OpenFile};
 use crate::mounts::Mounts;
 use crate::options::{Options, Submounts};
 use crate::pace::Pace;
@@ -159,6 +159,39 @@ impl LocalSession {
         self.in_pool(cx, move |session, cx| session.export.pace.timed(|| work(session, cx)))
     }
 
+    /// Does work on names around `node` at once if that is quick, or else in the pool.
+    pub(crate) fn dispatch<T: Send + 'static>(
+        &self,
+        cx: &Ctx,
+        node: NodeId,
+        work: impl FnOnce(&Session, &Ctx) -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        if self.is_quick(node) { self.now(|session| work(session, cx)) } else { self.later(cx, work) }
+    }
+
+    /// Moves `bytes` of data in the pool; they count against the session's budget until that is done.
+    pub(crate) fn transfer_in_pool<T: Send + 'static>(
+        &self,
+        cx: &Ctx,
+        bytes: usize,
+        work: impl FnOnce(&Session, &Ctx) -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        let Some(permit) = self.0.budget.take(Resource::BytesInFlight, bytes as u64) else {
+            return Answer::err(Error::WouldBlock);
+        };
+        self.in_pool(cx, move |session, cx| {
+            let _permit = permit;
+            work(session, cx)
+        })
+    }
+
+    /// An opening that was made for this.
+    pub(crate) fn opening(&self, file: File, flags: OpenFlags) -> Result<Arc<OpenFile>> {
+        let open = self.0.files.find(file)?;
+        open.require(flags)?;
+        Ok(open)
+    }
+
     /// Does work in the pool that is slow by nature.
     pub(crate) fn in_pool<T: Send + 'static>(
         &self,
@@ -203,11 +236,6 @@ impl Session {
             return Change::default();
         }
         Change { before, after: stat::stat(location.fd()).ok().map(|stat| attr_of(&stat)) }
-    }
-
-    /// Takes what `bytes` of data under way cost, until the returned permit is dropped.
-    pub(crate) fn transfer_permit(&self, bytes: usize) -> Result<tombolo_core::Permit> {
-        self.budget.take(Resource::BytesInFlight, bytes as u64).ok_or(Error::WouldBlock)
     }
 
     /// Whether a node lies on this machine.

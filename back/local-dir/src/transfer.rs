@@ -24,8 +24,7 @@ const SLOW_FLAGS: OpenFlags = OpenFlags::DIRECT.union(OpenFlags::SYNC).union(Ope
 
 impl LocalSession {
     pub(crate) fn transfer_in(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
-        let open = match self.0.files.find(file).and_then(|open| open.require(OpenFlags::READ).map(|()| open))
-        {
+        let open = match self.opening(file, OpenFlags::READ) {
             Ok(open) => open,
             Err(error) => return Answer::err(error),
         };
@@ -37,34 +36,21 @@ impl LocalSession {
                 Err(error) => return Answer::err(error),
             }
         }
-        let permit = match self.0.transfer_permit(into.len()) {
-            Ok(permit) => permit,
-            Err(error) => return Answer::err(error),
-        };
-        self.in_pool(cx, move |_, _| {
-            let _permit = permit;
-            read_all(&open, offset, &into, done)
-        })
+        self.transfer_in_pool(cx, into.len(), move |_, _| read_all(&open, offset, &into, done))
     }
 
     pub(crate) fn transfer_out(&self, cx: &Ctx, file: File, how: Write, from: Source) -> Answer<Written> {
-        let open =
-            match self.0.files.find(file).and_then(|open| open.require(OpenFlags::WRITE).map(|()| open)) {
-                Ok(open) => open,
-                Err(error) => return Answer::err(error),
-            };
+        let open = match self.opening(file, OpenFlags::WRITE) {
+            Ok(open) => open,
+            Err(error) => return Answer::err(error),
+        };
         let stable = how.stability != Stability::Unstable || open.flags.intersects(SLOW_FLAGS);
         // Where there is no disk there is nothing to wait for.
         let slow = (stable && !open.memory) || !open.local;
         if !slow && from.len() <= AT_ONCE_BYTES && self.0.write_pace().is_quick() {
             return Answer::Done(self.0.write_pace().timed(|| self.0.write_all(cx, &open, &how, &from)));
         }
-        let permit = match self.0.transfer_permit(from.len()) {
-            Ok(permit) => permit,
-            Err(error) => return Answer::err(error),
-        };
-        self.in_pool(cx, move |session, cx| {
-            let _permit = permit;
+        self.transfer_in_pool(cx, from.len(), move |session, cx| {
             let write = || session.write_all(cx, &open, &how, &from);
             if slow { write() } else { session.write_pace().timed(write) }
         })

@@ -42,10 +42,7 @@ impl Xattrs for LocalSession {
     }
 
     fn list(&self, cx: &Ctx, node: NodeId, limit_bytes: usize) -> Answer<Vec<u8>> {
-        if self.is_quick(node) {
-            return self.now(|session| session.value_names(node, limit_bytes));
-        }
-        self.later(cx, move |session, _| session.value_names(node, limit_bytes))
+        self.dispatch(cx, node, move |session, _| session.value_names(node, limit_bytes))
     }
 
     fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()> {
