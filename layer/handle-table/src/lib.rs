@@ -90,7 +90,7 @@ impl Export for HandleTable {
 
 impl Shared {
     fn open(path: &Path) -> std::result::Result<Self, OpenError> {
-        let (table, volume) = log::open(path)?;
+        let (table, volume) = rewrite::open(path)?;
         let (table, writer) = (Arc::new(Mutex::new(table)), Mutex::default());
         Ok(Self { table, volume, path: path.to_owned(), writer })
     }
@@ -148,7 +148,7 @@ impl Drop for Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::table::{FileIdentity, Id, Location};
+    use super::log::{FileIdentity, Id, Location};
     use super::*;
     use tombolo_core::fs::Name;
 

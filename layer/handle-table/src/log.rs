@@ -4,15 +4,11 @@
 //! through to the disk but the log that is written anew: at each start, and when it has grown long (`rewrite`).
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use tombolo_core::fs::{NAME_MAX, Name, Volume};
-use tombolo_sys::random;
-
-use super::OpenError;
-use super::table::{FileIdentity, Id, Location, Table};
+use tombolo_core::fs::{Attr, NAME_MAX, Name, NameBuf, Volume};
 
 const MAGIC: [u8; 8] = *b"tmblhndl";
 const VERSION: u32 = 1;
@@ -34,6 +30,43 @@ const _: () = {
 /// Says that a file has lost the name that we knew: no file is in a directory with this number.
 const NOWHERE: u64 = u64::MAX;
 
+/// A file's number. The upper half is drawn at each start, so that numbers that were lost are not given out again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Id(pub u64);
+
+impl Id {
+    /// The export's root.
+    pub const ROOT: Self = Self(0);
+}
+
+/// What makes a file that file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FileIdentity {
+    pub fsid: u64,
+    pub fileid: u64,
+    /// 0 where the file system does not tell a file from an earlier one with its number.
+    pub generation: u64,
+}
+
+impl FileIdentity {
+    pub fn of(attr: &Attr) -> Self {
+        Self { fsid: attr.fsid, fileid: attr.fileid, generation: attr.generation }
+    }
+}
+
+/// Under which directory and name a file was met.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Location {
+    pub parent: Id,
+    pub name: NameBuf,
+}
+
+impl Location {
+    pub fn new(parent: Id, name: Name<'_>) -> Self {
+        Self { parent, name: name.to_owned() }
+    }
+}
+
 /// What happened to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
@@ -43,7 +76,7 @@ pub(super) struct Record {
 }
 
 /// So much is gathered at most before it is written.
-const BUFFER_BYTES: usize = 1 << 16;
+pub(super) const BUFFER_BYTES: usize = 1 << 16;
 
 /// A log is long when it has more records than two of each file, and these.
 const RECORDS_SPARE: usize = 1 << 16;
@@ -157,38 +190,6 @@ impl Log {
     }
 }
 
-/// Reads the table at `path`, or begins one, and writes it anew.
-pub(super) fn open(path: &Path) -> Result<(Table, Volume), OpenError> {
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |source| OpenError::Io { path, source }
-    };
-    let mut epoch = [0; 4];
-    random::fill(&mut epoch).map_err(|errno| at(path)(errno.into()))?;
-    let mut table = Table::new(Log::nowhere(), u32::from_le_bytes(epoch).max(1));
-    let volume = match File::open(path) {
-        Ok(file) => read(&mut BufReader::with_capacity(BUFFER_BYTES, file), &mut table)
-            .map_err(at(path))?
-            .ok_or_else(|| OpenError::Foreign { path: path.to_owned() })?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let mut volume = [0; 16];
-            random::fill(&mut volume).map_err(|errno| at(path)(errno.into()))?;
-            Volume(volume)
-        }
-        Err(error) => return Err(at(path)(error)),
-    };
-    let draft = draft_of(path);
-    let mut log = Log::create(&draft, volume).map_err(at(&draft))?;
-    for id in table.ids() {
-        table.record(id).iter().for_each(|record| log.append(record));
-    }
-    log.sync().map_err(at(&draft))?;
-    fs::rename(&draft, path).map_err(at(path))?;
-    sync_directory_of(path).map_err(at(path))?;
-    *table.log() = log;
-    Ok((table, volume))
-}
-
 /// Writes the name of a file through to the disk.
 pub(super) fn sync_directory_of(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
@@ -202,8 +203,8 @@ pub(super) fn draft_of(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// The volume, with the records that hold put into the table; `None` if it is no table of ours.
-fn read(from: &mut impl Read, table: &mut Table) -> io::Result<Option<Volume>> {
+/// The volume, with the records that hold told to `replay`; `None` if it is no table of ours.
+pub(super) fn read(from: &mut impl Read, mut replay: impl FnMut(Record)) -> io::Result<Option<Volume>> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     from.take(HEADER_BYTES as u64).read_to_end(&mut header)?;
     let Some(volume) = volume_of(&header) else { return Ok(None) };
@@ -215,7 +216,7 @@ fn read(from: &mut impl Read, table: &mut Table) -> io::Result<Option<Volume>> {
         // No longer than a record can be: the rest may be damage of any length.
         from.take(len.min(FIXED_BYTES + NAME_MAX) as u64).read_to_end(&mut record)?;
         match decode(&record) {
-            Some((found, _)) => table.replay(found),
+            Some((found, _)) => replay(found),
             None if record.is_empty() => break,
             None => {
                 let rest = io::copy(from, &mut io::sink())?;
@@ -283,6 +284,8 @@ fn decode(bytes: &[u8]) -> Option<(Record, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::OpenError;
+    use crate::rewrite::open;
 
     fn location(name: &str) -> Location {
         Location::new(Id::ROOT, Name::new(name.as_bytes()).expect("a name"))

@@ -1,16 +1,51 @@
-//! Writing a long log anew while the table is in use.
+//! Reading the table at the start, and writing a long log anew while it is in use.
 
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufReader};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::Volume;
+use tombolo_sys::random;
 
-use super::log::{Log, draft_of, sync_directory_of};
+use super::OpenError;
+use super::log::{BUFFER_BYTES, Log, draft_of, read, sync_directory_of};
 use super::table::Table;
 
 /// So many files are looked up under the table's lock at a time.
 const FILES_AT_ONCE: usize = 1024;
+
+/// Reads the table at `path`, or begins one, and writes it anew.
+pub(super) fn open(path: &Path) -> Result<(Table, Volume), OpenError> {
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| OpenError::Io { path, source }
+    };
+    let mut epoch = [0; 4];
+    random::fill(&mut epoch).map_err(|errno| at(path)(errno.into()))?;
+    let mut table = Table::new(Log::nowhere(), u32::from_le_bytes(epoch).max(1));
+    let volume = match File::open(path) {
+        Ok(file) => read(&mut BufReader::with_capacity(BUFFER_BYTES, file), |record| table.replay(record))
+            .map_err(at(path))?
+            .ok_or_else(|| OpenError::Foreign { path: path.to_owned() })?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut volume = [0; 16];
+            random::fill(&mut volume).map_err(|errno| at(path)(errno.into()))?;
+            Volume(volume)
+        }
+        Err(error) => return Err(at(path)(error)),
+    };
+    let draft = draft_of(path);
+    let mut log = Log::create(&draft, volume).map_err(at(&draft))?;
+    for id in table.ids() {
+        table.record(id).iter().for_each(|record| log.append(record));
+    }
+    log.sync().map_err(at(&draft))?;
+    fs::rename(&draft, path).map_err(at(path))?;
+    sync_directory_of(path).map_err(at(path))?;
+    *table.log() = log;
+    Ok((table, volume))
+}
 
 /// Writes the log of `table` anew, on a thread that may wait for the disk. [`Log::begin_successor`] was called, and what changes since
 /// goes to both logs. The table is locked only for moments.

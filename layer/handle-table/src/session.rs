@@ -11,7 +11,7 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 
-use super::table::{FileIdentity, Id, Location};
+use super::log::{FileIdentity, Id, Location};
 use super::{KIND, Shared};
 
 /// A session over another one.

@@ -2,42 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tombolo_core::fs::{Attr, Name, NameBuf};
+use tombolo_core::fs::NameBuf;
 use tombolo_core::{Error, Result};
 
 use super::FILES_MAX;
-use super::log::{Log, Record};
-
-/// A file's number. The upper half is drawn at each start, so that numbers that were lost are not given out again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Id(pub u64);
-
-impl Id {
-    /// The export's root.
-    pub const ROOT: Self = Self(0);
-}
-
-/// What makes a file that file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct FileIdentity {
-    pub fsid: u64,
-    pub fileid: u64,
-    /// 0 where the file system does not tell a file from an earlier one with its number.
-    pub generation: u64,
-}
-
-impl FileIdentity {
-    pub fn of(attr: &Attr) -> Self {
-        Self { fsid: attr.fsid, fileid: attr.fileid, generation: attr.generation }
-    }
-}
-
-/// Under which directory and name a file was met.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Location {
-    pub parent: Id,
-    pub name: NameBuf,
-}
+use super::log::{FileIdentity, Id, Location, Log, Record};
 
 struct File {
     identity: FileIdentity,
@@ -321,15 +290,10 @@ impl Table {
     }
 }
 
-impl Location {
-    pub fn new(parent: Id, name: Name<'_>) -> Self {
-        Self { parent, name: name.to_owned() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tombolo_core::fs::Name;
 
     fn table() -> Table {
         Table::new(Log::nowhere(), 7)
