@@ -38,7 +38,10 @@ impl<'a> Name<'a> {
             [] => Err(NameError::Empty),
             _ if bytes.len() > NAME_MAX => Err(NameError::TooLong),
             b"." | b".." => Err(NameError::Dots),
-            _ if bytes.iter().any(|&byte| byte == b'/' || byte == 0) => Err(NameError::ForbiddenByte),
+            // All bytes, several at once, which is quicker than stopping at the first.
+            _ if bytes.iter().fold(0, |any, &byte| any | u8::from(byte == b'/' || byte == 0)) != 0 => {
+                Err(NameError::ForbiddenByte)
+            }
             _ => Ok(Self(bytes)),
         }
     }

@@ -227,6 +227,7 @@ fn put_list<W: ?Sized + FrameSink>(
     Ok(())
 }
 
+#[inline(always)]
 fn get_list<'a>(span: &SpanField, from: &mut Decoder<'a>) -> Result<References<'a>, DecodeError> {
     no_address(span)?;
     let (list, len_bytes) = (References::new(from.frame.rest_as_list()?)?, span.len_bytes.get());
@@ -236,6 +237,7 @@ fn get_list<'a>(span: &SpanField, from: &mut Decoder<'a>) -> Result<References<'
     Ok(list)
 }
 
+#[inline]
 fn no_address(span: &SpanField) -> Result<(), DecodeError> {
     if span.address == U64::ZERO { Ok(()) } else { Err(DecodeError::Reserved) }
 }

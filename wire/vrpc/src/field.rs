@@ -100,11 +100,14 @@ pub(crate) struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads from the body; offsets as in [`Encoder::put`].
+    /// Reads from the body; offsets as in [`Encoder::put`]. It is copied from where it lies: in a `Result` it would lie behind one byte, and be
+    /// moved in parts.
     #[inline]
-    pub fn get<T: FromBytes>(&self, at: usize) -> T {
-        let bytes = self.body.get(at..at + size_of::<T>()).unwrap_or_default();
-        T::read_from_bytes(bytes).unwrap_or_else(|_| T::new_zeroed())
+    pub fn get<T: FromBytes + Unaligned + Immutable + KnownLayout + Copy>(&self, at: usize) -> T {
+        match T::ref_from_bytes(self.bytes(at, size_of::<T>())) {
+            Ok(value) => *value,
+            Err(_) => T::new_zeroed(),
+        }
     }
 
     /// As [`get`](Self::get), where it lies.

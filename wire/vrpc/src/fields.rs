@@ -446,6 +446,7 @@ impl<'a> Field<'a> for DirBudget {
         })
     }
 
+    #[inline]
     fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
         let item: &BudgetItem = from.item()?;
         zero(&item.reserved)?;

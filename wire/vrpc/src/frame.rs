@@ -190,11 +190,13 @@ impl<'a> Reader<'a> {
         self.raw(len)
     }
 
+    #[inline]
     pub fn item<T: FromBytes + Unaligned + Immutable + KnownLayout>(&mut self) -> Result<&'a T, DecodeError> {
         let bytes = self.bytes(size_of::<T>())?;
         T::ref_from_bytes(bytes).map_err(|_| DecodeError::FrameShort { missing_bytes: size_of::<T>() })
     }
 
+    #[inline]
     pub fn list<T: FromBytes + Unaligned + Immutable + KnownLayout>(
         &mut self,
         len: usize,
@@ -205,6 +207,7 @@ impl<'a> Reader<'a> {
     }
 
     /// All that follows, as one list; how long it is follows from the frame's length.
+    #[inline]
     pub fn rest_as_list<T: FromBytes + Unaligned + Immutable + KnownLayout>(
         &mut self,
     ) -> Result<&'a [T], DecodeError> {
@@ -221,6 +224,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     fn raw(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let Some((bytes, rest)) = self.rest.split_at_checked(len) else {
             return Err(DecodeError::FrameShort { missing_bytes: len.saturating_sub(self.rest.len()) });
