@@ -7,6 +7,6 @@ mod stream;
 mod tree;
 
 pub use batch::small_files;
-pub use small::{ColdNames, Stat, create_write_unlink, mkdir_rmdir, open_read_close};
+pub use small::{ColdNames, create_write_unlink, mkdir_rmdir, open_read_close, stat};
 pub use stream::{stream_read, stream_write};
 pub use tree::Tree;

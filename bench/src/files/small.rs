@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use super::Tree;
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Clock, Repeat, Work};
+use crate::measure::{Clock, Work};
 
 /// Files that are opened over and over.
 const HOT: usize = 64;
 
 /// open, read 4 KiB, close, on the tree as seen at `root`.
-pub fn open_read_close(root: &Path) -> impl Work + use<> {
+pub fn open_read_close(root: &Path) -> Work<'static> {
     let paths: Vec<PathBuf> = (0..HOT).map(|number| root.join(Tree::small(number))).collect();
     let (mut next, mut buffer) = (0, vec![0; Tree::SMALL_BYTES]);
-    Repeat::new(move || {
+    Work::repeat(1, move || {
         let path = &paths[next];
         next = (next + 1) % HOT;
         let got = File::open(path).doing_to("open", path)?.read(&mut buffer).doing_to("read", path)?;
@@ -27,12 +27,12 @@ pub fn open_read_close(root: &Path) -> impl Work + use<> {
 }
 
 /// create, write 4 KiB, close, unlink; `name` tells contestants apart. Opened for writing only, as cp, tar and compilers do.
-pub fn create_write_unlink(root: &Path, name: &str) -> impl Work + use<> {
+pub fn create_write_unlink(root: &Path, name: &str) -> Work<'static> {
     let path = root.join(Tree::new_folder()).join(name);
     let content = vec![b'z'; Tree::SMALL_BYTES];
     let mut create = OpenOptions::new();
     create.write(true).create_new(true);
-    Repeat::new(move || {
+    Work::repeat(1, move || {
         let mut file = create.open(&path).doing_to("create", &path)?;
         file.write_all(&content).doing_to("write", &path)?;
         drop(file);
@@ -41,9 +41,9 @@ pub fn create_write_unlink(root: &Path, name: &str) -> impl Work + use<> {
 }
 
 /// mkdir, rmdir; `name` tells contestants apart.
-pub fn mkdir_rmdir(root: &Path, name: &str) -> impl Work + use<> {
+pub fn mkdir_rmdir(root: &Path, name: &str) -> Work<'static> {
     let path = root.join(Tree::new_folder()).join(format!("{name}.d"));
-    Repeat::new(move || {
+    Work::repeat(1, move || {
         fs::create_dir(&path).doing_to("make", &path)?;
         fs::remove_dir(&path).doing_to("remove", &path)
     })
@@ -80,11 +80,10 @@ impl ColdNames {
 }
 
 /// stat of a file whose name the caller's kernel has forgotten, so that the server is asked. All that use one mount share the names.
-pub struct Stat(pub Rc<ColdNames>);
-
-impl Work for Stat {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let paths = self.0.take(usize::try_from(count).unwrap_or(usize::MAX));
+pub fn stat(names: &Rc<ColdNames>) -> Work<'static> {
+    let (names, count_max) = (Rc::clone(names), names.paths.len() as u64 / 16);
+    let run = move |count, clock: &mut Clock| {
+        let paths = names.take(usize::try_from(count).unwrap_or(usize::MAX));
         clock.start();
         for path in paths {
             let size = fs::metadata(path).doing_to("look at", path)?.len();
@@ -92,11 +91,8 @@ impl Work for Stat {
             whole("stat", path, size, Tree::SMALL_BYTES)?;
         }
         Ok(())
-    }
-
-    fn count_max(&self) -> u64 {
-        self.0.paths.len() as u64 / 16
-    }
+    };
+    Work::new(run).count_max(count_max)
 }
 
 /// Fails unless that many bytes were there.

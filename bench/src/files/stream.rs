@@ -7,14 +7,14 @@ use std::path::Path;
 use super::Tree;
 use super::small::whole;
 use crate::error::Doing;
-use crate::measure::{Repeat, Work};
+use crate::measure::Work;
 
 /// Bytes of one read or write.
 const PIECE: usize = 1 << 20;
 const PIECES: u64 = (Tree::LARGE_BYTES / PIECE) as u64;
 
 /// open, read all of it, close, on the tree as seen at `root`.
-pub fn stream_read(root: &Path) -> impl Work + use<> {
+pub fn stream_read(root: &Path) -> Work<'static> {
     let (path, mut buffer) = (root.join(Tree::large()), vec![0; PIECE]);
     let once = move || {
         let mut file = File::open(&path).doing_to("open", &path)?;
@@ -26,11 +26,11 @@ pub fn stream_read(root: &Path) -> impl Work + use<> {
             }
         }
     };
-    Repeat::new(once).each(PIECES).bytes(PIECE as u64)
+    Work::repeat(PIECES, once).bytes(PIECE as u64)
 }
 
 /// open, write all of it over what is there, close; `name` tells contestants apart.
-pub fn stream_write(root: &Path, name: &str) -> impl Work + use<> {
+pub fn stream_write(root: &Path, name: &str) -> Work<'static> {
     let path = root.join(Tree::new_folder()).join(format!("{name}.large"));
     let content = vec![b'w'; PIECE];
     let mut options = OpenOptions::new();
@@ -39,5 +39,5 @@ pub fn stream_write(root: &Path, name: &str) -> impl Work + use<> {
         let mut file = options.open(&path).doing_to("open", &path)?;
         (0..PIECES).try_for_each(|_| file.write_all(&content)).doing_to("write", &path)
     };
-    Repeat::new(once).each(PIECES).bytes(PIECE as u64)
+    Work::repeat(PIECES, once).bytes(PIECE as u64)
 }

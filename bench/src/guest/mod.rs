@@ -6,4 +6,4 @@ mod work;
 
 pub use client::{Guest, with_nul};
 pub use tombolo_vhost_driver::Wait;
-pub use work::{Outstanding, create_unlink, getattr, lookup, open_release, read, write};
+pub use work::{SharedGuest, create_unlink, getattr, lookup, open_release, outstanding, read, write};

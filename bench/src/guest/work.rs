@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::client::{Guest, Request, with_nul, wrong};
 use crate::error::Result;
 use crate::files::Tree;
-use crate::measure::{Clock, Repeat, Work};
+use crate::measure::Work;
 
 /// Nodes that are used over and over.
 const HOT: usize = 64;
@@ -24,9 +24,9 @@ const SMALL_BYTES: u32 = 4096;
 /// A guest that several operations use in turn.
 pub type SharedGuest = Rc<RefCell<Guest>>;
 
-pub fn getattr(guest: &SharedGuest) -> Result<impl Work + use<>> {
+pub fn getattr(guest: &SharedGuest) -> Result<Work<'static>> {
     let (guest, mut nodes) = (Rc::clone(guest), hot_nodes(guest)?);
-    Ok(Repeat::new(move || {
+    Ok(Work::repeat(1, move || {
         let args = GetattrIn::default();
         let request = Request::answered_by::<AttrOut>(Opcode::Getattr, nodes(), args.as_bytes());
         let (reply, _) = guest.borrow_mut().call::<AttrOut>(&request)?;
@@ -34,9 +34,9 @@ pub fn getattr(guest: &SharedGuest) -> Result<impl Work + use<>> {
     }))
 }
 
-pub fn open_release(guest: &SharedGuest) -> Result<impl Work + use<>> {
+pub fn open_release(guest: &SharedGuest) -> Result<Work<'static>> {
     let (guest, mut nodes) = (Rc::clone(guest), hot_nodes(guest)?);
-    Ok(Repeat::new(move || {
+    Ok(Work::repeat(1, move || {
         let (mut guest, node) = (guest.borrow_mut(), nodes());
         let handle = guest.open(node, O_RDONLY)?;
         guest.release(node, handle)
@@ -44,18 +44,18 @@ pub fn open_release(guest: &SharedGuest) -> Result<impl Work + use<>> {
 }
 
 /// READ of so many bytes, round and round in the large file.
-pub fn read(guest: &SharedGuest, bytes: u32) -> Result<impl Work + use<>> {
+pub fn read(guest: &SharedGuest, bytes: u32) -> Result<Work<'static>> {
     let (guest, mut file) = (Rc::clone(guest), OpenFile::new(guest, Tree::large(), O_RDONLY)?);
     let once = move || {
         let args = file.read_args(bytes);
         let (_, got) = guest.borrow_mut().call::<()>(&file.read_request(&args, bytes))?;
         whole(Opcode::Read, got as u64, bytes)
     };
-    Ok(Repeat::new(once).bytes(rate(bytes)))
+    Ok(Work::repeat(1, once).bytes(rate(bytes)))
 }
 
 /// WRITE of so many bytes, round and round over the large file.
-pub fn write(guest: &SharedGuest, bytes: u32) -> Result<impl Work + use<>> {
+pub fn write(guest: &SharedGuest, bytes: u32) -> Result<Work<'static>> {
     let (guest, mut file) = (Rc::clone(guest), OpenFile::new(guest, Tree::large(), O_RDWR)?);
     let once = move || {
         let (fh, offset) = (file.handle, file.advance(bytes));
@@ -67,11 +67,11 @@ pub fn write(guest: &SharedGuest, bytes: u32) -> Result<impl Work + use<>> {
         let (reply, _) = guest.borrow_mut().call::<WriteOut>(&request)?;
         whole(Opcode::Write, reply.size.into(), bytes)
     };
-    Ok(Repeat::new(once).bytes(rate(bytes)))
+    Ok(Work::repeat(1, once).bytes(rate(bytes)))
 }
 
 /// LOOKUP of known names in the first folder of the tree.
-pub fn lookup(guest: &SharedGuest) -> Result<impl Work + use<>> {
+pub fn lookup(guest: &SharedGuest) -> Result<Work<'static>> {
     let first = Tree::small(0);
     let folder = guest.borrow_mut().walk(first.parent().unwrap_or(&first))?;
     let names: Vec<_> = (0..HOT).map(|number| with_nul(format!("f{number}").as_bytes())).collect();
@@ -80,11 +80,11 @@ pub fn lookup(guest: &SharedGuest) -> Result<impl Work + use<>> {
         next = (next + 1) % HOT;
         Ok(guest.lookup(folder, &names[next])?.nodeid)
     };
-    Ok(Found { guest: Rc::clone(guest), once })
+    Ok(finding(guest, once))
 }
 
 /// CREATE, RELEASE and UNLINK; `name` tells contestants apart.
-pub fn create_unlink(guest: &SharedGuest, name: &str) -> Result<impl Work + use<>> {
+pub fn create_unlink(guest: &SharedGuest, name: &str) -> Result<Work<'static>> {
     /// `struct fuse_entry_out` and `struct fuse_open_out`, which answer CREATE.
     #[derive(FromBytes, Immutable, KnownLayout)]
     #[repr(C)]
@@ -104,54 +104,37 @@ pub fn create_unlink(guest: &SharedGuest, name: &str) -> Result<impl Work + use<
         guest.call::<()>(&Request::answered_by::<()>(Opcode::Unlink, folder, &name))?;
         Ok(reply.entry.nodeid)
     };
-    Ok(Found { guest: Rc::clone(guest), once })
+    Ok(finding(guest, once))
 }
 
 /// What finds a node each time. The look-ups are given back after each turn, untimed, as a guest's kernel does much later.
-struct Found<F> {
-    guest: SharedGuest,
-    once: F,
-}
-
-impl<F: FnMut(&mut Guest) -> Result<u64>> Work for Found<F> {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let mut guest = self.guest.borrow_mut();
+fn finding(guest: &SharedGuest, mut once: impl FnMut(&mut Guest) -> Result<u64> + 'static) -> Work<'static> {
+    let guest = Rc::clone(guest);
+    Work::new(move |count, clock| {
+        let mut guest = guest.borrow_mut();
         let mut found = HashMap::<u64, u64>::new();
         for _ in 0..count {
-            let node = clock.time(|| (self.once)(&mut guest))?;
+            let node = clock.time(|| once(&mut guest))?;
             *found.entry(node).or_default() += 1;
         }
         let found: Vec<(u64, u64)> = found.into_iter().collect();
         guest.forget(&found)
-    }
+    })
 }
 
 /// READ of 4 KiB with as many requests under way as the guest has slots: the time is that of one in the stream.
-pub struct Outstanding {
-    guest: SharedGuest,
-    file: OpenFile,
-}
-
-impl Outstanding {
-    pub fn new(guest: &SharedGuest) -> Result<Self> {
-        let file = OpenFile::new(guest, Tree::large(), O_RDONLY)?;
-        Ok(Self { guest: Rc::clone(guest), file })
-    }
-
-    fn send(&mut self, guest: &mut Guest, slot: usize) -> Result<()> {
-        let args = self.file.read_args(SMALL_BYTES);
-        guest.submit(slot, &self.file.read_request(&args, SMALL_BYTES))
-    }
-}
-
-impl Work for Outstanding {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let guest = Rc::clone(&self.guest);
+pub fn outstanding(guest: &SharedGuest) -> Result<Work<'static>> {
+    let (guest, mut file) = (Rc::clone(guest), OpenFile::new(guest, Tree::large(), O_RDONLY)?);
+    let mut send = move |guest: &mut Guest, slot| {
+        let args = file.read_args(SMALL_BYTES);
+        guest.submit(slot, &file.read_request(&args, SMALL_BYTES))
+    };
+    Ok(Work::new(move |count, clock| {
         let mut guest = guest.borrow_mut();
         let window = guest.slots().min(usize::try_from(count).unwrap_or(usize::MAX));
         clock.start();
         for slot in 0..window {
-            self.send(&mut guest, slot)?;
+            send(&mut guest, slot)?;
         }
         guest.ring();
         let mut unsent = count - window as u64;
@@ -163,13 +146,13 @@ impl Work for Outstanding {
             }
             if unsent > 0 {
                 unsent -= 1;
-                self.send(&mut guest, slot)?;
+                send(&mut guest, slot)?;
                 guest.ring();
             }
         }
         clock.lap_of(count);
         Ok(())
-    }
+    }))
 }
 
 /// An open file and a place in it.

@@ -6,77 +6,58 @@ use hdrhistogram::Histogram;
 
 use crate::error::Result;
 
+type Run<'a> = dyn FnMut(u64, &mut Clock) -> Result<()> + 'a;
+
 /// An operation that can be repeated.
-pub trait Work {
-    /// Does it `count` times: [`Clock::start`] before the first, [`Clock::lap`] after each. What needs no timing
-    /// (removing what was created) goes between a lap and the next start.
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()>;
-
+pub struct Work<'a> {
+    run: Box<Run<'a>>,
     /// The largest count that one run can do; a file can be removed only once.
-    fn count_max(&self) -> u64 {
-        u64::MAX
-    }
-
+    pub count_max: u64,
     /// Bytes that one operation moves, where the figure is a rate.
-    fn bytes(&self) -> Option<u64> {
-        None
-    }
-
+    pub bytes: Option<u64>,
     /// The process that does it, where it is not this one.
-    fn caller(&self) -> Option<u32> {
-        None
-    }
-
+    pub caller: Option<u32>,
     /// Whether the figure is how many are done in a second, and not how long one takes.
-    fn per_second(&self) -> bool {
-        false
-    }
+    pub per_second: bool,
 }
 
-/// Something done over and over, each time timed alone.
-pub struct Repeat<F> {
-    once: F,
-    each: u64,
-    bytes: Option<u64>,
-    per_second: bool,
-}
-
-impl<F: FnMut() -> Result<()>> Repeat<F> {
-    pub fn new(once: F) -> Self {
-        Self { once, each: 1, bytes: None, per_second: false }
+impl<'a> Work<'a> {
+    /// `run` does it as often as it is told: [`Clock::start`] before the first, [`Clock::lap`] after each. What needs no timing
+    /// (removing what was created) goes between a lap and the next start.
+    pub fn new(run: impl FnMut(u64, &mut Clock) -> Result<()> + 'a) -> Self {
+        Self { run: Box::new(run), count_max: u64::MAX, bytes: None, caller: None, per_second: false }
     }
 
-    pub fn each(self, each: u64) -> Self {
-        Self { each, ..self }
+    /// Done over and over; one turn of `once` does it `each` times.
+    pub fn repeat(each: u64, mut once: impl FnMut() -> Result<()> + 'a) -> Self {
+        Self::new(move |count, clock| {
+            clock.start();
+            for _ in 0..count.div_ceil(each).max(1) {
+                once()?;
+                clock.lap_of(each);
+            }
+            Ok(())
+        })
     }
 
-    /// An operation moves so many bytes: the figure is a rate.
+    pub fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+        (self.run)(count, clock)
+    }
+
+    pub fn count_max(self, count_max: u64) -> Self {
+        Self { count_max, ..self }
+    }
+
     pub fn bytes(self, bytes: impl Into<Option<u64>>) -> Self {
         Self { bytes: bytes.into(), ..self }
     }
 
-    /// The figure is operations in a second.
-    pub fn per_second(self) -> Self {
-        Self { per_second: true, ..self }
-    }
-}
-
-impl<F: FnMut() -> Result<()>> Work for Repeat<F> {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        clock.start();
-        for _ in 0..count.div_ceil(self.each).max(1) {
-            (self.once)()?;
-            clock.lap_of(self.each);
-        }
-        Ok(())
+    pub fn caller(self, process: u32) -> Self {
+        Self { caller: Some(process), ..self }
     }
 
-    fn bytes(&self) -> Option<u64> {
-        self.bytes
-    }
-
-    fn per_second(&self) -> bool {
-        self.per_second
+    pub fn per_second(self, per_second: bool) -> Self {
+        Self { per_second, ..self }
     }
 }
 

@@ -12,11 +12,23 @@ use crate::error::{Error, Result};
 pub struct Entrant<'a> {
     /// Its column, and the variant of it that this is (placement, how the caller waits).
     pub name: (String, String),
-    pub work: Box<dyn Work + 'a>,
+    pub work: Work<'a>,
     /// The processes whose costs are its costs.
     pub servers: Vec<u32>,
     /// Where it runs; `None` leaves all threads where they are.
     pub place: Option<Placement>,
+}
+
+impl<'a> Entrant<'a> {
+    pub fn new(
+        (column, variant): (&str, &str),
+        work: Work<'a>,
+        servers: &[u32],
+        place: impl Into<Option<Placement>>,
+    ) -> Self {
+        let name = (column.to_owned(), variant.to_owned());
+        Self { name, work, servers: servers.to_vec(), place: place.into() }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +49,8 @@ pub struct Series {
     pub turns: Vec<Turn>,
     /// All operations of all rounds.
     laps: Histogram<u64>,
-    pub cost: Cost,
+    /// What an operation cost beside time, where that is to be printed.
+    pub cost: Option<Cost>,
     /// System calls of the servers per operation, where they could be counted.
     pub server_syscalls: Option<f64>,
     /// Bytes that an operation moves, where the figure is a rate.
@@ -66,6 +79,8 @@ pub struct Contest {
     pub rounds: usize,
     pub turn: Duration,
     pub count_max: u64,
+    /// Whether to print what operations cost: not where that of beginning a turn is in it.
+    pub costs: bool,
     /// Whether to count system calls in a turn of its own.
     pub count_syscalls: bool,
 }
@@ -92,7 +107,7 @@ impl Contest {
         if self.count_syscalls {
             keep(&mut runners, &mut dropped, Runner::count_syscalls);
         }
-        (runners.into_iter().map(Runner::into_series).collect(), dropped)
+        (runners.into_iter().map(|runner| runner.into_series(self.costs)).collect(), dropped)
     }
 }
 
@@ -123,7 +138,7 @@ struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     fn new(entrant: Entrant<'a>) -> Self {
-        let meter = CostMeter::new(&entrant.servers, entrant.work.caller());
+        let meter = CostMeter::new(&entrant.servers, entrant.work.caller);
         Self {
             entrant,
             meter,
@@ -138,7 +153,7 @@ impl<'a> Runner<'a> {
 
     /// Warms what is to be warm, and finds how many operations fill a turn.
     fn warm_up(&mut self, contest: &Contest) -> Result<()> {
-        let count_max = self.entrant.work.count_max().min(contest.count_max).max(1);
+        let count_max = self.entrant.work.count_max.min(contest.count_max).max(1);
         let mut count = COUNT_PROBE.min(count_max);
         for _ in 0..3 {
             let clock = self.run(count)?;
@@ -200,15 +215,15 @@ impl<'a> Runner<'a> {
         Ok(clock)
     }
 
-    fn into_series(self) -> Series {
+    fn into_series(self, costs: bool) -> Series {
         Series {
             name: self.entrant.name,
             turns: self.turns,
             laps: self.laps,
-            cost: self.cost.per(self.operations),
+            cost: costs.then(|| self.cost.per(self.operations)),
             server_syscalls: self.syscalls,
-            bytes: self.entrant.work.bytes(),
-            per_second: self.entrant.work.per_second(),
+            bytes: self.entrant.work.bytes,
+            per_second: self.entrant.work.per_second,
         }
     }
 }
@@ -219,40 +234,31 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    struct Logged {
-        name: &'static str,
-        log: Rc<RefCell<Vec<&'static str>>>,
-        fail_at: Option<usize>,
-        runs: usize,
-    }
-
-    impl Work for Logged {
-        fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-            self.runs += 1;
-            if self.fail_at == Some(self.runs) {
-                return Err(Error::Absent("gone".to_owned()));
-            }
-            self.log.borrow_mut().push(self.name);
-            clock.record(Duration::from_millis(10) * u32::try_from(count).unwrap(), count);
-            Ok(())
-        }
-    }
-
     fn entrant(
         name: &'static str,
         log: &Rc<RefCell<Vec<&'static str>>>,
         fail_at: Option<usize>,
     ) -> Entrant<'static> {
-        Entrant {
-            name: (name.to_owned(), String::new()),
-            work: Box::new(Logged { name, log: Rc::clone(log), fail_at, runs: 0 }),
-            servers: Vec::new(),
-            place: None,
-        }
+        let (log, mut runs) = (Rc::clone(log), 0);
+        let work = Work::new(move |count, clock| {
+            runs += 1;
+            if fail_at == Some(runs) {
+                return Err(Error::Absent("gone".to_owned()));
+            }
+            log.borrow_mut().push(name);
+            clock.record(Duration::from_millis(10) * u32::try_from(count).unwrap(), count);
+            Ok(())
+        });
+        Entrant::new((name, ""), work, &[], None::<Placement>)
     }
 
-    const CONTEST: Contest =
-        Contest { rounds: 3, turn: Duration::from_millis(50), count_max: 100, count_syscalls: false };
+    const CONTEST: Contest = Contest {
+        rounds: 3,
+        turn: Duration::from_millis(50),
+        count_max: 100,
+        costs: true,
+        count_syscalls: false,
+    };
 
     #[test]
     fn contestants_take_turns_and_each_begins_once() {

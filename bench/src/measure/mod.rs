@@ -15,7 +15,7 @@ mod stop;
 mod syncs;
 mod syscalls;
 
-pub use clock::{Clock, Repeat, Work};
+pub use clock::{Clock, Work};
 pub use contest::{Contest, Dropped, Entrant, Series};
 pub use cost::{Cost, CostMeter};
 pub use moved::{Moved, MovedMeter};

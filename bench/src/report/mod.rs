@@ -15,7 +15,8 @@ pub use machine::Machine;
 pub use target::Target;
 pub use unit::Unit;
 
-use crate::measure::{Contest, Cost, Dropped, Series, Spread};
+use crate::error::Result;
+use crate::measure::{Contest, Cost, Dropped, Entrant, Placement, Series, Spread, Work};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -93,10 +94,10 @@ impl Figure {
             None if series.per_second => (Unit::PerSecond, rates(1.0)),
             None => (Unit::Nanoseconds, series.turns.iter().map(|turn| turn.median_ns).collect()),
         };
-        let figure = Self::of_rounds(row, series, unit, rounds)?;
+        let figure = Self::of_series(row, series, unit, rounds)?;
         Some(Self {
             p99_ns: Some(series.quantile_ns(0.99)),
-            cost: Some(series.cost),
+            cost: series.cost,
             server_syscalls: series.server_syscalls,
             ..figure
         })
@@ -105,14 +106,14 @@ impl Figure {
     /// The time that 99 of 100 operations of a series did not exceed, round by round. `None` of no rounds.
     pub fn p99(row: &str, series: &Series) -> Option<Self> {
         let rounds = series.turns.iter().map(|turn| turn.p99_ns).collect();
-        Self::of_rounds(row, series, Unit::Nanoseconds, rounds)
+        Self::of_series(row, series, Unit::Nanoseconds, rounds)
     }
 
     /// What an operation of a contest cost its servers in processor time, as a figure of its own that can be compared.
     /// `None` of no rounds, and of those that have no servers.
     pub fn server_cpu(row: &str, series: &Series) -> Option<Self> {
         let rounds: Vec<f64> = series.turns.iter().map(|turn| turn.cost.server_cpu_ns).collect();
-        let figure = Self::of_rounds(row, series, Unit::Nanoseconds, rounds)?;
+        let figure = Self::of_series(row, series, Unit::Nanoseconds, rounds)?;
         (figure.spread.median > 0.0).then_some(figure)
     }
 
@@ -121,13 +122,17 @@ impl Figure {
     pub fn per_megabyte(row: &str, series: &Series, unit: Unit, what: fn(&Cost) -> f64) -> Option<Self> {
         let megabytes = series.bytes? as f64 / 1e6;
         let rounds = series.turns.iter().map(|turn| what(&turn.cost) / megabytes).collect();
-        Self::of_rounds(row, series, unit, rounds)
+        Self::of_series(row, series, unit, rounds)
     }
 
-    fn of_rounds(row: &str, series: &Series, unit: Unit, rounds: Vec<f64>) -> Option<Self> {
-        let (column, variant) = series.name.clone();
+    fn of_series(row: &str, series: &Series, unit: Unit, rounds: Vec<f64>) -> Option<Self> {
+        Self::of_rounds(row, &series.name.1, &series.name.0, unit, rounds)
+    }
+
+    /// A figure of several rounds; `None` of none.
+    pub fn of_rounds(row: &str, variant: &str, column: &str, unit: Unit, rounds: Vec<f64>) -> Option<Self> {
         let spread = Spread::of(&rounds)?;
-        Some(Self { variant, spread, rounds, ..Self::single(row, "", &column, unit, 0.0) })
+        Some(Self { spread, rounds, ..Self::single(row, variant, column, unit, 0.0) })
     }
 
     /// The lesser of two figures times what each is multiplied with, round by round where they were measured interleaved: an
@@ -141,8 +146,7 @@ impl Figure {
         };
         let label =
             format!("the lesser of {one_times} × {} and {other_times} × {}", one.label(), other.label());
-        let spread = Spread::of(&rounds)?;
-        Some(Self { spread, rounds, ..Self::single(&one.row, "", &label, one.unit, 0.0) })
+        Self::of_rounds(&one.row, "", &label, one.unit, rounds)
     }
 
     /// Column and variant, for people.
@@ -193,6 +197,47 @@ impl Report {
         }
     }
 
+    /// Puts one that can take part in the list, and says why another cannot.
+    pub fn enter<'a>(
+        &mut self,
+        entrants: &mut Vec<Entrant<'a>>,
+        row: &str,
+        name: (&str, &str),
+        work: Result<Work<'a>>,
+        servers: &[u32],
+        place: impl Into<Option<Placement>>,
+    ) {
+        match work {
+            Ok(work) => entrants.push(Entrant::new(name, work, servers, place)),
+            Err(error) => self.absent(format!("{row}, {} {}: {error}", name.0, name.1)),
+        }
+    }
+
+    /// Lets the contestants of a row take their turns, and takes in what they did.
+    pub fn contest(&mut self, row: &str, contest: &Contest, entrants: Vec<Entrant<'_>>) -> Vec<Series> {
+        let (series, dropped) = contest.run(entrants);
+        self.take(row, &series, &dropped);
+        series
+    }
+
+    /// The same of contestants whose names are row and column, so that all rows take their turns together.
+    pub fn contest_of_rows(&mut self, contest: &Contest, entrants: Vec<Entrant<'_>>) -> Vec<Series> {
+        let (series, dropped) = contest.run(entrants);
+        for series in &series {
+            let (row, column) = &series.name;
+            let figure = Figure::of(row, series);
+            self.figures.extend(figure.map(|it| Figure {
+                column: column.clone(),
+                variant: String::new(),
+                ..it
+            }));
+        }
+        for Dropped { name: (row, column), reason } in dropped {
+            self.absent(format!("{row}, {column}: {reason}"));
+        }
+        series
+    }
+
     /// Takes in the outcome of one row's contest.
     pub fn take(&mut self, row: &str, series: &[Series], dropped: &[Dropped]) {
         self.figures.extend(series.iter().filter_map(|series| Figure::of(row, series)));
@@ -214,6 +259,18 @@ impl Report {
     pub fn best(&self, row: &str, column: &str) -> Option<&Figure> {
         let of_column = self.figures.iter().filter(|figure| figure.row == row && figure.column == column);
         of_column.reduce(|best, figure| if figure.better_than(best) { figure } else { best })
+    }
+
+    /// Compares two cells of a row, each by column and variant.
+    pub fn compare_cells(&mut self, row: &str, ours: (&str, &str), other: (&str, &str), target: Option<f64>) {
+        let [ours, other] = [ours, other].map(|(column, variant)| self.figure(row, column, variant).cloned());
+        self.compare(ours.as_ref(), other.as_ref(), target);
+    }
+
+    /// Compares two columns of a row, each in the variant in which it does best.
+    pub fn compare_best(&mut self, row: &str, ours: &str, other: &str, target: Option<f64>) {
+        let [ours, other] = [ours, other].map(|column| self.best(row, column).cloned());
+        self.compare(ours.as_ref(), other.as_ref(), target);
     }
 
     /// Compares two figures round by round, and remembers it. Nothing when one of them is not there.

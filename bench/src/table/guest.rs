@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use super::Plan;
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Spread, go_on};
+use crate::measure::go_on;
 use crate::peer::{Program, VirtioFs, in_checkout};
 use crate::report::{Figure, Report, Unit};
 
@@ -77,9 +77,7 @@ pub fn run(plan: &Plan, source: &str, only: &[String]) -> Result<Report> {
     for phase in &phases {
         for column in COLUMNS {
             let Some(rounds) = times.get(&(phase.clone(), column)) else { continue };
-            let Some(spread) = Spread::of(rounds) else { continue };
-            let figure = Figure::single(phase, "", column, Unit::Seconds, spread.median);
-            report.figures.push(Figure { spread, rounds: rounds.clone(), ..figure });
+            report.figures.extend(Figure::of_rounds(phase, "", column, Unit::Seconds, rounds.clone()));
         }
         compare(&mut report, phase);
     }
@@ -100,13 +98,9 @@ fn progress(round: usize, rounds: usize, column: &str) {
 fn compare(report: &mut Report, phase: &str) {
     let target = TARGETED.contains(&phase).then_some(TARGET);
     for (ours, other) in PAIRS {
-        let (ours, other) =
-            (report.figure(phase, ours, "").cloned(), report.figure(phase, other, "").cloned());
-        report.compare(ours.as_ref(), other.as_ref(), target);
+        report.compare_cells(phase, (ours, ""), (other, ""), target);
     }
-    let ours = report.figure(phase, PAIRS[0].0, "").cloned();
-    let own = report.figure(phase, OWN_DISK, "").cloned();
-    report.compare(ours.as_ref(), own.as_ref(), None);
+    report.compare_cells(phase, (PAIRS[0].0, ""), (OWN_DISK, ""), None);
 }
 
 /// What every run of the job needs.

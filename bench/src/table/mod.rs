@@ -35,7 +35,13 @@ pub struct Plan {
 
 impl Plan {
     pub fn contest(&self) -> Contest {
-        Contest { rounds: self.rounds, turn: self.turn, count_max: 200_000, count_syscalls: !self.quick }
+        let (rounds, turn) = (self.rounds, self.turn);
+        Contest { rounds, turn, count_max: 200_000, costs: true, count_syscalls: !self.quick }
+    }
+
+    /// The same where only time counts.
+    pub fn timed(&self) -> Contest {
+        Contest { costs: false, count_syscalls: false, ..self.contest() }
     }
 
     /// A report that names the command line.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::Plan;
 use crate::error::Result;
 use crate::files::{
-    ColdNames, Stat, Tree, create_write_unlink, mkdir_rmdir, open_read_close, stream_read, stream_write,
+    ColdNames, Tree, create_write_unlink, mkdir_rmdir, open_read_close, stat, stream_read, stream_write,
 };
 use crate::measure::{Entrant, Placement, Work};
 use crate::peer::{Mount, Program};
@@ -51,8 +51,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
             }
         }
         entrants.push(local.entrant(row, Placement::SameCore, &tree));
-        let (series, dropped) = contest.run(entrants);
-        report.take(row, &series, &dropped);
+        report.contest(row, &contest, entrants);
         compare(&mut report, row, target);
     }
     Placement::leave()?;
@@ -62,16 +61,14 @@ pub fn run(plan: &Plan) -> Result<Report> {
 
 /// Ours as it comes, ours at its best, each against the peer at its best; and what is lost to the local directory.
 fn compare(report: &mut Report, row: &str, target: Option<f64>) {
-    let ours = Program::Tombolo.name();
-    let best = report.best(row, ours).cloned();
+    let (ours, theirs) = (Program::Tombolo.name(), Program::PassthroughLl.name());
+    report.compare_best(row, ours, theirs, target);
     let free = report.figure(row, ours, Placement::Free.label()).cloned();
-    let peer = report.best(row, Program::PassthroughLl.name()).cloned();
-    let local = report.best(row, LOCAL).cloned();
-    report.compare(best.as_ref(), peer.as_ref(), target);
-    if free.as_ref().map(|figure| &figure.variant) != best.as_ref().map(|figure| &figure.variant) {
+    if free.as_ref().map(|it| &it.variant) != report.best(row, ours).map(|it| &it.variant) {
+        let peer = report.best(row, theirs).cloned();
         report.compare(free.as_ref(), peer.as_ref(), None);
     }
-    report.compare(best.as_ref(), local.as_ref(), None);
+    report.compare_best(row, ours, LOCAL, None);
 }
 
 fn conditions(report: &mut Report, plan: &Plan) {
@@ -101,22 +98,19 @@ impl Side {
     fn entrant<'a>(&'a self, row: &str, place: Placement, tree: &Tree) -> Entrant<'a> {
         let shared = tree.shared();
         let root = self.mount.as_ref().map_or(shared.as_path(), Mount::point);
-        Entrant {
-            name: (self.name.to_owned(), self.mount.as_ref().map_or("", |_| place.label()).to_owned()),
-            work: self.work(row, root),
-            servers: self.mount.as_ref().map(Mount::server).into_iter().collect(),
-            place: Some(place),
-        }
+        let variant = self.mount.as_ref().map_or("", |_| place.label());
+        let servers: Vec<u32> = self.mount.as_ref().map(Mount::server).into_iter().collect();
+        Entrant::new((self.name, variant), self.work(row, root), &servers, place)
     }
 
-    fn work(&self, row: &str, root: &Path) -> Box<dyn Work> {
+    fn work(&self, row: &str, root: &Path) -> Work<'static> {
         match row {
-            "open+read 4 KiB+close" => Box::new(open_read_close(root)),
-            "create+write 4 KiB+unlink" => Box::new(create_write_unlink(root, self.name)),
-            "mkdir+rmdir" => Box::new(mkdir_rmdir(root, self.name)),
-            "stream read, 1 MiB each" => Box::new(stream_read(root)),
-            "stream write, 1 MiB each" => Box::new(stream_write(root, self.name)),
-            _ => Box::new(Stat(Rc::clone(&self.names))),
+            "open+read 4 KiB+close" => open_read_close(root),
+            "create+write 4 KiB+unlink" => create_write_unlink(root, self.name),
+            "mkdir+rmdir" => mkdir_rmdir(root, self.name),
+            "stream read, 1 MiB each" => stream_read(root),
+            "stream write, 1 MiB each" => stream_write(root, self.name),
+            _ => stat(&self.names),
         }
     }
 }

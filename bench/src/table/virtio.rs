@@ -6,8 +6,10 @@ use std::rc::Rc;
 use super::Plan;
 use crate::error::Result;
 use crate::files::Tree;
-use crate::guest::{Guest, Outstanding, Wait, create_unlink, getattr, lookup, open_release, read, write};
-use crate::measure::{Entrant, Placement, Work};
+use crate::guest::{
+    Guest, SharedGuest, Wait, create_unlink, getattr, lookup, open_release, outstanding, read, write,
+};
+use crate::measure::{Placement, Work};
 use crate::peer::{Program, VirtioFs};
 use crate::report::Report;
 
@@ -58,14 +60,15 @@ pub fn run(plan: &Plan) -> Result<Report> {
     for (row, target) in ROWS {
         let mut entrants = Vec::new();
         for side in &sides {
-            match side.entrant(row) {
-                Ok(entrant) => entrants.push(entrant),
-                Err(error) => report.absent(format!("{row}, {}, {}: {error}", side.column, side.variant)),
+            let name = (side.column, side.variant);
+            report.enter(&mut entrants, row, name, side.work(row), &[side.server.server()], side.place);
+        }
+        report.contest(row, &contest, entrants);
+        for (ours, other) in PAIRS {
+            for (variant, _, _) in VARIANTS {
+                report.compare_cells(row, (ours, variant), (other, variant), target);
             }
         }
-        let (series, dropped) = contest.run(entrants);
-        report.take(row, &series, &dropped);
-        compare(&mut report, row, target);
     }
     Placement::leave()?;
     report.condition_of(&contest);
@@ -80,23 +83,13 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-fn compare(report: &mut Report, row: &str, target: Option<f64>) {
-    for (ours, other) in PAIRS {
-        for (variant, _, _) in VARIANTS {
-            let figure = report.figure(row, ours, variant).cloned();
-            let against = report.figure(row, other, variant).cloned();
-            report.compare(figure.as_ref(), against.as_ref(), target);
-        }
-    }
-}
-
 /// One contestant of the table: a server of its own, and a guest.
 struct Side {
     column: &'static str,
     variant: &'static str,
     place: Placement,
     // The guest leaves before its server ends: fields are dropped in order.
-    guest: Rc<RefCell<Guest>>,
+    guest: SharedGuest,
     server: VirtioFs,
 }
 
@@ -119,24 +112,18 @@ impl Side {
         Ok(Self { column, variant, place, guest, server })
     }
 
-    fn entrant(&self, row: &str) -> Result<Entrant<'static>> {
+    fn work(&self, row: &str) -> Result<Work<'static>> {
         let guest = &self.guest;
         let name = format!("{}-{}", self.column, self.variant).replace([' ', ','], "-");
-        let work: Box<dyn Work> = match row {
-            "getattr" => Box::new(getattr(guest)?),
-            "lookup" => Box::new(lookup(guest)?),
-            "open+release" => Box::new(open_release(guest)?),
-            "create+release+unlink" => Box::new(create_unlink(guest, &name)?),
-            "read 4 KiB" => Box::new(read(guest, SMALL)?),
-            "read 1 MiB" => Box::new(read(guest, LARGE)?),
-            "write 1 MiB" => Box::new(write(guest, LARGE)?),
-            _ => Box::new(Outstanding::new(guest)?),
-        };
-        Ok(Entrant {
-            name: (self.column.to_owned(), self.variant.to_owned()),
-            work,
-            servers: vec![self.server.server()],
-            place: Some(self.place),
-        })
+        match row {
+            "getattr" => getattr(guest),
+            "lookup" => lookup(guest),
+            "open+release" => open_release(guest),
+            "create+release+unlink" => create_unlink(guest, &name),
+            "read 4 KiB" => read(guest, SMALL),
+            "read 1 MiB" => read(guest, LARGE),
+            "write 1 MiB" => write(guest, LARGE),
+            _ => outstanding(guest),
+        }
     }
 }

@@ -13,7 +13,7 @@ use clap::ValueEnum;
 
 pub use bulk::{Bulk, BulkClient};
 pub use null::READ_PREFIX;
-pub use swap::Swap;
+pub use swap::swap;
 
 use super::{Stream, Wait};
 use crate::error::{Doing, Result};

@@ -43,26 +43,49 @@ pub fn converse(mut stream: Stream) -> io::Result<()> {
     }
 }
 
-/// The client of such a server: the bare form of what a row does, with calls and replies of the same sizes.
-pub struct Swap {
+/// The bare form of what a row does: calls and replies of so many bytes, with so many calls outstanding. `data_bytes` are those of file
+/// data in each, where the figure is a rate of those.
+pub fn swap(
+    address: SocketAddr,
+    wait: Wait,
+    sizes: (usize, usize),
+    outstanding: u32,
+    data_bytes: Option<u64>,
+) -> Result<Work<'static>> {
+    let mut client = Swap::connect(address, wait, sizes, outstanding.into())?;
+    let one_by_one = outstanding == 1;
+    let run = move |count, clock: &mut Clock| {
+        clock.start();
+        let lap = || {
+            if one_by_one {
+                clock.lap();
+            }
+        };
+        client.exchange(count, lap).doing(|| "exchange bytes".to_owned())?;
+        if !one_by_one {
+            clock.lap_of(count);
+        }
+        Ok(())
+    };
+    Ok(Work::new(run).bytes(data_bytes).per_second(!one_by_one))
+}
+
+/// The client of such a server.
+struct Swap {
     stream: Stream,
     requests: Vec<u8>,
     request_bytes: usize,
     reply_bytes: usize,
     outstanding: u64,
     buffer: Vec<u8>,
-    /// Bytes of file data in each, where the figure is a rate of those.
-    data_bytes: Option<u64>,
 }
 
 impl Swap {
-    /// Connects. Calls and replies have so many bytes, and so many calls are outstanding.
-    pub fn connect(
+    fn connect(
         address: SocketAddr,
         wait: Wait,
         (request_bytes, reply_bytes): (usize, usize),
-        outstanding: usize,
-        data_bytes: Option<u64>,
+        outstanding: u64,
     ) -> Result<Self> {
         let mut stream = Stream::connect(address, wait).doing(|| format!("connect to {address}"))?;
         let size = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes();
@@ -70,9 +93,7 @@ impl Swap {
         stream.write_all(&sizes).doing(|| "say the sizes".to_owned())?;
         let at_once = (BATCH_BYTES / request_bytes.max(1)).max(1);
         let requests = vec![0xa5; request_bytes * at_once];
-        let buffer = vec![0; READ_BYTES];
-        let outstanding = outstanding as u64;
-        Ok(Self { stream, requests, request_bytes, reply_bytes, outstanding, buffer, data_bytes })
+        Ok(Self { stream, requests, request_bytes, reply_bytes, outstanding, buffer: vec![0; READ_BYTES] })
     }
 
     fn exchange(&mut self, count: u64, mut lap: impl FnMut()) -> io::Result<()> {
@@ -104,31 +125,6 @@ impl Swap {
     }
 }
 
-impl Work for Swap {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let one_by_one = self.outstanding == 1;
-        clock.start();
-        self.exchange(count, || {
-            if one_by_one {
-                clock.lap();
-            }
-        })
-        .doing(|| "exchange bytes".to_owned())?;
-        if !one_by_one {
-            clock.lap_of(count);
-        }
-        Ok(())
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        self.data_bytes
-    }
-
-    fn per_second(&self) -> bool {
-        self.outstanding > 1
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -147,9 +143,9 @@ mod tests {
         for (sizes, outstanding) in
             [((100, 116), 1), ((100, 116), 32), ((92, 1 << 20), 8), ((1 << 20, 160), 8)]
         {
-            let mut swap = Swap::connect(address, Wait::Sleep, sizes, outstanding, None).unwrap();
+            let mut work = swap(address, Wait::Sleep, sizes, outstanding, None).unwrap();
             let mut clock = Clock::new();
-            swap.run(50, &mut clock).unwrap();
+            work.run(50, &mut clock).unwrap();
             assert_eq!(clock.count(), 50);
         }
     }

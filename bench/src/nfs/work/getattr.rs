@@ -1,53 +1,29 @@
 //! GETATTR: nearly all of it is the way there and back.
 
 use super::super::Wait;
-use super::super::client::{Call, Connection, Mounted, getattr};
+use super::super::client::{Mounted, getattr as getattr_of};
 use crate::error::Result;
 use crate::measure::{Clock, Work};
 use crate::peer::Nfs;
 
-/// GETATTR of one file, with so many outstanding on one connection.
-pub struct Getattr {
-    connection: Connection,
-    call: Call,
-    outstanding: u32,
-}
-
-impl Getattr {
-    /// Of `path`, relative to the export.
-    pub fn new(server: &Nfs, path: &str, wait: Wait, outstanding: u32) -> Result<Self> {
-        let mut mounted = Mounted::new(server, wait)?;
-        let file = mounted.walk(path)?;
-        Ok(Self { connection: mounted.into_connection(), call: getattr(&file), outstanding })
-    }
-
-    pub fn call_bytes(&self) -> usize {
-        self.call.bytes()
-    }
-}
-
-impl Work for Getattr {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let one_by_one = self.outstanding == 1;
+/// GETATTR of the file `path`, relative to the export, with so many outstanding on one connection; and how many bytes a call has.
+pub fn getattr(server: &Nfs, path: &str, wait: Wait, outstanding: u32) -> Result<(Work<'static>, usize)> {
+    let mut mounted = Mounted::new(server, wait)?;
+    let mut call = getattr_of(&mounted.walk(path)?);
+    let (mut connection, call_bytes) = (mounted.into_connection(), call.bytes());
+    let one_by_one = outstanding == 1;
+    let run = move |count, clock: &mut Clock| {
         clock.start();
-        self.connection.repeat(
-            &mut self.call,
-            self.outstanding,
-            count,
-            |_, _| {},
-            || {
-                if one_by_one {
-                    clock.lap();
-                }
-            },
-        )?;
+        let lap = || {
+            if one_by_one {
+                clock.lap();
+            }
+        };
+        connection.repeat(&mut call, outstanding, count, |_, _| {}, lap)?;
         if !one_by_one {
             clock.lap_of(count);
         }
         Ok(())
-    }
-
-    fn per_second(&self) -> bool {
-        self.outstanding > 1
-    }
+    };
+    Ok((Work::new(run).per_second(!one_by_one), call_bytes))
 }

@@ -1,7 +1,7 @@
 //! READDIRPLUS of a whole directory.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::super::Wait;
 use super::super::client::{Connection, Handle, Mounted, Page, Reply, page, readdirplus};
@@ -47,85 +47,48 @@ pub(super) fn check(found: usize, expected: usize) -> Result<()> {
     Err(Error::Wrong { what: "READDIRPLUS".to_owned(), answer })
 }
 
-/// The same directory again and again.
-pub struct WarmList {
-    connection: Connection,
-    directory: Handle,
-    entries: usize,
-    reply: Reply,
-}
-
-impl WarmList {
-    /// Of the directory `path`, which has so many entries.
-    pub fn new(server: &Nfs, path: &str, wait: Wait, entries: usize) -> Result<Self> {
-        let mut mounted = Mounted::new(server, wait)?;
-        let directory = mounted.walk(path)?;
-        Ok(Self { connection: mounted.into_connection(), directory, entries, reply: Reply::default() })
-    }
-}
-
-impl Work for WarmList {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+/// The directory `path`, which has so many entries, again and again.
+pub fn warm_list(server: &Nfs, path: &str, wait: Wait, entries: usize) -> Result<Work<'static>> {
+    let mut mounted = Mounted::new(server, wait)?;
+    let directory = mounted.walk(path)?;
+    let (mut connection, mut reply) = (mounted.into_connection(), Reply::default());
+    Ok(Work::new(move |count, clock| {
         for _ in 0..count {
-            clock.start();
-            let found = list_all(&mut self.connection, &self.directory, &mut self.reply, |_| {})?;
-            clock.lap();
-            check(found, self.entries)?;
+            let found = clock.time(|| list_all(&mut connection, &directory, &mut reply, |_| {}))?;
+            check(found, entries)?;
         }
         Ok(())
-    }
+    }))
 }
 
-/// A directory that the server has never seen, nor any file in it. The host has just made them, so that its kernel knows all.
-pub struct ColdList {
-    mounted: Mounted,
-    /// Where new directories are made, as the server has it and as the host.
-    folder: Handle,
-    on_host: PathBuf,
-    name: String,
+/// A directory that the server has never seen, nor any file in it. The host has just made them, so that its kernel knows all. It is made
+/// in the folder `path`, with so many entries; `name` tells contestants apart.
+pub fn cold_list(
+    server: &Nfs,
+    shared: &Path,
+    path: &str,
+    wait: Wait,
+    name: &str,
     entries: usize,
-    number: u64,
-    reply: Reply,
-}
-
-impl ColdList {
-    /// In the folder `path`, with so many entries; `name` tells contestants apart.
-    pub fn new(
-        server: &Nfs,
-        shared: &Path,
-        path: &str,
-        wait: Wait,
-        name: &str,
-        entries: usize,
-    ) -> Result<Self> {
-        let mut mounted = Mounted::new(server, wait)?;
-        let folder = mounted.walk(path)?;
-        let name = name.to_owned();
-        let on_host = shared.join(path);
-        Ok(Self { mounted, folder, on_host, name, entries, number: 0, reply: Reply::default() })
-    }
-}
-
-impl Work for ColdList {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+) -> Result<Work<'static>> {
+    let mut mounted = Mounted::new(server, wait)?;
+    let parent = mounted.walk(path)?;
+    let (name, on_host) = (name.to_owned(), shared.join(path));
+    let (mut number, mut reply) = (0, Reply::default());
+    let run = move |count, clock: &mut Clock| {
         for _ in 0..count {
-            self.number += 1;
-            let name = format!("{}.{}", self.name, self.number);
-            let folder = self.on_host.join(&name);
-            fill(&folder, self.entries)?;
-            let directory = self.mounted.lookup(&self.folder, &name)?;
-            clock.start();
-            let found = list_all(self.mounted.connection(), &directory, &mut self.reply, |_| {})?;
-            clock.lap();
+            number += 1;
+            let name = format!("{name}.{number}");
+            let folder = on_host.join(&name);
+            fill(&folder, entries)?;
+            let directory = mounted.lookup(&parent, &name)?;
+            let found = clock.time(|| list_all(mounted.connection(), &directory, &mut reply, |_| {}))?;
             fs::remove_dir_all(&folder).doing_to("remove", &folder)?;
-            check(found, self.entries)?;
+            check(found, entries)?;
         }
         Ok(())
-    }
-
-    fn count_max(&self) -> u64 {
-        1
-    }
+    };
+    Ok(Work::new(run).count_max(1))
 }
 
 /// Makes a directory with so many empty files.

@@ -5,10 +5,9 @@ use std::thread;
 
 use super::super::Wait;
 use super::super::client::{Call, Connection, Mounted, Reply, readdirplus};
-use super::getattr::Getattr;
 use super::list::{PAGE_BYTES, check, list_all};
 use crate::error::{Error, Result};
-use crate::measure::{Clock, Work};
+use crate::measure::Work;
 use crate::peer::Nfs;
 
 /// Lists a directory from end to end, and from the beginning again. The calls are those of a listing that was recorded, so that what comes
@@ -66,21 +65,7 @@ impl Lister {
     }
 }
 
-/// GETATTR, one outstanding, while a directory is listed on another connection.
-pub struct Beside {
-    getattr: Getattr,
-    lister: Lister,
-}
-
-impl Beside {
-    pub fn new(getattr: Getattr, lister: Lister) -> Self {
-        Self { getattr, lister }
-    }
-}
-
-impl Work for Beside {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let getattr = &mut self.getattr;
-        self.lister.during(|| getattr.run(count, clock))?
-    }
+/// An operation while a directory is listed on another connection.
+pub fn beside(mut other: Work<'static>, mut lister: Lister) -> Work<'static> {
+    Work::new(move |count, clock| lister.during(|| other.run(count, clock))?)
 }

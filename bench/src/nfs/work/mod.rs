@@ -12,13 +12,13 @@ mod transfer;
 
 pub use crowd::Crowd;
 pub use driver::Driver;
-pub use getattr::Getattr;
-pub use libnfs::{Driven, Drives};
-pub use list::{ColdList, WarmList, fill};
-pub use lister::{Beside, Lister};
-pub use moves::Moves;
-pub use small_files::SmallFiles;
-pub use transfer::{Direction, Transfer};
+pub use getattr::getattr;
+pub use libnfs::{Drives, driven};
+pub use list::{cold_list, fill, warm_list};
+pub use lister::{Lister, beside};
+pub use moves::{moves, moves_by_libnfs};
+pub use small_files::small_files;
+pub use transfer::{Direction, transfer};
 
 /// Bytes of a GETATTR reply with its mark (RFC 1813 §3.3.1): what a bare exchange of the same sizes has to send.
 pub const GETATTR_REPLY_BYTES: usize = 4 + 24 + 4 + 84;

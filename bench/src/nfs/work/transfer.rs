@@ -3,7 +3,7 @@
 use tombolo_wire_nfs3::args::StableHow;
 
 use super::super::Wait;
-use super::super::client::{Call, Connection, Mounted, Reply, commit, committed, offset_at, read, write};
+use super::super::client::{Call, Mounted, Reply, commit, committed, offset_at, read, write};
 use super::READ_REPLY_BYTES;
 use crate::error::Result;
 use crate::files::Tree;
@@ -19,80 +19,47 @@ pub enum Direction {
     Write,
 }
 
-/// Goes over a large file in pieces, again and again.
-pub struct Transfer {
-    connection: Connection,
-    call: Call,
-    commit: Option<Call>,
-    piece_bytes: u64,
+/// Goes over the file `path`, which has [`Tree::LARGE_BYTES`] bytes, in pieces, again and again; and how many bytes a call has.
+pub fn transfer(
+    server: &Nfs,
+    path: &str,
+    wait: Wait,
+    direction: Direction,
+    piece_bytes: u32,
     outstanding: u32,
-    /// Where the offset stands among the arguments.
-    offset_at: usize,
-    next: u64,
-}
-
-impl Transfer {
-    /// Of the file `path`, which has [`Tree::LARGE_BYTES`] bytes.
-    pub fn new(
-        server: &Nfs,
-        path: &str,
-        wait: Wait,
-        direction: Direction,
-        piece_bytes: u32,
-        outstanding: u32,
-    ) -> Result<Self> {
-        let mut mounted = Mounted::new(server, wait)?;
-        let file = mounted.walk(path)?;
-        let (call, commit) = match direction {
-            // A reply without attributes would be shorter; neither server leaves them out.
-            Direction::Read => {
-                let reply_bytes = READ_REPLY_BYTES - MARK_BYTES + piece_bytes as usize;
-                (read(&file, piece_bytes).expect_reply_bytes(reply_bytes), None)
-            }
-            Direction::Write => {
-                (write(&file, &content(piece_bytes), StableHow::Unstable), Some(commit(&file)))
-            }
-        };
-        let offset_at = offset_at(&file);
-        let piece_bytes = u64::from(piece_bytes);
-        let connection = mounted.into_connection();
-        Ok(Self { connection, call, commit, piece_bytes, outstanding, offset_at, next: 0 })
-    }
-
-    pub fn call_bytes(&self) -> usize {
-        self.call.bytes()
-    }
+) -> Result<(Work<'static>, usize)> {
+    let mut mounted = Mounted::new(server, wait)?;
+    let file = mounted.walk(path)?;
+    let (mut call, mut commit) = match direction {
+        // A reply without attributes would be shorter; neither server leaves them out.
+        Direction::Read => {
+            let reply_bytes = READ_REPLY_BYTES - MARK_BYTES + piece_bytes as usize;
+            (read(&file, piece_bytes).expect_reply_bytes(reply_bytes), None)
+        }
+        Direction::Write => (write(&file, &content(piece_bytes), StableHow::Unstable), Some(commit(&file))),
+    };
+    let (offset_at, call_bytes, mut connection) = (offset_at(&file), call.bytes(), mounted.into_connection());
+    let (piece_bytes, mut next) = (u64::from(piece_bytes), 0);
+    let run = move |count, clock: &mut Clock| {
+        let (pieces, first) = (Tree::LARGE_BYTES as u64 / piece_bytes, next);
+        let patch =
+            |call: &mut Call, number| call.patch_u64(offset_at, (first + number) % pieces * piece_bytes);
+        clock.start();
+        connection.repeat(&mut call, outstanding, count, patch, || {})?;
+        if let Some(commit) = &mut commit {
+            let mut reply = Reply::default();
+            connection.call(commit, &mut reply)?;
+            committed(&reply)?;
+        }
+        clock.lap_of(count);
+        next = (first + count) % pieces;
+        Ok(())
+    };
+    Ok((Work::new(run).bytes(piece_bytes), call_bytes))
 }
 
 const MARK_BYTES: usize = 4;
 
 fn content(bytes: u32) -> Vec<u8> {
     (0..bytes).map(|at| (at / 7) as u8).collect()
-}
-
-impl Work for Transfer {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let pieces = Tree::LARGE_BYTES as u64 / self.piece_bytes;
-        let (piece_bytes, offset_at, first) = (self.piece_bytes, self.offset_at, self.next);
-        clock.start();
-        self.connection.repeat(
-            &mut self.call,
-            self.outstanding,
-            count,
-            |call, number| call.patch_u64(offset_at, (first + number) % pieces * piece_bytes),
-            || {},
-        )?;
-        if let Some(commit) = &mut self.commit {
-            let mut reply = Reply::default();
-            self.connection.call(commit, &mut reply)?;
-            committed(&reply)?;
-        }
-        clock.lap_of(count);
-        self.next = (first + count) % pieces;
-        Ok(())
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        Some(self.piece_bytes)
-    }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::OURS;
 use super::test_host::{Serves, TestHost};
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Spread, go_on};
+use crate::measure::go_on;
 use crate::nfs::Link;
 use crate::peer::{Mount, in_checkout};
 use crate::report::{Figure, Report, Unit};
@@ -52,12 +52,9 @@ pub(super) fn run(host: &TestHost<'_>) -> Result<Report> {
     for (step, (name, _)) in STEPS.into_iter().enumerate() {
         for (place, column) in [LOCAL, OURS].into_iter().enumerate() {
             let rounds = &times[place][step];
-            let Some(spread) = Spread::of(rounds) else { continue };
-            let figure = Figure::single(name, "", column, Unit::Seconds, spread.median);
-            report.figures.push(Figure { spread, rounds: rounds.clone(), ..figure });
+            report.figures.extend(Figure::of_rounds(name, "", column, Unit::Seconds, rounds.clone()));
         }
-        let (ours, local) = (report.figure(name, OURS, "").cloned(), report.figure(name, LOCAL, "").cloned());
-        report.compare(ours.as_ref(), local.as_ref(), None);
+        report.compare_cells(name, (OURS, ""), (LOCAL, ""), None);
     }
     report.condition(format!(
         "Lua 5.4.4 (`make {}`) by {rounds} rounds in turn, in a directory in memory and over `tombolo mount nfs://…` of another on our server, with the options \

@@ -1,14 +1,14 @@
 //! Figure 1: what holds a network file system back, taken away one after the other.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::test_host::{Serves, TestHost, WRITTEN, enter};
+use super::test_host::{Mover, Serves, TestHost, WRITTEN};
 use super::{BIODS, OURS, PAPER};
 use crate::drive::{Direction, Job, Kind};
 use crate::error::{Doing, Result};
-use crate::measure::{Clock, Entrant, Work};
+use crate::measure::{Contest, Placement, Work};
 use crate::nfs::Link;
 use crate::report::{Figure, Report, Unit};
 
@@ -19,51 +19,14 @@ const BIODS_LIMIT: u32 = 8;
 const LOCAL: &str = "local";
 const TCP: &str = "bare TCP";
 
-/// A rung: what it is called, and what is still in the direction.
-struct Rung {
-    what: &'static str,
-    link: Link,
-    serves: Serves,
-    direction: Direction,
-}
-
-const RUNGS: [Rung; 6] = [
-    Rung {
-        what: "stable writes, disk, 1 Gbit/s",
-        link: Link::Gigabit,
-        serves: Serves::Disk,
-        direction: Direction::WriteStable,
-    },
-    Rung {
-        what: "unstable writes, disk, 1 Gbit/s",
-        link: Link::Gigabit,
-        serves: Serves::Disk,
-        direction: Direction::Write,
-    },
-    Rung {
-        what: "unstable writes, disk, 10 Gbit/s",
-        link: Link::TenGigabit,
-        serves: Serves::Disk,
-        direction: Direction::Write,
-    },
-    Rung {
-        what: "memory, 10 Gbit/s",
-        link: Link::TenGigabit,
-        serves: Serves::Memory,
-        direction: Direction::Write,
-    },
-    Rung {
-        what: "nothing kept, 10 Gbit/s",
-        link: Link::TenGigabit,
-        serves: Serves::Nothing,
-        direction: Direction::Write,
-    },
-    Rung {
-        what: "nothing kept, loopback",
-        link: Link::Loopback,
-        serves: Serves::Nothing,
-        direction: Direction::Write,
-    },
+/// The rungs: what each is called, and what is still in the way.
+const RUNGS: [(&str, Link, Serves, Direction); 6] = [
+    ("stable writes, disk, 1 Gbit/s", Link::Gigabit, Serves::Disk, Direction::WriteStable),
+    ("unstable writes, disk, 1 Gbit/s", Link::Gigabit, Serves::Disk, Direction::Write),
+    ("unstable writes, disk, 10 Gbit/s", Link::TenGigabit, Serves::Disk, Direction::Write),
+    ("memory, 10 Gbit/s", Link::TenGigabit, Serves::Memory, Direction::Write),
+    ("nothing kept, 10 Gbit/s", Link::TenGigabit, Serves::Nothing, Direction::Write),
+    ("nothing kept, loopback", Link::Loopback, Serves::Nothing, Direction::Write),
 ];
 
 /// Mb/s: what the text and Table 2 say of the paper's bars.
@@ -78,9 +41,9 @@ pub(super) fn run(host: &TestHost<'_>) -> Report {
     let title = "Figure 1 of Faber's paper: the ladder of bottlenecks, writing a file";
     let mut report = host.report("atomic-figure-1", title);
     report.condition_of(&host.contest(ROUNDS));
-    for rung in &RUNGS {
-        if let Err(error) = measure(host, rung, &mut report) {
-            report.absent(format!("{}: {error}", rung.what));
+    for (row, link, serves, direction) in RUNGS {
+        if let Err(error) = measure(host, row, (link, serves), direction, &mut report) {
+            report.absent(format!("{row}: {error}"));
         }
     }
     local(host, &mut report);
@@ -100,36 +63,39 @@ pub(super) fn run(host: &TestHost<'_>) -> Report {
     report
 }
 
-fn measure(host: &TestHost<'_>, rung: &Rung, report: &mut Report) -> Result<()> {
-    let server = host.server(rung.link, rung.serves)?;
-    let bare = host.server(rung.link, Serves::Bare)?;
+fn measure(
+    host: &TestHost<'_>,
+    row: &str,
+    (link, serves): (Link, Serves),
+    direction: Direction,
+    report: &mut Report,
+) -> Result<()> {
+    let server = host.server(link, serves)?;
+    let bare = host.server(link, Serves::Bare)?;
     let file_bytes = host.plan.scaled(FILE_BYTES, 256 << 10);
-    let job = |limit| Job { direction: rung.direction, limit, piece_bytes: PIECE_BYTES, file_bytes };
-    let served = (&server, rung.serves);
+    let job = |limit| Job { direction, limit, piece_bytes: PIECE_BYTES, file_bytes };
+    let served = (&server, serves);
     let contestants = [
         (OURS, Kind::Tombolo, served, 0),
         (BIODS, Kind::Biods, served, BIODS_LIMIT),
         (TCP, Kind::Tcp, (&bare, Serves::Bare), 0),
     ];
     let mut entrants = Vec::new();
-    for (column, kind, server, limit) in contestants {
+    for (column, kind, (server, serves), limit) in contestants {
         // A client with a thread for each request writes unstable only.
-        if rung.direction == Direction::WriteStable && column != OURS {
+        if direction == Direction::WriteStable && column != OURS {
             continue;
         }
-        let count_max = if rung.serves == Serves::Disk { 1 } else { 4 };
-        let entrant = host.mover((column, ""), kind, server, job(limit), count_max);
-        enter(&mut entrants, report, rung.what, (column, ""), entrant);
+        let (name, count_max) = ((column, ""), if serves == Serves::Disk { 1 } else { 4 });
+        let mover = Mover { name, kind, server, serves, job: job(limit), count_max };
+        host.enter(&mut entrants, report, row, mover);
     }
-    take(host, report, rung.what, entrants);
+    report.contest(row, &timed(host), entrants);
     Ok(())
 }
 
-fn take(host: &TestHost<'_>, report: &mut Report, row: &str, entrants: Vec<Entrant<'_>>) {
-    let (series, dropped) = host.contest(ROUNDS).run(entrants);
-    let known = report.figures.len();
-    report.take(row, &series, &dropped);
-    report.figures.iter_mut().skip(known).for_each(|figure| figure.cost = None);
+fn timed(host: &TestHost<'_>) -> Contest {
+    Contest { costs: false, ..host.contest(ROUNDS) }
 }
 
 /// What the file systems do without a network.
@@ -138,53 +104,23 @@ fn local(host: &TestHost<'_>, report: &mut Report) {
         let file_bytes = host.plan.scaled(FILE_BYTES, 256 << 10);
         let job = Job { direction: Direction::Write, limit: 0, piece_bytes: PIECE_BYTES, file_bytes };
         let folder = host.lay_out(serves, &job).map(|()| host.folder(serves));
-        let local = folder.and_then(|folder| Local::new(&folder, job));
-        let entrant = local.map(|local| Entrant {
-            name: (LOCAL.to_owned(), String::new()),
-            work: Box::new(local),
-            servers: Vec::new(),
-            place: None,
-        });
+        let work = folder.and_then(|folder| local_writes(&folder, job));
         let mut entrants = Vec::new();
-        enter(&mut entrants, report, row, (LOCAL, ""), entrant);
-        take(host, report, row, entrants);
+        report.enter(&mut entrants, row, (LOCAL, ""), work, &[], None::<Placement>);
+        report.contest(row, &timed(host), entrants);
     }
 }
 
 /// The file written here.
-struct Local {
-    path: PathBuf,
-    file: File,
-    piece: Vec<u8>,
-    job: Job,
-}
-
-impl Local {
-    fn new(folder: &Path, job: Job) -> Result<Self> {
-        let path = folder.join(WRITTEN);
-        let file = OpenOptions::new().write(true).open(&path).doing_to("open", &path)?;
-        Ok(Self { path, file, piece: vec![b'l'; job.piece_bytes], job })
-    }
-}
-
-impl Work for Local {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        for _ in 0..count {
-            clock.start();
-            for (at, bytes) in self.job.each() {
-                self.file.write_all_at(&self.piece[..bytes], at as u64).doing_to("write", &self.path)?;
-            }
-            self.file.sync_all().doing_to("sync", &self.path)?;
-            clock.lap();
+fn local_writes(folder: &Path, job: Job) -> Result<Work<'static>> {
+    let path = folder.join(WRITTEN);
+    let file = OpenOptions::new().write(true).open(&path).doing_to("open", &path)?;
+    let piece = vec![b'l'; job.piece_bytes];
+    let once = move || {
+        for (at, bytes) in job.each() {
+            file.write_all_at(&piece[..bytes], at as u64).doing_to("write", &path)?;
         }
-        Ok(())
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        Some(self.job.file_bytes as u64)
-    }
-
-    fn count_max(&self) -> u64 {
-        4
-    }
+        file.sync_all().doing_to("sync", &path)
+    };
+    Ok(Work::repeat(1, once).bytes(job.file_bytes as u64).count_max(4))
 }

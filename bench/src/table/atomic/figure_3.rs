@@ -8,11 +8,11 @@ use tombolo_wire_nfs3::{Fattr3, FileHandle, FileType3, NfsTime3, SpecData3, WccD
 use tombolo_wire_rpc::{Mark, ReplyHeader, Xid};
 use tombolo_wire_xdr::{Encode, Encoder};
 
-use super::test_host::{Serves, TestHost, enter};
+use super::test_host::{Mover, Serves, TestHost};
 use crate::drive::codec::Codec;
 use crate::drive::{Direction, Job, Kind};
 use crate::error::{Error, Result};
-use crate::measure::{Clock, Contest, Entrant, Work};
+use crate::measure::{Contest, Entrant, Placement, Work};
 use crate::nfs::Link;
 use crate::nfs::client::Handle;
 use crate::report::Report;
@@ -63,8 +63,7 @@ pub(super) fn run(host: &TestHost<'_>) -> Report {
     for row in [HEAD, WRITTEN, READ] {
         match alone(row) {
             Ok(entrants) => {
-                let (series, dropped) = contest.run(entrants);
-                report.take(row, &series, &dropped);
+                report.contest(row, &contest, entrants);
                 compare(&mut report, row);
             }
             Err(error) => report.absent(format!("{row}: {error}")),
@@ -91,10 +90,8 @@ pub(super) fn run(host: &TestHost<'_>) -> Report {
 }
 
 fn compare(report: &mut Report, row: &str) {
-    let of = |report: &Report, column| report.figure(row, column, "").cloned();
-    let (ours, raw, generic) = (of(report, OURS), of(report, RAW), of(report, GENERIC));
-    report.compare(ours.as_ref(), raw.as_ref(), Some(TARGET));
-    report.compare(ours.as_ref(), generic.as_ref(), None);
+    report.compare_cells(row, (OURS, ""), (RAW, ""), Some(TARGET));
+    report.compare_cells(row, (OURS, ""), (GENERIC, ""), None);
 }
 
 fn transfer(host: &TestHost<'_>, report: &mut Report) -> Result<()> {
@@ -103,11 +100,10 @@ fn transfer(host: &TestHost<'_>, report: &mut Report) -> Result<()> {
     let job = Job { direction: Direction::Write, limit: THREADS, piece_bytes: PIECE_BYTES, file_bytes };
     let mut entrants = Vec::new();
     for (column, _, kind) in CODECS {
-        let entrant = host.mover((column, ""), kind, (&server, Serves::Nothing), job, 2);
-        enter(&mut entrants, report, TRANSFER, (column, ""), entrant);
+        let (name, server, serves) = ((column, ""), &server, Serves::Nothing);
+        host.enter(&mut entrants, report, TRANSFER, Mover { name, kind, server, serves, job, count_max: 2 });
     }
-    let (series, dropped) = host.contest(ROUNDS).run(entrants);
-    report.take(TRANSFER, &series, &dropped);
+    report.contest(TRANSFER, &host.contest(ROUNDS), entrants);
     compare(report, TRANSFER);
     Ok(())
 }
@@ -117,60 +113,40 @@ fn alone(row: &str) -> Result<Vec<Entrant<'static>>> {
     let absent = || Error::Absent("no handle of this length".to_owned());
     let file = FileHandle::new(&HANDLE).ok_or_else(absent)?.to_owned();
     let record = if row == READ { read_record() } else { write_record() };
-    let entrant = |(column, codec, _): (&str, Codec, Kind)| Entrant {
-        name: (column.to_owned(), String::new()),
-        work: match row {
-            HEAD => Box::new(Heads { codec, file, out: Vec::new() }) as Box<dyn Work>,
-            _ => Box::new(Replies { codec, record: record.clone(), read: row == READ }),
-        },
-        servers: Vec::new(),
-        place: None,
+    let entrant = |(column, codec, _): (&str, Codec, Kind)| {
+        let work = if row == HEAD { heads(codec, file) } else { replies(codec, record.clone(), row == READ) };
+        Entrant::new((column, ""), work, &[], None::<Placement>)
     };
     Ok(CODECS.into_iter().map(entrant).collect())
 }
 
-struct Heads {
-    codec: Codec,
-    file: Handle,
-    out: Vec<u8>,
-}
-
-impl Work for Heads {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+fn heads(codec: Codec, file: Handle) -> Work<'static> {
+    let mut out = Vec::new();
+    Work::new(move |count, clock| {
         clock.start();
         for number in 0..count {
-            self.out.clear();
-            let (file, offset) = (black_box(&self.file), black_box(number));
-            black_box(self.codec.write_call(&mut self.out, XID, file, offset, &[]));
+            out.clear();
+            let (file, offset) = (black_box(&file), black_box(number));
+            black_box(codec.write_call(&mut out, XID, file, offset, &[]));
         }
         clock.lap_of(count);
         Ok(())
-    }
+    })
 }
 
-struct Replies {
-    codec: Codec,
-    record: Vec<u8>,
-    read: bool,
-}
-
-impl Work for Replies {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
+fn replies(codec: Codec, record: Vec<u8>, read: bool) -> Work<'static> {
+    Work::new(move |count, clock| {
         clock.start();
         for _ in 0..count {
-            let record = black_box(&self.record);
-            let moved = if self.read {
-                self.codec.read_reply(record, XID)
-            } else {
-                self.codec.write_reply(record, XID)
-            };
+            let record = black_box(&record);
+            let moved = if read { codec.read_reply(record, XID) } else { codec.write_reply(record, XID) };
             if black_box(moved).is_none() {
                 return Err(Error::Wrong { what: "codec".to_owned(), answer: "no reply".to_owned() });
             }
         }
         clock.lap_of(count);
         Ok(())
-    }
+    })
 }
 
 fn write_record() -> Vec<u8> {

@@ -1,12 +1,11 @@
 //! Beside libnfs's raw calls, with as many requests in flight.
 
 use super::OURS;
-use super::test_host::{Serves, TestHost, WRITTEN, enter};
+use super::test_host::{Mover, Serves, TestHost, WRITTEN};
 use crate::drive::{Direction, Job, Kind};
-use crate::error::Result;
-use crate::measure::{Entrant, Placement};
+use crate::measure::Placement;
 use crate::nfs::Link;
-use crate::nfs::work::{Driver, Moves};
+use crate::nfs::work::{Driver, moves_by_libnfs};
 use crate::peer::Nfs;
 use crate::report::{Figure, Report, Unit};
 
@@ -56,11 +55,13 @@ fn measure(
     let file_bytes = host.plan.scaled(FILE_BYTES, 4 << 20);
     let job = Job { direction, limit: LIMIT, piece_bytes, file_bytes };
     let mut entrants = Vec::new();
-    let ours = host.mover((OURS, ""), Kind::Tombolo, (server, Serves::Memory), job, 4);
-    enter(&mut entrants, report, row, (OURS, ""), ours);
-    enter(&mut entrants, report, row, (LIBNFS, ""), libnfs(server, job));
-    let (series, dropped) = host.contest(ROUNDS).run(entrants);
-    report.take(row, &series, &dropped);
+    let ours =
+        Mover { name: (OURS, ""), kind: Kind::Tombolo, server, serves: Serves::Memory, job, count_max: 4 };
+    host.enter(&mut entrants, report, row, ours);
+    let file = if direction == Direction::Read { job.read_name() } else { WRITTEN.to_owned() };
+    let libnfs = Driver::libnfs(server, &file).map(|driver| moves_by_libnfs(driver, job, 4));
+    report.enter(&mut entrants, row, (LIBNFS, ""), libnfs, &[server.server()], Placement::TwoCores);
+    let series = report.contest(row, &host.contest(ROUNDS), entrants);
     let switches = format!("{row}: context switches");
     let cpu = format!("{row}: processor time");
     for series in &series {
@@ -70,18 +71,6 @@ fn measure(
         report.figures.extend(counted.into_iter().chain(timed));
     }
     for (row, target) in [(row, THROUGHPUT_TARGET), (&switches, SWITCHES_TARGET), (&cpu, CPU_TARGET)] {
-        let (ours, theirs) = (report.figure(row, OURS, "").cloned(), report.figure(row, LIBNFS, "").cloned());
-        report.compare(ours.as_ref(), theirs.as_ref(), Some(target));
+        report.compare_cells(row, (OURS, ""), (LIBNFS, ""), Some(target));
     }
-}
-
-fn libnfs(server: &Nfs, job: Job) -> Result<Entrant<'static>> {
-    let file = if job.direction == Direction::Read { job.read_name() } else { WRITTEN.to_owned() };
-    let driver = Driver::libnfs(server, &file)?;
-    Ok(Entrant {
-        name: (LIBNFS.to_owned(), String::new()),
-        work: Box::new(Moves::by_libnfs(driver, job, 4)),
-        servers: vec![server.server()],
-        place: Some(Placement::TwoCores),
-    })
 }

@@ -1,12 +1,13 @@
 //! Figures 2, 4 and 5: throughput over the size of a file, written and read, with nothing kept, kept in memory, and by bare TCP.
 
-use super::test_host::{Serves, TestHost, enter};
+use super::test_host::{Mover, Serves, TestHost};
 use super::{BIODS, OURS};
 use crate::drive::{Direction, Job, Kind};
 use crate::error::Result;
+use crate::measure::Contest;
 use crate::nfs::Link;
 use crate::peer::Nfs;
-use crate::report::{Figure, Report};
+use crate::report::Report;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -137,14 +138,19 @@ fn measure(
     ];
     let mut entrants = Vec::new();
     // What is read by bare TCP comes from nowhere.
-    for (column, kind, server, limit) in
+    for (column, kind, (server, serves), limit) in
         contestants.into_iter().filter(|(column, ..)| direction != Direction::Read || *column != TCP_FILE)
     {
-        let entrant = host.mover((column, &variant), kind, server, job(limit), count_max(file_bytes));
-        enter(&mut entrants, report, &row, (column, &variant), entrant);
+        let (name, count_max) = ((column, variant.as_str()), count_max(file_bytes));
+        host.enter(
+            &mut entrants,
+            report,
+            &row,
+            Mover { name, kind, server, serves, job: job(limit), count_max },
+        );
     }
-    let (series, dropped) = host.contest(ROUNDS).run(entrants);
-    report.take(&row, &series, &dropped);
+    // Costs are in the tables of fixed files.
+    report.contest(&row, &Contest { costs: false, ..host.contest(ROUNDS) }, entrants);
 }
 
 /// Long files tell enough one at a time.
@@ -166,29 +172,24 @@ fn part(all: &Report, shown: &Shown) -> Report {
     let mut report = Report { name: shown.name.to_owned(), title: shown.title.to_owned(), ..all.clone() };
     report.condition(shown.paper);
     report.figures.retain(|figure| shown.columns.contains(&figure.column.as_str()));
-    for figure in &mut report.figures {
-        // Costs are in the tables of fixed files.
-        figure.cost = None;
-    }
     let cells: Vec<(String, String)> = (report.figures.iter())
         .filter(|figure| figure.column == shown.columns[0])
         .map(|figure| (figure.row.clone(), figure.variant.clone()))
         .collect();
     for (row, variant) in cells {
-        let of = |column: &str| report.figure(&row, column, &variant).cloned();
         let target = if variant.ends_with("MiB") { LARGE_TARGET } else { SMALL_TARGET };
-        let pairs: Vec<(Option<Figure>, Option<Figure>, Option<f64>)> = match shown.name {
-            "atomic-figure-2" => vec![(of(OURS_NULL), of(BIODS_NULL), None)],
-            "atomic-figure-4" => vec![(of(OURS), of(BIODS), None)],
+        let pairs = match shown.name {
+            "atomic-figure-2" => vec![(OURS_NULL, BIODS_NULL, None)],
+            "atomic-figure-4" => vec![(OURS, BIODS, None)],
             _ => vec![
-                (of(OURS_NULL), of(TCP), Some(target)),
-                (of(OURS), of(TCP_FILE), Some(target)),
+                (OURS_NULL, TCP, Some(target)),
+                (OURS, TCP_FILE, Some(target)),
                 // On the loopback the processor is the limit, and bare TCP keeps nothing.
-                (of(OURS), of(TCP), (!row.ends_with(Link::Loopback.label())).then_some(target)),
+                (OURS, TCP, (!row.ends_with(Link::Loopback.label())).then_some(target)),
             ],
         };
         for (ours, other, target) in pairs {
-            report.compare(ours.as_ref(), other.as_ref(), target);
+            report.compare_cells(&row, (ours, &variant), (other, &variant), target);
         }
     }
     report

@@ -1,12 +1,12 @@
 //! Table 1: throughput and context switches over the in-flight limit; and what the adaptive limit finds.
 
 use super::interval::median_at_least;
-use super::test_host::{Serves, TestHost, enter};
+use super::test_host::{Mover, Serves, TestHost};
 use super::{BIODS, OURS};
 use crate::drive::{Direction, Job, Kind};
-use crate::error::Result;
-use crate::measure::Spread;
+use crate::measure::{Contest, Spread};
 use crate::nfs::Link;
+use crate::peer::Nfs;
 use crate::report::{Figure, Ratio, Report, Unit};
 
 const LIMITS: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64];
@@ -23,54 +23,24 @@ const THROUGHPUT_TARGET: f64 = 1.3;
 const SWITCHES_TARGET: f64 = 2.5;
 const ADAPTIVE_TARGET: f64 = 0.9;
 
-/// A link, a server, and how long the file is.
-struct Setting {
-    link: Link,
-    serves: Serves,
-    what: &'static str,
-    file_bytes: usize,
-    /// Files in a turn at most.
-    count_max: u64,
-}
-
-const SETTINGS: [Setting; 4] = [
-    Setting {
-        link: Link::Loopback,
-        serves: Serves::Nothing,
-        what: "loopback, nothing written",
-        file_bytes: 32 << 20,
-        count_max: 4,
-    },
-    Setting {
-        link: Link::Loopback,
-        serves: Serves::Memory,
-        what: "loopback",
-        file_bytes: 32 << 20,
-        count_max: 4,
-    },
-    Setting {
-        link: Link::TenGigabit,
-        serves: Serves::Memory,
-        what: "10 Gbit/s",
-        file_bytes: 32 << 20,
-        count_max: 2,
-    },
-    Setting {
-        link: Link::Gigabit,
-        serves: Serves::Memory,
-        what: "1 Gbit/s",
-        file_bytes: 8 << 20,
-        count_max: 1,
-    },
+/// What each is called; a link, a server, how long the file is, and files in a turn at most.
+const SETTINGS: [(&str, Link, Serves, usize, u64); 4] = [
+    ("loopback, nothing written", Link::Loopback, Serves::Nothing, 32 << 20, 4),
+    ("loopback", Link::Loopback, Serves::Memory, 32 << 20, 4),
+    ("10 Gbit/s", Link::TenGigabit, Serves::Memory, 32 << 20, 2),
+    ("1 Gbit/s", Link::Gigabit, Serves::Memory, 8 << 20, 1),
 ];
 
 pub(super) fn run(host: &TestHost<'_>) -> Report {
     let title = "Table 1 of Faber's paper: throughput and context switches over the in-flight limit";
     let mut report = host.report("atomic-table-1", title);
     report.condition_of(&host.contest(ROUNDS));
-    for setting in &SETTINGS {
-        if let Err(error) = measure(host, setting, &mut report) {
-            report.absent(format!("{}: {error}", setting.what));
+    for (what, link, serves, file_bytes, count_max) in SETTINGS {
+        let measured = host
+            .server(link, serves)
+            .map(|server| measure(host, what, (&server, serves), (file_bytes, count_max), &mut report));
+        if let Err(error) = measured {
+            report.absent(format!("{what}: {error}"));
         }
     }
     report.condition(format!(
@@ -86,30 +56,32 @@ pub(super) fn run(host: &TestHost<'_>) -> Report {
     report
 }
 
-fn measure(host: &TestHost<'_>, setting: &Setting, report: &mut Report) -> Result<()> {
-    let throughput = format!("{}: throughput", setting.what);
-    let switches = format!("{}: context switches", setting.what);
-    let server = host.server(setting.link, setting.serves)?;
+fn measure(
+    host: &TestHost<'_>,
+    what: &str,
+    (server, serves): (&Nfs, Serves),
+    (file_bytes, count_max): (usize, u64),
+    report: &mut Report,
+) {
+    let throughput = format!("{what}: throughput");
+    let switches = format!("{what}: context switches");
     let limits: &[u32] = if host.plan.quick { &QUICK_LIMITS } else { &LIMITS };
-    let file_bytes = host.plan.scaled(setting.file_bytes, 2 << 20);
+    let file_bytes = host.plan.scaled(file_bytes, 2 << 20);
     let mut entrants = Vec::new();
     for (limit, kind, column) in contestants(limits) {
         let variant = variant(limit);
         let job = Job { direction: Direction::Write, limit, piece_bytes: PIECE_BYTES, file_bytes };
-        let entrant = host.mover((column, &variant), kind, (&server, setting.serves), job, setting.count_max);
-        enter(&mut entrants, report, &throughput, (column, &variant), entrant);
+        let mover = Mover { name: (column, &variant), kind, server, serves, job, count_max };
+        host.enter(&mut entrants, report, &throughput, mover);
     }
-    let (series, dropped) = host.contest(ROUNDS).run(entrants);
-    let known = report.figures.len();
-    report.take(&throughput, &series, &dropped);
     // Of the costs only the switches are asked for, and those by the megabyte.
-    report.figures.iter_mut().skip(known).for_each(|figure| figure.cost = None);
+    let contest = Contest { costs: false, ..host.contest(ROUNDS) };
+    let series = report.contest(&throughput, &contest, entrants);
     let count =
         |series| Figure::per_megabyte(&switches, series, Unit::PerMegabyte, |cost| cost.caller_switches);
     report.figures.extend(series.iter().filter_map(count));
     compare(report, &throughput, &switches);
     adaptive(report, &throughput);
-    Ok(())
 }
 
 fn contestants(limits: &[u32]) -> Vec<(u32, Kind, &'static str)> {
@@ -126,9 +98,8 @@ fn compare(report: &mut Report, throughput: &str, switches: &str) {
     let (ours, theirs) = (report.best(throughput, OURS).cloned(), report.best(throughput, BIODS).cloned());
     report.compare(ours.as_ref(), theirs.as_ref(), Some(THROUGHPUT_TARGET));
     let (Some(ours), Some(theirs)) = (ours, theirs) else { return };
-    let ours = report.figure(switches, OURS, &ours.variant).cloned();
-    let theirs = report.figure(switches, BIODS, &theirs.variant).cloned();
-    report.compare(ours.as_ref(), theirs.as_ref(), Some(SWITCHES_TARGET));
+    let (ours, theirs) = ((OURS, ours.variant.as_str()), (BIODS, theirs.variant.as_str()));
+    report.compare_cells(switches, ours, theirs, Some(SWITCHES_TARGET));
 }
 
 /// What the adaptive limit reaches of the best fixed one.

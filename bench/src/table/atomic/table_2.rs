@@ -1,10 +1,9 @@
 //! Table 2: what each step from the paper's client to its successor gains.
 
 use super::PAPER;
-use super::test_host::{Serves, TestHost, enter};
+use super::test_host::{Mover, Serves, TestHost};
 use crate::drive::{Direction, Job, Kind};
 use crate::error::Result;
-use crate::measure::Spread;
 use crate::nfs::Link;
 use crate::report::{Figure, Report, Unit};
 
@@ -54,11 +53,15 @@ fn measure(host: &TestHost<'_>, report: &mut Report) -> Result<()> {
     let job = Job { direction: Direction::Write, limit: LIMIT, piece_bytes: PIECE_BYTES, file_bytes };
     let mut entrants = Vec::new();
     for (step, kind, _) in STEPS {
-        let entrant = host.mover((HERE, step), kind, (&server, Serves::Nothing), job, 4);
-        enter(&mut entrants, report, THROUGHPUT, (HERE, step), entrant);
+        let (name, server, serves) = ((HERE, step), &server, Serves::Nothing);
+        host.enter(
+            &mut entrants,
+            report,
+            THROUGHPUT,
+            Mover { name, kind, server, serves, job, count_max: 4 },
+        );
     }
-    let (series, dropped) = host.contest(ROUNDS).run(entrants);
-    report.take(THROUGHPUT, &series, &dropped);
+    let series = report.contest(THROUGHPUT, &host.contest(ROUNDS), entrants);
     for (step, _, megabits) in STEPS {
         let rate = megabits.map(|megabits| megabits * 1e6 / 8.0);
         let figure = rate.map(|rate| Figure::single(THROUGHPUT, step, PAPER, Unit::BytesPerSecond, rate));
@@ -70,9 +73,7 @@ fn measure(host: &TestHost<'_>, report: &mut Report) -> Result<()> {
             let gained = gain(report, column, before, step);
             report.figures.extend(gained);
         }
-        let ours = report.figure(THROUGHPUT, HERE, step).cloned();
-        let other = report.figure(THROUGHPUT, HERE, before).cloned();
-        report.compare(ours.as_ref(), other.as_ref(), None);
+        report.compare_cells(THROUGHPUT, (HERE, step), (HERE, before), None);
     }
     for series in &series {
         let counted = Figure::per_megabyte(SWITCHES, series, Unit::PerMegabyte, |cost| cost.caller_switches);
@@ -93,6 +94,5 @@ fn gain(report: &Report, column: &str, before: &str, step: &str) -> Option<Figur
     let (before, after) = (of(before)?, of(step)?);
     let rounds: Vec<f64> =
         after.rounds.iter().zip(&before.rounds).map(|(after, before)| after / before).collect();
-    let spread = Spread::of(&rounds)?;
-    Some(Figure { spread, rounds, ..Figure::single(GAIN, step, column, Unit::Times, 0.0) })
+    Figure::of_rounds(GAIN, step, column, Unit::Times, rounds)
 }

@@ -10,7 +10,7 @@ use super::Plan;
 use crate::drive::{Direction, Job, Kind, read_name};
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Contest, Entrant, Placement};
-use crate::nfs::work::{Driver, Moves};
+use crate::nfs::work::{Driver, moves};
 use crate::nfs::{Limit, Link, Network};
 use crate::peer::Nfs;
 use crate::report::Report;
@@ -123,23 +123,17 @@ impl<'a> TestHost<'a> {
         fs::write(&path, vec![b'b'; job.file_bytes]).doing_to("write", &path)
     }
 
-    /// A contestant that moves files by a client of ours.
-    pub fn mover(
+    /// Puts one in the list that moves files by a client of ours.
+    pub fn enter<'e>(
         &self,
-        name: (&str, &str),
-        kind: Kind,
-        (server, serves): (&Nfs, Serves),
-        job: Job,
-        count_max: u64,
-    ) -> Result<Entrant<'static>> {
-        self.lay_out(serves, &job)?;
-        let driver = Driver::of_kind(kind, server, WRITTEN)?;
-        Ok(Entrant {
-            name: (name.0.to_owned(), name.1.to_owned()),
-            work: Box::new(Moves::new(driver, job, count_max)),
-            servers: vec![server.server()],
-            place: Some(Placement::TwoCores),
-        })
+        entrants: &mut Vec<Entrant<'e>>,
+        report: &mut Report,
+        row: &str,
+        Mover { name, kind, server, serves, job, count_max }: Mover<'_>,
+    ) {
+        let driver = self.lay_out(serves, &job).and_then(|()| Driver::of_kind(kind, server, WRITTEN));
+        let work = driver.map(|driver| moves(driver, job, count_max));
+        report.enter(entrants, row, name, work, &[server.server()], Placement::TwoCores);
     }
 
     /// Turns of the usual kind, but for so many rounds.
@@ -149,16 +143,13 @@ impl<'a> TestHost<'a> {
     }
 }
 
-/// Puts one that can take part in the list, and says why another cannot.
-pub(super) fn enter(
-    entrants: &mut Vec<Entrant<'static>>,
-    report: &mut Report,
-    row: &str,
-    name: (&str, &str),
-    entrant: Result<Entrant<'static>>,
-) {
-    match entrant {
-        Ok(entrant) => entrants.push(entrant),
-        Err(error) => report.absent(format!("{row}, {} {}: {error}", name.0, name.1)),
-    }
+/// A client of ours that moves files: its column and variant, what it is, and what it does where.
+pub(super) struct Mover<'a> {
+    pub name: (&'a str, &'a str),
+    pub kind: Kind,
+    pub server: &'a Nfs,
+    pub serves: Serves,
+    pub job: Job,
+    /// Files in a turn at most.
+    pub count_max: u64,
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::OURS;
-use super::test_host::{Serves, TestHost, enter};
+use super::test_host::{Serves, TestHost};
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Clock, Entrant, Work};
+use crate::measure::{Clock, Placement, Work};
 use crate::nfs::Link;
 use crate::peer::{Nfs, Program, Server, find, free_port, is_listening};
 use crate::report::Report;
@@ -35,26 +35,19 @@ pub(super) fn run(host: &TestHost<'_>) -> Result<Report> {
     let shared = host.folder(Serves::Memory);
     let daemon = Daemon::start(host, &shared);
     let sample = host.plan.scaled(SAMPLE, QUICK_SAMPLE);
-    let copy = |how, files| Copy { how, tree: tree.clone(), shared: shared.clone(), files, number: 0 };
     let mut entrants = Vec::new();
-    enter(
-        &mut entrants,
-        &mut report,
-        ROW,
-        (OURS, ""),
-        ours(&server, &shared).map(|how| entrant(OURS, copy(how, files))),
-    );
-    let nfs_cp = nfs_cp(&server, &shared).map(|how| entrant(NFS_CP, copy(how, sample)));
-    enter(&mut entrants, &mut report, ROW, (NFS_CP, ""), nfs_cp);
-    let rsync = daemon.as_ref().map_err(|error| Error::Absent(error.to_string()));
-    let rsync = rsync.map(|daemon| entrant(RSYNC, copy(daemon.how(), files)));
-    enter(&mut entrants, &mut report, ROW, (RSYNC, ""), rsync);
+    let mut enter = |column, how: Result<How>, files| {
+        let copy = how.map(|how| copies(Copy { how, tree: tree.clone(), shared: shared.clone(), files }));
+        report.enter(&mut entrants, ROW, (column, ""), copy, &[], None::<Placement>);
+    };
+    enter(OURS, ours(&server, &shared), files);
+    enter(NFS_CP, nfs_cp(&server, &shared), sample);
+    let rsync = daemon.as_ref().map(Daemon::how).map_err(|error| Error::Absent(error.to_string()));
+    enter(RSYNC, rsync, files);
     let contest = host.contest(ROUNDS);
-    let (series, dropped) = contest.run(entrants);
-    report.take(ROW, &series, &dropped);
+    report.contest(ROW, &contest, entrants);
     for (other, target) in [(NFS_CP, NFS_CP_TARGET), (RSYNC, RSYNC_TARGET)] {
-        let (ours, other) = (report.figure(ROW, OURS, "").cloned(), report.figure(ROW, other, "").cloned());
-        report.compare(ours.as_ref(), other.as_ref(), Some(target));
+        report.compare_cells(ROW, (OURS, ""), (other, ""), Some(target));
     }
     report.condition(format!(
         "{} rounds in turn; {files} files of 1 to {SIZES_KIB} KiB, {PER_FOLDER} in a directory, from a file system in memory to our server on another, over \
@@ -80,11 +73,6 @@ fn fill(tree: &Path, files: usize) -> Result<()> {
 
 fn name(number: usize) -> String {
     format!("d{}/f{number}", number / PER_FOLDER)
-}
-
-fn entrant(column: &str, copy: Copy) -> Entrant<'static> {
-    let name = (column.to_owned(), String::new());
-    Entrant { name, work: Box::new(copy), servers: Vec::new(), place: None }
 }
 
 /// Makes a command that copies the tree to a directory of this name in what is served.
@@ -158,13 +146,22 @@ struct Copy {
     tree: PathBuf,
     shared: PathBuf,
     files: usize,
-    number: usize,
+}
+
+fn copies(copy: Copy) -> Work<'static> {
+    let mut number = 0;
+    let run = move |count, clock: &mut Clock| {
+        (0..count).try_for_each(|_| {
+            number += 1;
+            copy.once(number, clock)
+        })
+    };
+    Work::new(run).count_max(1).per_second(true)
 }
 
 impl Copy {
-    fn once(&mut self, clock: &mut Clock) -> Result<()> {
-        self.number += 1;
-        let to = format!("copy-{}-{}", std::process::id(), self.number);
+    fn once(&self, number: u64, clock: &mut Clock) -> Result<()> {
+        let to = format!("copy-{}-{number}", std::process::id());
         let target = self.shared.join(&to);
         let mut command = (self.how)(&self.tree, &to, self.files);
         if command.get_program() == "sh" {
@@ -188,20 +185,6 @@ impl Copy {
         }
         let answer = format!("{status}, {there} files of {}: {}", self.files, text(said));
         Err(Error::Wrong { what: "copying".to_owned(), answer })
-    }
-}
-
-impl Work for Copy {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        (0..count).try_for_each(|_| self.once(clock))
-    }
-
-    fn count_max(&self) -> u64 {
-        1
-    }
-
-    fn per_second(&self) -> bool {
-        true
     }
 }
 

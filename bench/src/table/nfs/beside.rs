@@ -4,7 +4,7 @@ use super::{OURS, Table};
 use crate::error::Result;
 use crate::measure::{Contest, Placement};
 use crate::nfs::Wait;
-use crate::nfs::work::{Beside, Getattr, Lister, fill};
+use crate::nfs::work::{Lister, beside, fill, getattr};
 use crate::report::Figure;
 
 const ROW: &str = "GETATTR, 99 of 100";
@@ -25,35 +25,23 @@ pub(super) fn a_long_listing(table: &mut Table<'_>) -> Result<()> {
     }
     let entries = table.plan.scaled(ENTRIES, QUICK_ENTRIES);
     fill(&table.tree.shared().join(DIRECTORY), entries)?;
-    let contestants: Vec<_> = (table.sides.each())
-        .map(|(column, server)| {
-            let getattr = || Getattr::new(server, FILE, Wait::Sleep, 1);
-            let beside = Lister::new(server, DIRECTORY, entries)
-                .and_then(|lister| Ok(Beside::new(getattr()?, lister)));
-            (column, server.server(), getattr(), beside)
-        })
-        .collect();
     let mut entrants = Vec::new();
-    for (column, server, idle, beside) in contestants {
-        entrants.extend(table.entrant(ROW, (column, IDLE), Placement::Free, server, idle));
-        entrants.extend(table.entrant(ROW, (column, BESIDE), Placement::Free, server, beside));
+    for (column, server) in table.sides.each() {
+        let alone = || getattr(server, FILE, Wait::Sleep, 1).map(|(work, _)| work);
+        let listed = Lister::new(server, DIRECTORY, entries).and_then(|lister| Ok(beside(alone()?, lister)));
+        for (variant, work) in [(IDLE, alone()), (BESIDE, listed)] {
+            let (report, servers) = (&mut table.report, [server.server()]);
+            report.enter(&mut entrants, ROW, (column, variant), work, &servers, Placement::Free);
+        }
     }
     let contest = table.plan.contest();
     let contest = Contest { turn: contest.turn * LONGER, count_syscalls: false, ..contest };
     let (series, dropped) = contest.run(entrants);
     table.report.take(ROW, &[], &dropped);
     table.report.figures.extend(series.iter().filter_map(|series| Figure::p99(ROW, series)));
-    let idle: Vec<Figure> = table
-        .report
-        .figures
-        .iter()
-        .filter(|figure| figure.row == ROW && figure.variant == IDLE)
-        .cloned()
-        .collect();
-    for idle in idle {
-        let beside = table.report.figure(ROW, &idle.column, BESIDE).cloned();
-        let target = (idle.column == OURS).then_some(TARGET);
-        table.report.compare(beside.as_ref(), Some(&idle), target);
+    for (column, _) in table.sides.each() {
+        let target = (column == OURS).then_some(TARGET);
+        table.report.compare_cells(ROW, (column, BESIDE), (column, IDLE), target);
     }
     table.report.condition(format!(
         "`{ROW}`: one outstanding; the directory being listed has {entries} entries and is read with READDIRPLUS by another connection, from end \

@@ -2,9 +2,9 @@
 
 use super::{BARE, NULL, OURS, PEER, Table};
 use crate::files::Tree;
-use crate::measure::Placement;
-use crate::nfs::work::{Driven, Driver, Drives, GETATTR_REPLY_BYTES, Getattr};
-use crate::nfs::{Swap, Wait};
+use crate::measure::{Entrant, Placement};
+use crate::nfs::work::{Driver, Drives, GETATTR_REPLY_BYTES, driven, getattr};
+use crate::nfs::{Wait, swap};
 use crate::report::Figure;
 
 /// How the caller waits, and where both sides run.
@@ -42,7 +42,7 @@ pub(super) fn one_outstanding(table: &mut Table<'_>) {
     if !table.wants(ONE) {
         return;
     }
-    getattr(table, ONE, &ONE_VARIANTS, 1);
+    getattrs(table, ONE, &ONE_VARIANTS, 1);
     for (variant, _, place) in ONE_VARIANTS {
         table.compare_alike(ONE, BARE, variant, (place == Placement::TwoCores).then_some(ONE_TARGET));
     }
@@ -56,7 +56,7 @@ pub(super) fn many_outstanding(table: &mut Table<'_>) {
     if !table.wants(MANY) {
         return;
     }
-    let cpu = getattr(table, MANY, &MANY_VARIANTS, OUTSTANDING);
+    let cpu = getattrs(table, MANY, &MANY_VARIANTS, OUTSTANDING);
     table.report.figures.extend(cpu);
     table.compare_best(MANY, PEER, Some(MANY_TARGET));
     table.compare_best(MANY, NULL, None);
@@ -67,34 +67,27 @@ pub(super) fn many_outstanding(table: &mut Table<'_>) {
 }
 
 /// Returns the servers' processor time, as figures.
-fn getattr(table: &mut Table<'_>, row: &str, variants: &[Variant], outstanding: u32) -> Vec<Figure> {
-    let mut contestants = Vec::new();
+fn getattrs(table: &mut Table<'_>, row: &str, variants: &[Variant], outstanding: u32) -> Vec<Figure> {
+    let (report, sides) = (&mut table.report, &table.sides);
+    let null = sides.null.as_ref().filter(|_| outstanding > 1).map(|null| (NULL, null));
+    let mut entrants = Vec::new();
     let mut call_bytes = None;
     for &(variant, wait, place) in variants {
-        for (column, server) in table.sides.each() {
-            let work = Getattr::new(server, FILE, wait, outstanding);
-            if let Ok(work) = &work {
-                call_bytes.get_or_insert(work.call_bytes());
-            }
-            contestants.push((column, variant, place, server.server(), work));
+        for (column, server) in sides.each().chain(null) {
+            let work = getattr(server, FILE, wait, outstanding).map(|(work, bytes)| {
+                call_bytes.get_or_insert(bytes);
+                work
+            });
+            report.enter(&mut entrants, row, (column, variant), work, &[server.server()], place);
         }
-        if let Some(null) = table.sides.null.as_ref().filter(|_| outstanding > 1) {
-            let work = Getattr::new(null, FILE, wait, outstanding);
-            contestants.push((NULL, variant, place, null.server(), work));
-        }
-    }
-    let mut entrants = Vec::new();
-    for (column, variant, place, server, work) in contestants {
-        entrants.extend(table.entrant(row, (column, variant), place, server, work));
     }
     let sizes = (call_bytes.unwrap_or(CALL_BYTES), GETATTR_REPLY_BYTES);
     for &(variant, wait, place) in variants {
-        let Some(bare) = &table.sides.bare else { continue };
-        let (address, server) = (bare.nfs(), bare.server());
-        let work = Swap::connect(address, wait, sizes, outstanding as usize, None);
-        entrants.extend(table.entrant(row, (BARE, variant), place, server, work));
+        let Some(bare) = &sides.bare else { continue };
+        let work = swap(bare.nfs(), wait, sizes, outstanding, None);
+        report.enter(&mut entrants, row, (BARE, variant), work, &[bare.server()], place);
     }
-    let series = table.contest(row, table.plan.contest(), entrants);
+    let series = report.contest(row, &table.plan.contest(), entrants);
     let real = series.iter().filter(|series| [OURS, PEER].contains(&series.name.0.as_str()));
     real.filter_map(|series| Figure::server_cpu(MANY_CPU, series)).collect()
 }
@@ -106,23 +99,17 @@ pub(super) fn by_libnfs(table: &mut Table<'_>) {
             continue;
         }
         let null = table.sides.null.as_ref().map(|null| (NULL, null));
-        let drivers: Vec<_> = (table.sides.each().chain(null))
-            .map(|(column, server)| {
-                let driver = Driver::start(server, &Tree::large().to_string_lossy());
-                (column, server.server(), driver)
-            })
-            .collect();
         let mut entrants = Vec::new();
-        for (column, server, driver) in drivers {
+        for (column, server) in table.sides.each().chain(null) {
+            let driver = Driver::start(server, &Tree::large().to_string_lossy());
+            let driver = driver.map_err(|error| table.report.absent(format!("{row}, {column}: {error}")));
+            let Ok(driver) = driver else { continue };
             for (variant, _, place) in MANY_VARIANTS {
-                let driver =
-                    driver.as_ref().map_err(|error| table.report.absent(format!("{row}, {column}: {error}")));
-                let Ok(driver) = driver else { continue };
-                let work = Ok(Driven::new(driver, Drives::Getattr, outstanding));
-                entrants.extend(table.entrant(row, (column, variant), place, server, work));
+                let work = driven(&driver, Drives::Getattr, outstanding);
+                entrants.push(Entrant::new((column, variant), work, &[server.server()], place));
             }
         }
-        table.contest(row, table.plan.contest(), entrants);
+        table.report.contest(row, &table.plan.contest(), entrants);
         table.compare_best(row, PEER, None);
         table.compare_best(row, NULL, None);
     }

@@ -6,8 +6,8 @@ use super::{BARE, OURS, PEER, Table};
 use crate::error::{Doing, Result};
 use crate::files::Tree;
 use crate::measure::Placement;
-use crate::nfs::work::{Direction, Driven, Driver, Drives, READ_REPLY_BYTES, Transfer, WRITE_REPLY_BYTES};
-use crate::nfs::{Swap, Wait};
+use crate::nfs::work::{Direction, Driver, Drives, READ_REPLY_BYTES, WRITE_REPLY_BYTES, driven, transfer};
+use crate::nfs::{Wait, swap};
 use crate::report::Figure;
 
 const LARGE: u32 = 1 << 20;
@@ -30,43 +30,40 @@ const CPU_TARGET: f64 = 1.43;
 pub(super) fn transfers(table: &mut Table<'_>) {
     for (row, direction, piece_bytes) in ROWS {
         if table.wants(row) {
-            transfer(table, row, direction, piece_bytes);
+            transferred(table, row, direction, piece_bytes);
         }
     }
 }
 
-fn transfer(table: &mut Table<'_>, row: &str, direction: Direction, piece_bytes: u32) {
-    let mut contestants = Vec::new();
+fn transferred(table: &mut Table<'_>, row: &str, direction: Direction, piece_bytes: u32) {
+    let mut entrants = Vec::new();
     let mut call_bytes = None;
     for place in PLACES {
         for (column, server) in table.sides.each() {
             let file = file_of(table.tree, direction, column);
-            let work = file.and_then(|file| {
-                Transfer::new(server, &file, Wait::Sleep, direction, piece_bytes, OUTSTANDING)
+            let work = file
+                .and_then(|file| transfer(server, &file, Wait::Sleep, direction, piece_bytes, OUTSTANDING));
+            let work = work.map(|(work, bytes)| {
+                call_bytes.get_or_insert(bytes);
+                work
             });
-            if let Ok(work) = &work {
-                call_bytes.get_or_insert(work.call_bytes());
-            }
-            contestants.push((column, place, server.server(), work));
+            let (report, name) = (&mut table.report, (column, place.label()));
+            report.enter(&mut entrants, row, name, work, &[server.server()], place);
         }
-    }
-    let mut entrants = Vec::new();
-    for (column, place, server, work) in contestants {
-        entrants.extend(table.entrant(row, (column, place.label()), place, server, work));
     }
     if let (Some(bare), Some(call_bytes)) = (&table.sides.bare, call_bytes) {
         let sizes = match direction {
             Direction::Read => (call_bytes, READ_REPLY_BYTES + piece_bytes as usize),
             Direction::Write => (call_bytes, WRITE_REPLY_BYTES),
         };
-        let (address, server) = (bare.nfs(), bare.server());
         for place in PLACES {
             let data_bytes = Some(u64::from(piece_bytes));
-            let work = Swap::connect(address, Wait::Sleep, sizes, OUTSTANDING as usize, data_bytes);
-            entrants.extend(table.entrant(row, (BARE, place.label()), place, server, work));
+            let work = swap(bare.nfs(), Wait::Sleep, sizes, OUTSTANDING, data_bytes);
+            let (report, name) = (&mut table.report, (BARE, place.label()));
+            report.enter(&mut entrants, row, name, work, &[bare.server()], place);
         }
     }
-    let series = table.contest(row, table.plan.contest(), entrants);
+    let series = table.report.contest(row, &table.plan.contest(), entrants);
     let cpu_row = format!("{row}: server CPU");
     let real = series.iter().filter(|series| [OURS, PEER].contains(&series.name.0.as_str()));
     let cpu: Vec<_> = real.filter_map(|series| Figure::server_cpu(&cpu_row, series)).collect();
@@ -116,18 +113,14 @@ pub(super) fn by_libnfs(table: &mut Table<'_>) {
             Direction::Read => Drives::Read(bytes),
             Direction::Write => Drives::Write(bytes),
         };
-        let drivers: Vec<_> = (table.sides.each())
-            .map(|(column, server)| {
-                let driver = Driver::start(server, &Tree::large().to_string_lossy());
-                (column, server.server(), driver.map(|driver| Driven::new(&driver, drives, OUTSTANDING)))
-            })
-            .collect();
-        let mut entrants = Vec::new();
-        for (column, server, work) in drivers {
-            let place = Placement::TwoCores;
-            entrants.extend(table.entrant(&row, (column, place.label()), place, server, work));
+        let (mut entrants, place) = (Vec::new(), Placement::TwoCores);
+        for (column, server) in table.sides.each() {
+            let driver = Driver::start(server, &Tree::large().to_string_lossy());
+            let work = driver.map(|driver| driven(&driver, drives, OUTSTANDING));
+            let (report, name) = (&mut table.report, (column, place.label()));
+            report.enter(&mut entrants, &row, name, work, &[server.server()], place);
         }
-        table.contest(&row, table.plan.contest(), entrants);
+        table.report.contest(&row, &table.plan.contest(), entrants);
         table.compare_best(&row, PEER, None);
     }
 }

@@ -12,7 +12,7 @@ use self::sides::Sides;
 use super::Plan;
 use crate::error::Result;
 use crate::files::Tree;
-use crate::measure::{Contest, Entrant, Placement, Series, Work};
+use crate::measure::Placement;
 use crate::report::Report;
 
 const OURS: &str = "tombolo";
@@ -37,7 +37,7 @@ pub fn run(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report
     calls::by_libnfs(&mut table);
     data::transfers(&mut table);
     data::by_libnfs(&mut table);
-    names::small_files(&mut table);
+    names::files_made(&mut table);
     names::listings(&mut table)?;
     beside::a_long_listing(&mut table)?;
     held::after_many_files(&mut table, no_peer)?;
@@ -78,47 +78,13 @@ impl Table<'_> {
         self.only.is_empty() || self.only.iter().any(|beginning| row.starts_with(beginning.as_str()))
     }
 
-    /// Lets contestants take their turns, and takes in what they did.
-    fn contest(&mut self, row: &str, contest: Contest, entrants: Vec<Entrant<'_>>) -> Vec<Series> {
-        let (series, dropped) = contest.run(entrants);
-        self.report.take(row, &series, &dropped);
-        series
-    }
-
-    /// A contestant, if it can be one.
-    fn entrant(
-        &mut self,
-        row: &str,
-        (column, variant): (&str, &str),
-        place: Placement,
-        server: u32,
-        work: Result<impl Work + 'static>,
-    ) -> Option<Entrant<'static>> {
-        match work {
-            Ok(work) => Some(Entrant {
-                name: (column.to_owned(), variant.to_owned()),
-                work: Box::new(work),
-                servers: vec![server],
-                place: Some(place),
-            }),
-            Err(error) => {
-                self.report.absent(format!("{row}, {column}: {error}"));
-                None
-            }
-        }
-    }
-
     /// Ours at its best against another at its best.
     fn compare_best(&mut self, row: &str, other: &str, target: Option<f64>) {
-        let ours = self.report.best(row, OURS).cloned();
-        let other = self.report.best(row, other).cloned();
-        self.report.compare(ours.as_ref(), other.as_ref(), target);
+        self.report.compare_best(row, OURS, other, target);
     }
 
     /// Ours against another, like with like.
     fn compare_alike(&mut self, row: &str, other: &str, variant: &str, target: Option<f64>) {
-        let ours = self.report.figure(row, OURS, variant).cloned();
-        let other = self.report.figure(row, other, variant).cloned();
-        self.report.compare(ours.as_ref(), other.as_ref(), target);
+        self.report.compare_cells(row, (OURS, variant), (other, variant), target);
     }
 }

@@ -5,7 +5,8 @@ use crate::error::Result;
 use crate::files::Tree;
 use crate::measure::{Clock, Placement, SyncCounter, Work};
 use crate::nfs::Wait;
-use crate::nfs::work::{ColdList, SmallFiles, WarmList, fill};
+use crate::nfs::work::{cold_list, fill, small_files, warm_list};
+use crate::peer::Nfs;
 use crate::report::{Figure, Unit};
 
 const SMALL: &str = "create + write 4 KiB stable + remove";
@@ -24,23 +25,20 @@ const QUICK_ENTRIES: usize = 500;
 const DIRECTORY: &str = "listed";
 
 /// Files made, written and removed.
-pub(super) fn small_files(table: &mut Table<'_>) {
+pub(super) fn files_made(table: &mut Table<'_>) {
     if !table.wants(SMALL) {
         return;
     }
     let folder = Tree::new_folder().to_string_lossy();
-    let mut contestants = Vec::new();
+    let mut entrants = Vec::new();
     for place in PLACES {
         for (column, server) in table.sides.each() {
-            let work = SmallFiles::new(server, &folder, Wait::Sleep, &format!("{column}-{place:?}"));
-            contestants.push((column, place, server.server(), work));
+            let work = small_files(server, &folder, Wait::Sleep, &format!("{column}-{place:?}"));
+            let (report, name) = (&mut table.report, (column, place.label()));
+            report.enter(&mut entrants, SMALL, name, work, &[server.server()], place);
         }
     }
-    let mut entrants = Vec::new();
-    for (column, place, server, work) in contestants {
-        entrants.extend(table.entrant(SMALL, (column, place.label()), place, server, work));
-    }
-    table.contest(SMALL, table.plan.contest(), entrants);
+    table.report.contest(SMALL, &table.plan.contest(), entrants);
     table.compare_best(SMALL, PEER, Some(SMALL_TARGET));
     for (column, syncs) in syncs(table, &folder) {
         match syncs {
@@ -56,8 +54,8 @@ pub(super) fn small_files(table: &mut Table<'_>) {
 
 /// How often each server makes something durable for one file.
 fn syncs(table: &Table<'_>, folder: &str) -> Vec<(&'static str, Result<f64>)> {
-    let count = |column: &str, server: &crate::peer::Nfs| {
-        let mut work = SmallFiles::new(server, folder, Wait::Sleep, &format!("{column}-traced"))?;
+    let count = |column: &str, server: &Nfs| {
+        let mut work = small_files(server, folder, Wait::Sleep, &format!("{column}-traced"))?;
         let counter = SyncCounter::start(server.server())?;
         work.run(TRACED, &mut Clock::new())?;
         Ok(counter.stop()? as f64 / TRACED as f64)
@@ -70,24 +68,13 @@ pub(super) fn listings(table: &mut Table<'_>) -> Result<()> {
     let entries = table.plan.scaled(ENTRIES, QUICK_ENTRIES);
     if table.wants(COLD) {
         let (shared, folder) = (table.tree.shared(), Tree::new_folder().to_string_lossy());
-        let works: Vec<_> = (table.sides.each())
-            .map(|(column, server)| {
-                let work =
-                    ColdList::new(server, &shared, &folder, Wait::Sleep, &format!("{column}-cold"), entries);
-                (column, server.server(), work)
-            })
-            .collect();
-        list(table, COLD, COLD_TARGET, works);
+        list(table, COLD, COLD_TARGET, |column, server| {
+            cold_list(server, &shared, &folder, Wait::Sleep, &format!("{column}-cold"), entries)
+        });
     }
     if table.wants(WARM) {
-        let folder = table.tree.shared().join(DIRECTORY);
-        fill(&folder, entries)?;
-        let works: Vec<_> = (table.sides.each())
-            .map(|(column, server)| {
-                (column, server.server(), WarmList::new(server, DIRECTORY, Wait::Sleep, entries))
-            })
-            .collect();
-        list(table, WARM, WARM_TARGET, works);
+        fill(&table.tree.shared().join(DIRECTORY), entries)?;
+        list(table, WARM, WARM_TARGET, |_, server| warm_list(server, DIRECTORY, Wait::Sleep, entries));
     }
     if table.wants(COLD) || table.wants(WARM) {
         table.report.condition(format!(
@@ -98,17 +85,12 @@ pub(super) fn listings(table: &mut Table<'_>) -> Result<()> {
     Ok(())
 }
 
-fn list<W: Work + 'static>(
-    table: &mut Table<'_>,
-    row: &str,
-    target: f64,
-    works: Vec<(&'static str, u32, Result<W>)>,
-) {
-    let mut entrants = Vec::new();
-    for (column, server, work) in works {
-        let place = Placement::Free;
-        entrants.extend(table.entrant(row, (column, place.label()), place, server, work));
+fn list(table: &mut Table<'_>, row: &str, target: f64, work: impl Fn(&str, &Nfs) -> Result<Work<'static>>) {
+    let (mut entrants, place) = (Vec::new(), Placement::Free);
+    for (column, server) in table.sides.each() {
+        let (report, name) = (&mut table.report, (column, place.label()));
+        report.enter(&mut entrants, row, name, work(column, server), &[server.server()], place);
     }
-    table.contest(row, table.plan.contest(), entrants);
+    table.report.contest(row, &table.plan.contest(), entrants);
     table.compare_best(row, PEER, Some(target));
 }

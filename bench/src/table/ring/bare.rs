@@ -12,7 +12,7 @@ use tombolo_sys::{affinity, futex};
 
 use super::{AT_ONCE, timed_by};
 use crate::error::{Doing, Result};
-use crate::measure::{Clock, Work, spare_cores};
+use crate::measure::{Work, spare_cores};
 
 /// Of the memory that both have: each word on a cache line of its own, and not on neighbouring ones.
 const BYTES: u64 = 4096;
@@ -27,12 +27,14 @@ pub enum Bare {
     Futex,
 }
 
-impl Work for Bare {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let mut table = Table::new(*self, spare_cores().get(1).copied())?;
-        timed_by(AT_ONCE, count, clock, || {
-            table.turn();
-            Ok(())
+impl Bare {
+    pub fn work(self) -> Work<'static> {
+        Work::new(move |count, clock| {
+            let mut table = Table::new(self, spare_cores().get(1).copied())?;
+            timed_by(AT_ONCE, count, clock, || {
+                table.turn();
+                Ok(())
+            })
         })
     }
 }
@@ -127,12 +129,13 @@ impl Side {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::Clock;
 
     #[test]
     fn numbers_go_to_and_fro_and_the_other_side_ends() {
-        for mut how in [Bare::CacheLine, Bare::Futex] {
+        for how in [Bare::CacheLine, Bare::Futex] {
             let mut clock = Clock::new();
-            how.run(20, &mut clock).unwrap();
+            how.work().run(20, &mut clock).unwrap();
             assert!(clock.count() >= 20, "{how:?}");
         }
     }

@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::Path;
 
-use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenFlags, Write};
-use tombolo_core::{Answer, Ctx};
+use tombolo_core::Answer;
+use tombolo_core::fs::Write;
 use tombolo_shm::doorbell::Mode;
 
 use super::server::{EndpointKind, LinkServer};
-use super::session::attach;
-use super::{FILE, FILE_BYTES, Plan, speed, wrong};
+use super::session::Session;
+use super::{FILE_BYTES, Plan, speed, wrong};
 use crate::error::{Doing, Error, Result};
-use crate::measure::{CostMeter, Spread, go_on};
+use crate::measure::{CostMeter, go_on};
 use crate::report::{Figure, Report, Unit};
 
 const WRITE: &str = "write, 1 MiB, by reference, four outstanding";
@@ -42,7 +42,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let (last_at, middle_at) = (at("last")?, at("middle")?);
     let last = LinkServer::start(&shared, &last_at, EndpointKind::Sockets)?;
     let middle = LinkServer::start(&last_at.join(Mode::Event.name()), &middle_at, EndpointKind::Sockets)?;
-    let rows: [(&str, Operation); 2] = [(WRITE, Program::write), (READ, Program::read)];
+    let rows: [(&str, Operation); 2] = [(WRITE, write), (READ, read)];
     for (row, operation) in rows {
         let mut rounds = [Vec::new(), Vec::new()];
         for _ in 0..plan.scaled(ROUNDS, 2) {
@@ -53,10 +53,8 @@ pub fn run(plan: &Plan) -> Result<Report> {
             }
         }
         for (column, rounds) in [TWO, THREE].into_iter().zip(rounds) {
-            if let Some(spread) = Spread::of(&rounds) {
-                let figure = Figure::single(row, CPU, column, Unit::NanosecondsPerMegabyte, 0.0);
-                report.figures.push(Figure { spread, rounds, ..figure });
-            }
+            let unit = Unit::NanosecondsPerMegabyte;
+            report.figures.extend(Figure::of_rounds(row, CPU, column, unit, rounds));
         }
     }
     for row in [WRITE, READ] {
@@ -77,73 +75,55 @@ pub fn run(plan: &Plan) -> Result<Report> {
 }
 
 /// Begins the request of that number; what comes of it is how many bytes were moved.
-type Operation = fn(&Program, usize) -> Answer<usize>;
+type Operation = fn(&Session, usize) -> Answer<usize>;
 
 /// A link to the first of the servers, and so many requests over it.
 fn cpu_ns_per_megabyte(servers: &[&LinkServer], operation: Operation, plan: &Plan) -> Result<f64> {
     let first = servers.first().ok_or_else(|| Error::Absent("a server".to_owned()))?;
-    let program = Program::begin(first)?;
-    program.ask(WARM, operation)?;
+    let session = Session::begin(&first.endpoint(Mode::Event), 0)?;
+    ask(&session, WARM, operation)?;
     let ids: Vec<_> = servers.iter().map(|server| server.id()).collect();
     let meter = CostMeter::new(&ids, None);
     let before = meter.now();
     let requests = plan.scaled(REQUESTS, 40);
-    program.ask(requests, operation)?;
+    ask(&session, requests, operation)?;
     let cost = meter.now() - before;
     let megabytes = (requests * FILE_BYTES) as f64 / 1e6;
     Ok((cost.server_cpu_ns + cost.caller_cpu_ns) / megabytes)
 }
 
-struct Program {
-    files: std::sync::Arc<tombolo_back_vrpc_client::VrpcFileSystem>,
-    cx: Ctx,
-    file: File,
+fn write(session: &Session, number: usize) -> Answer<usize> {
+    let lent = match session.files.lend(FILE_BYTES) {
+        Ok(lent) => lent,
+        Err(error) => return Answer::err(error),
+    };
+    let offset = (number % OUTSTANDING * FILE_BYTES) as u64;
+    let how = Write { offset, ..Write::default() };
+    let answer = session.files.write_in_place(&session.cx, session.file, &how, lent, FILE_BYTES);
+    Answer::later(async move { Ok(answer.resolve().await?.count) })
 }
 
-impl Program {
-    fn begin(server: &LinkServer) -> Result<Self> {
-        let (files, cx) = attach(server.endpoint(Mode::Event))?;
-        let name = Name::new(FILE.as_bytes()).map_err(|error| wrong("a name", &error))?;
-        let node =
-            files.lookup(&cx, NodeId::ROOT, name).wait().map_err(|error| wrong("lookup", &error))?.node;
-        let opened = files.open(&cx, node, OpenFlags::READ | OpenFlags::WRITE).wait();
-        let open = opened.map_err(|error| wrong("open", &error))?.open;
-        Ok(Self { files, cx, file: File { node, open } })
-    }
+fn read(session: &Session, number: usize) -> Answer<usize> {
+    let offset = (number % OUTSTANDING * FILE_BYTES) as u64;
+    let answer = session.files.read_in_place(&session.cx, session.file, offset, FILE_BYTES);
+    Answer::later(async move { Ok(answer.resolve().await?.data().len()) })
+}
 
-    fn write(&self, number: usize) -> Answer<usize> {
-        let lent = match self.files.lend(FILE_BYTES) {
-            Ok(lent) => lent,
-            Err(error) => return Answer::err(error),
-        };
-        let offset = (number % OUTSTANDING * FILE_BYTES) as u64;
-        let how = Write { offset, ..Write::default() };
-        let answer = self.files.write_in_place(&self.cx, self.file, &how, lent, FILE_BYTES);
-        Answer::later(async move { Ok(answer.resolve().await?.count) })
-    }
-
-    fn read(&self, number: usize) -> Answer<usize> {
-        let offset = (number % OUTSTANDING * FILE_BYTES) as u64;
-        let answer = self.files.read_in_place(&self.cx, self.file, offset, FILE_BYTES);
-        Answer::later(async move { Ok(answer.resolve().await?.data().len()) })
-    }
-
-    fn ask(&self, requests: usize, operation: Operation) -> Result<()> {
-        let mut under_way = VecDeque::with_capacity(OUTSTANDING);
-        for number in 0..requests + OUTSTANDING {
-            if number >= OUTSTANDING {
-                let answer: Option<Answer<usize>> = under_way.pop_front();
-                let count = answer.map_or(Ok(0), Answer::wait).map_err(|error| wrong("1 MiB", &error))?;
-                if count != FILE_BYTES {
-                    return Err(Error::Wrong { what: "1 MiB".to_owned(), answer: format!("{count} bytes") });
-                }
-            }
-            if number < requests {
-                under_way.push_back(operation(self, number));
+fn ask(session: &Session, requests: usize, operation: Operation) -> Result<()> {
+    let mut under_way = VecDeque::with_capacity(OUTSTANDING);
+    for number in 0..requests + OUTSTANDING {
+        if number >= OUTSTANDING {
+            let answer: Option<Answer<usize>> = under_way.pop_front();
+            let count = answer.map_or(Ok(0), Answer::wait).map_err(|error| wrong("1 MiB", &error))?;
+            if count != FILE_BYTES {
+                return Err(Error::Wrong { what: "1 MiB".to_owned(), answer: format!("{count} bytes") });
             }
         }
-        Ok(())
+        if number < requests {
+            under_way.push_back(operation(session, number));
+        }
     }
+    Ok(())
 }
 
 /// Whether what is to be served is what another server offers, at its socket.

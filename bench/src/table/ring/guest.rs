@@ -18,7 +18,7 @@ use tombolo_sys::affinity;
 use super::guest_client::{CLIENTS, Mailbox, PAGE, READY, times};
 use super::{Plan, server, speed, wrong};
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Placement, Spread, go_on, spare_cores};
+use crate::measure::{Placement, go_on, spare_cores};
 use crate::peer::in_checkout;
 use crate::report::{Figure, Report, Unit};
 
@@ -75,7 +75,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     }
     drop(listener);
     Placement::leave()?;
-    judge(&mut report);
+    report.compare_cells(NULL, (GUEST, "p50"), (HOST, "p50"), Some(TARGET));
     report.condition(format!(
         "{} rounds, in each of which either client has a turn of at most {} null requests, over a link of its own; each is timed alone, by the processor's clock, which is the same in a guest; a figure is the median of its rounds (quartiles in brackets)",
         plan.rounds,
@@ -86,12 +86,6 @@ pub fn run(plan: &Plan) -> Result<Report> {
          through the library. The guest runs this very program (UML, iomem=mmapper)",
     );
     Ok(report)
-}
-
-fn judge(report: &mut Report) {
-    let figure = |column: &str| report.figure(NULL, column, "p50").cloned();
-    let (guest, host) = (figure(GUEST), figure(HOST));
-    report.compare(guest.as_ref(), host.as_ref(), Some(TARGET));
 }
 
 /// A client, and what it has told.
@@ -174,9 +168,7 @@ impl Client {
 
     fn figures(mut self, report: &mut Report) {
         for (variant, rounds) in VARIANTS.into_iter().zip(std::mem::take(&mut self.rounds)) {
-            let Some(spread) = Spread::of(&rounds) else { continue };
-            let figure = Figure::single(NULL, variant, self.name, Unit::Nanoseconds, 0.0);
-            report.figures.push(Figure { spread, rounds, ..figure });
+            report.figures.extend(Figure::of_rounds(NULL, variant, self.name, Unit::Nanoseconds, rounds));
         }
     }
 }

@@ -11,37 +11,23 @@ use super::{AT_ONCE, timed_by, wrong};
 use crate::error::{Error, Result};
 use crate::measure::{Clock, Work};
 
-pub struct Alone(pub Endpoint);
-
-impl Work for Alone {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let (line, _keep) = self.0.link().map_err(|error| wrong("a link", error.as_ref()))?;
+pub fn alone(endpoint: Endpoint) -> Work<'static> {
+    Work::new(move |count, clock| {
+        let (line, _keep) = endpoint.link().map_err(|error| wrong("a link", error.as_ref()))?;
         timed_by(AT_ONCE, count, clock, || check(Kind::Null, send(&line, &Request::Null)?))
-    }
+    })
 }
 
-/// Keeps so many requests under way.
-pub struct Outstanding {
-    endpoint: Endpoint,
-    depth: usize,
-}
-
-impl Outstanding {
-    /// Over links that the endpoint makes.
-    pub fn new(endpoint: Endpoint, depth: usize) -> Self {
-        Self { endpoint, depth }
-    }
-}
-
-impl Work for Outstanding {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let (line, _keep) = self.endpoint.link().map_err(|error| wrong("a link", error.as_ref()))?;
+/// Keeps `depth` requests under way, over links that the endpoint makes.
+pub fn outstanding(endpoint: Endpoint, depth: usize) -> Work<'static> {
+    let run = move |count: u64, clock: &mut Clock| {
+        let (line, _keep) = endpoint.link().map_err(|error| wrong("a link", error.as_ref()))?;
         // The superuser.
         check(Kind::Caller, send(&line, &Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) })?)?;
         let getattr = Request::Getattr { node: NodeId::ROOT, open: None };
-        let calls: Result<VecDeque<Call>> = (0..self.depth).map(|_| send(&line, &getattr)).collect();
+        let calls: Result<VecDeque<Call>> = (0..depth).map(|_| send(&line, &getattr)).collect();
         let mut calls = calls?;
-        let batch = self.depth as u64;
+        let batch = depth as u64;
         clock.start();
         for _ in 0..count.div_ceil(batch).max(1) {
             for _ in 0..batch {
@@ -53,11 +39,8 @@ impl Work for Outstanding {
             clock.lap_of(batch);
         }
         calls.into_iter().try_for_each(|call| check(Kind::Getattr, call))
-    }
-
-    fn per_second(&self) -> bool {
-        true
-    }
+    };
+    Work::new(run).per_second(true)
 }
 
 #[inline]

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use super::Plan;
 use crate::error::Result;
-use crate::files::{ColdNames, Stat, Tree, create_write_unlink, mkdir_rmdir, open_read_close, small_files};
-use crate::measure::{Entrant, Placement, Work};
+use crate::files::{ColdNames, Tree, create_write_unlink, mkdir_rmdir, open_read_close, small_files, stat};
+use crate::measure::{Contest, Entrant, Placement};
 use crate::peer::{Mount, Nfs, Shm};
 use crate::report::Report;
 
@@ -39,8 +39,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
         Side::new(NFS, over_nfs.point().to_owned(), vec![over_nfs.server(), nfs.server()], &tree),
         Side::new(LOCAL, tree.shared(), Vec::new(), &tree),
     ];
-    let mut contest = plan.contest();
-    contest.count_syscalls = false;
+    let contest = Contest { count_syscalls: false, ..plan.contest() };
     for row in ROWS {
         let mut entrants = Vec::new();
         for side in &sides {
@@ -48,8 +47,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
             let places = if side.servers.is_empty() { &[Placement::SameCore][..] } else { &Placement::ALL };
             entrants.extend(places.iter().map(|place| side.entrant(row, *place)));
         }
-        let (series, dropped) = contest.run(entrants);
-        report.take(row, &series, &dropped);
+        report.contest(row, &contest, entrants);
         judge(&mut report, row);
     }
     Placement::leave()?;
@@ -71,12 +69,10 @@ pub fn run(plan: &Plan) -> Result<Report> {
 /// Each at its best, and as it comes.
 fn judge(report: &mut Report, row: &str) {
     let target = (row == SMALL_FILES).then_some(TARGET);
-    let [ours, nfs, local] = [LINK, NFS, LOCAL].map(|column| report.best(row, column).cloned());
-    report.compare(ours.as_ref(), nfs.as_ref(), target);
-    let free = |column| report.figure(row, column, Placement::Free.label()).cloned();
-    let (ours_free, nfs_free) = (free(LINK), free(NFS));
-    report.compare(ours_free.as_ref(), nfs_free.as_ref(), target);
-    report.compare(ours.as_ref(), local.as_ref(), None);
+    let free = Placement::Free.label();
+    report.compare_best(row, LINK, NFS, target);
+    report.compare_cells(row, (LINK, free), (NFS, free), target);
+    report.compare_best(row, LINK, LOCAL, None);
 }
 
 struct Side {
@@ -95,18 +91,13 @@ impl Side {
     fn entrant(&self, row: &str, place: Placement) -> Entrant<'_> {
         let label = if self.servers.is_empty() { "" } else { place.label() };
         let file = self.name.replace([' ', ','], "-");
-        let work: Box<dyn Work> = match row {
-            SMALL_FILES => Box::new(small_files(&self.root, &file)),
-            OPEN => Box::new(open_read_close(&self.root)),
-            CREATE => Box::new(create_write_unlink(&self.root, &file)),
-            FOLDERS => Box::new(mkdir_rmdir(&self.root, &file)),
-            _ => Box::new(Stat(Rc::clone(&self.names))),
+        let work = match row {
+            SMALL_FILES => small_files(&self.root, &file),
+            OPEN => open_read_close(&self.root),
+            CREATE => create_write_unlink(&self.root, &file),
+            FOLDERS => mkdir_rmdir(&self.root, &file),
+            _ => stat(&self.names),
         };
-        Entrant {
-            name: (self.name.to_owned(), label.to_owned()),
-            work,
-            servers: self.servers.clone(),
-            place: Some(place),
-        }
+        Entrant::new((self.name, label), work, &self.servers, place)
     }
 }

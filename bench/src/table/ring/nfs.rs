@@ -30,10 +30,10 @@ use tombolo_wire_xdr::{Decode, Decoder, Encoder};
 
 use super::endpoint::{At, Endpoint};
 use super::server::{EndpointKind, LinkServer};
-use super::session::{Linked, Operation};
+use super::session::{Operation, linked};
 use super::{EXPORT, FILE, Plan, speed, timed_by, wrong};
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Clock, Entrant, Placement, Work};
+use crate::measure::{Entrant, Placement, Work};
 use crate::report::Report;
 
 const NATIVE: &str = "native layout";
@@ -54,31 +54,17 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let endpoint = serving.endpoint(Mode::Poll);
     // What the machine lacks is said before anything is measured.
     Caller::begin(&endpoint, 0).map_err(|error| Error::Absent(format!("NFS over a link: {error}")))?;
-    let mut contest = plan.contest();
-    contest.count_syscalls = false;
+    let contest = plan.timed();
     for (row, operation) in ROWS {
-        let entrant = |column: &str, work: Box<dyn Work>| Entrant {
-            name: (column.to_owned(), String::new()),
-            work,
-            servers: vec![serving.id()],
-            place: Some(Placement::TwoCores),
-        };
-        let messages = Box::new(Messages { endpoint: endpoint.clone(), operation });
+        let entrant = |column, work| Entrant::new((column, ""), work, &[serving.id()], Placement::TwoCores);
         let entrants = vec![
-            entrant(NATIVE, Box::new(Linked::new(endpoint.clone(), operation))),
-            entrant(MESSAGES, messages),
+            entrant(NATIVE, linked(endpoint.clone(), operation)),
+            entrant(MESSAGES, messages(endpoint.clone(), operation)),
         ];
-        let (series, dropped) = contest.run(entrants);
-        report.take(row, &series, &dropped);
+        report.contest(row, &contest, entrants);
+        report.compare_cells(row, (NATIVE, ""), (MESSAGES, ""), None);
     }
     Placement::leave()?;
-    for figure in &mut report.figures {
-        figure.cost = None;
-    }
-    for (row, _) in ROWS {
-        let [native, messages] = [NATIVE, MESSAGES].map(|column| report.figure(row, column, "").cloned());
-        report.compare(native.as_ref(), messages.as_ref(), None);
-    }
     report.condition_of(&contest);
     report.condition(
         "both sides poll; one request at a time; native: through back/vrpc-client, the file open; NFSv3: RPC and the codec without the client's \
@@ -108,16 +94,11 @@ pub fn service(shared: &std::path::Path) -> Result<Arc<dyn Service>> {
 }
 
 /// Does one thing over and over, over a link that lives for a turn.
-struct Messages {
-    endpoint: Endpoint,
-    operation: Operation,
-}
-
-impl Work for Messages {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let caller = Caller::begin(&self.endpoint, self.operation.bytes())?;
-        timed_by(super::at_once(self.operation.bytes()), count, clock, || caller.ask(self.operation))
-    }
+fn messages(endpoint: Endpoint, operation: Operation) -> Work<'static> {
+    Work::new(move |count, clock| {
+        let caller = Caller::begin(&endpoint, operation.bytes())?;
+        timed_by(super::at_once(operation.bytes()), count, clock, || caller.ask(operation))
+    })
 }
 
 impl Dial for Endpoint {

@@ -12,7 +12,7 @@ use super::server::{EndpointKind, LinkServer, SLEEPERS};
 use super::session::{Operation, Session};
 use super::{Plan, speed};
 use crate::error::{Doing, Result};
-use crate::measure::{Clock, Contest, CostMeter, Entrant, Placement, Spread, Work, go_on};
+use crate::measure::{Contest, CostMeter, Entrant, Placement, Work, go_on};
 use crate::report::{Figure, Report, Unit};
 
 const SERVER: &str = "at rest: the server's share of a processor";
@@ -96,10 +96,7 @@ fn idle(report: &mut Report, servers: &[(&str, LinkServer)], plan: &Plan) -> Res
     }
     for ((column, _, _), (server, caller)) in columns.iter().zip(rounds) {
         for (row, rounds) in [(SERVER, server), (CALLER, caller)] {
-            if let Some(spread) = Spread::of(&rounds) {
-                let figure = Figure::single(row, "", column, Unit::Percent, 0.0);
-                report.figures.push(Figure { spread, rounds, ..figure });
-            }
+            report.figures.extend(Figure::of_rounds(row, "", column, Unit::Percent, rounds));
         }
     }
     Ok(())
@@ -118,31 +115,19 @@ fn shares(serving: &LinkServer, mode: Option<Mode>, plan: &Plan) -> Result<(f64,
 }
 
 fn first(report: &mut Report, servers: &[(&str, LinkServer)], plan: &Plan) -> Contest {
-    let contest = Contest { count_max: plan.scaled(10, 3) as u64, count_syscalls: false, ..plan.contest() };
+    let contest = Contest { count_max: plan.scaled(10, 3) as u64, ..plan.timed() };
     let rests = RESTS.into_iter().take(plan.scaled(RESTS.len(), 1));
     for rest in [Duration::ZERO].into_iter().chain(rests) {
         let mut entrants = Vec::new();
         for (kind, serving) in servers {
             for mode in SLEEPERS {
-                entrants.push(Entrant {
-                    name: (column(mode, kind), String::new()),
-                    work: Box::new(Rested {
-                        endpoint: serving.endpoint(mode),
-                        session: None,
-                        rest,
-                        rests: 0,
-                    }),
-                    servers: vec![serving.id()],
-                    place: Some(Placement::TwoCores),
-                });
+                let work = rested(serving.endpoint(mode), rest);
+                let name = column(mode, kind);
+                entrants.push(Entrant::new((&name, ""), work, &[serving.id()], Placement::TwoCores));
             }
         }
-        let (series, dropped) = contest.run(entrants);
         let row = if rest.is_zero() { BUSY.to_owned() } else { format!("{FIRST} {} ms", rest.as_millis()) };
-        let known = report.figures.len();
-        report.take(&row, &series, &dropped);
-        // That of making the link is in it.
-        report.figures.iter_mut().skip(known).for_each(|figure| figure.cost = None);
+        let series = report.contest(&row, &contest, entrants);
         for one in &series {
             let quantiles = [0.01, 0.5, 0.99].map(|part| Unit::Nanoseconds.text(one.quantile_ns(part)));
             report.condition(format!("{row}, {}: p1, p50, p99 of all: {}", one.name.0, quantiles.join(", ")));
@@ -152,29 +137,23 @@ fn first(report: &mut Report, servers: &[(&str, LinkServer)], plan: &Plan) -> Co
 }
 
 /// Asks for nothing after rests, over a link of its own that lasts: it costs the others next to nothing.
-struct Rested {
-    endpoint: Endpoint,
-    session: Option<Session>,
-    rest: Duration,
-    rests: u32,
-}
-
-impl Work for Rested {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let session = match self.session.take() {
+fn rested(endpoint: Endpoint, rest: Duration) -> Work<'static> {
+    let (mut kept, mut rests) = (None, 0);
+    Work::new(move |count, clock| {
+        let session = match kept.take() {
             Some(session) => session,
-            None => Session::begin(&self.endpoint, 0)?,
+            None => Session::begin(&endpoint, 0)?,
         };
-        let session = self.session.insert(session);
+        let session = kept.insert(session);
         for _ in 0..count {
-            if !self.rest.is_zero() {
-                self.rests = (self.rests + 1) % 32;
-                thread::sleep(self.rest + STEP * self.rests);
+            if !rest.is_zero() {
+                rests = (rests + 1) % 32;
+                thread::sleep(rest + STEP * rests);
             }
             clock.time(|| session.ask(Operation::Null))?;
         }
         Ok(())
-    }
+    })
 }
 
 fn judge(report: &mut Report) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tombolo_back_vrpc_client::{Connect, VrpcExport, VrpcFileSystem};
+use tombolo_back_vrpc_client::{VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{Client, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck, Write};
 use tombolo_core::{Answer, Ctx, Error as FsError, SessionId};
 use tombolo_mem::Buffer;
@@ -39,45 +39,26 @@ impl Operation {
 }
 
 /// Does one thing over and over, over a link that lives for a turn: a server that polls would have a core all the time.
-pub struct Linked {
-    endpoint: Endpoint,
-    operation: Operation,
-}
-
-impl Linked {
-    /// Over links that the endpoint makes.
-    pub fn new(endpoint: Endpoint, operation: Operation) -> Self {
-        Self { endpoint, operation }
-    }
-}
-
-impl Work for Linked {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        let session = Session::begin(&self.endpoint, self.operation.bytes())?;
-        timed_by(super::at_once(self.operation.bytes()), count, clock, || session.ask(self.operation))
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        super::rated(self.operation.bytes())
-    }
+pub fn linked(endpoint: Endpoint, operation: Operation) -> Work<'static> {
+    let bytes = operation.bytes();
+    let run = move |count, clock: &mut Clock| {
+        let session = Session::begin(&endpoint, bytes)?;
+        timed_by(super::at_once(bytes), count, clock, || session.ask(operation))
+    };
+    Work::new(run).bytes(super::rated(bytes))
 }
 
 pub struct Session {
-    files: Arc<VrpcFileSystem>,
-    cx: Ctx,
-    file: File,
+    pub files: Arc<VrpcFileSystem>,
+    pub cx: Ctx,
+    pub file: File,
     buffer: Buffer,
 }
 
 impl Session {
     /// Over a link of its own, with so much memory for data.
     pub fn begin(endpoint: &Endpoint, bytes: usize) -> Result<Self> {
-        Self::over(endpoint.clone(), bytes)
-    }
-
-    /// Over a link that `connect` makes, with so much memory for data.
-    pub fn over(connect: impl Connect + 'static, bytes: usize) -> Result<Self> {
-        let (files, cx) = attach(connect)?;
+        let (files, cx) = attach(endpoint.clone())?;
         let name = Name::new(FILE.as_bytes()).map_err(|error| wrong("a name", &error))?;
         let node = done(files.lookup(&cx, NodeId::ROOT, name), "lookup")?.node;
         let opened = done(files.open(&cx, node, OpenFlags::READ | OpenFlags::WRITE), "open")?;
@@ -114,7 +95,7 @@ impl Session {
 }
 
 /// A session over a link of its own, and its caller.
-pub fn attach(connect: impl Connect + 'static) -> Result<(Arc<VrpcFileSystem>, Ctx)> {
+fn attach(connect: Endpoint) -> Result<(Arc<VrpcFileSystem>, Ctx)> {
     let id = SessionId(1);
     let client = Client { session: id, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };
     let files = VrpcExport::new(connect).attach_session(&client).map_err(|error| wrong("attach", &error))?;

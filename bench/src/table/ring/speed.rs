@@ -8,13 +8,13 @@ use tombolo_shm::doorbell::Mode;
 
 use super::bare::Bare;
 use super::endpoint::Endpoint;
-use super::line::{Alone, Outstanding};
-use super::native::Native;
+use super::line::{alone, outstanding};
+use super::native::native;
 use super::server::{self, EndpointKind, LinkServer};
-use super::session::{Linked, Operation};
+use super::session::{Operation, linked};
 use super::{AT_ONCE, FILE, FILE_BYTES, LARGE_BYTES, Plan, WARM, targets};
 use crate::error::{Doing, Result};
-use crate::measure::{Dropped, Entrant, Placement, Series, Work};
+use crate::measure::{Entrant, Placement, Series, Work};
 use crate::report::{Report, Unit};
 
 /// Requests under way at a time in the last row.
@@ -41,10 +41,8 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let title = "An operation over a link in shared memory";
     let mut report = plan.report("ring", title);
     let host = TestHost::new(plan)?;
-    let mut contest = plan.contest();
-    contest.count_syscalls = false;
-    let (series, dropped) = contest.run(host.entrants()?);
-    take(&mut report, &series, &dropped);
+    let contest = plan.timed();
+    let series = report.contest_of_rows(&contest, host.entrants()?);
     Placement::leave()?;
     targets::judge(&mut report);
     report.condition_of(&contest);
@@ -68,13 +66,15 @@ impl TestHost {
     }
 
     fn entrants(&self) -> Result<Vec<Entrant<'_>>> {
-        let mut entrants =
-            vec![self.entrant(NULL, CACHE_LINE, Bare::CacheLine), self.entrant(NULL, FUTEX, Bare::Futex)];
+        let mut entrants = vec![
+            self.entrant(NULL, CACHE_LINE, Bare::CacheLine.work()),
+            self.entrant(NULL, FUTEX, Bare::Futex.work()),
+        ];
         for mode in server::MODES {
             entrants.push(self.entrant(NULL, mode.name(), self.linked(mode, Operation::Null)));
-            entrants.push(self.entrant(ALONE, mode.name(), Alone(self.endpoint(mode))));
+            entrants.push(self.entrant(ALONE, mode.name(), alone(self.endpoint(mode))));
         }
-        entrants.push(self.entrant(GETATTR, NATIVE, self.native(Operation::Getattr, 0)?));
+        entrants.push(self.entrant(GETATTR, NATIVE, native(&self.file, Operation::Getattr)?));
         for mode in server::MODES {
             entrants.push(self.entrant(GETATTR, mode.name(), self.linked(mode, Operation::Getattr)));
         }
@@ -84,37 +84,28 @@ impl TestHost {
                 (read, [Operation::Read(bytes), Operation::ReadInPlace(bytes)]),
                 (write, [Operation::Write(bytes), Operation::WriteInPlace(bytes)]),
             ] {
-                entrants.push(self.entrant(&row, NATIVE, self.native(operations[0], bytes)?));
+                entrants.push(self.entrant(&row, NATIVE, native(&self.file, operations[0])?));
                 for (column, operation) in [COPIED, IN_PLACE].into_iter().zip(operations) {
                     entrants.push(self.entrant(&row, column, self.linked(Mode::Poll, operation)));
                 }
             }
         }
         for mode in [Mode::Poll, Mode::Adaptive] {
-            entrants.push(self.entrant(MANY, mode.name(), Outstanding::new(self.endpoint(mode), DEPTH)));
+            entrants.push(self.entrant(MANY, mode.name(), outstanding(self.endpoint(mode), DEPTH)));
         }
         Ok(entrants)
     }
 
-    fn entrant<'a>(&self, row: &str, column: &str, work: impl Work + 'a) -> Entrant<'a> {
-        Entrant {
-            name: (row.to_owned(), column.to_owned()),
-            work: Box::new(work),
-            servers: vec![self.serving.id()],
-            place: Some(Placement::TwoCores),
-        }
+    fn entrant(&self, row: &str, column: &str, work: Work<'static>) -> Entrant<'static> {
+        Entrant::new((row, column), work, &[self.serving.id()], Placement::TwoCores)
     }
 
     fn endpoint(&self, mode: Mode) -> Endpoint {
         self.serving.endpoint(mode)
     }
 
-    fn linked(&self, mode: Mode, operation: Operation) -> Linked {
-        Linked::new(self.endpoint(mode), operation)
-    }
-
-    fn native(&self, operation: Operation, bytes: usize) -> Result<Native> {
-        Native::new(&self.file, operation, bytes)
+    fn linked(&self, mode: Mode, operation: Operation) -> Work<'static> {
+        linked(self.endpoint(mode), operation)
     }
 }
 
@@ -125,20 +116,6 @@ pub fn lay_out(folder: &Path) -> Result<(PathBuf, PathBuf)> {
     let file = shared.join(FILE);
     fs::write(&file, vec![b'x'; FILE_BYTES]).doing_to("write", &file)?;
     Ok((shared, file))
-}
-
-/// The contestants' names are row and column here.
-fn take(report: &mut Report, series: &[Series], dropped: &[Dropped]) {
-    report.take("", series, &[]);
-    for figure in &mut report.figures {
-        figure.row = std::mem::take(&mut figure.column);
-        figure.column = std::mem::take(&mut figure.variant);
-        // That of making the link is in it.
-        figure.cost = None;
-    }
-    for Dropped { name: (row, column), reason } in dropped {
-        report.absent(format!("{row}, {column}: {reason}"));
-    }
 }
 
 fn conditions(report: &mut Report, plan: &Plan, series: &[Series]) {
@@ -186,9 +163,9 @@ mod tests {
                     session.ask(operation(bytes)).unwrap();
                 }
             }
-            Alone(endpoint.clone()).run(20, &mut Clock::new()).unwrap();
+            alone(endpoint.clone()).run(20, &mut Clock::new()).unwrap();
             let mut clock = Clock::new();
-            Outstanding::new(endpoint, DEPTH).run(200, &mut clock).unwrap();
+            outstanding(endpoint, DEPTH).run(200, &mut clock).unwrap();
             assert_eq!(clock.count(), 256, "{mode}: whole windows");
         }
         // Writes were to the file and within it.
@@ -206,7 +183,7 @@ mod tests {
         for operation in [Operation::Read(4096), Operation::ReadInPlace(4096)] {
             assert!(matches!(session.ask(operation), Err(Error::Wrong { .. })), "{operation:?}");
         }
-        let mut native = Native::new(&file, Operation::Read(4096), 4096).unwrap();
+        let mut native = native(&file, Operation::Read(4096)).unwrap();
         assert!(native.run(1, &mut Clock::new()).is_err());
     }
 }

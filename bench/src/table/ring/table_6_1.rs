@@ -3,10 +3,10 @@
 use tombolo_shm::doorbell::Mode;
 
 use super::server::{EndpointKind, LinkServer};
-use super::session::{Linked, Operation};
+use super::session::{Operation, linked};
 use super::{AT_ONCE, Plan, speed};
 use crate::error::Result;
-use crate::measure::{Contest, Entrant, Placement};
+use crate::measure::{Entrant, Placement};
 use crate::report::{Figure, Report, Unit};
 
 const HERE: &str = "here";
@@ -26,25 +26,16 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let folder = plan.folder()?;
     let (shared, _) = speed::lay_out(folder.path())?;
     let server = LinkServer::start(&shared, folder.path(), EndpointKind::Sockets)?;
-    let contest = Contest { count_syscalls: false, ..plan.contest() };
-    let entrants = ROWS.into_iter().map(|(row, place, mode, _)| Entrant {
-        name: (row.to_owned(), String::new()),
-        work: Box::new(Linked::new(server.endpoint(mode), Operation::Null)),
-        servers: vec![server.id()],
-        place: Some(place),
+    let contest = plan.timed();
+    let entrants = ROWS.into_iter().map(|(row, place, mode, _)| {
+        Entrant::new((row, HERE), linked(server.endpoint(mode), Operation::Null), &[server.id()], place)
     });
-    let (series, dropped) = contest.run(entrants.collect());
+    report.contest_of_rows(&contest, entrants.collect());
     Placement::leave()?;
-    report.take("", &series, &dropped);
-    for figure in &mut report.figures {
-        figure.row = std::mem::replace(&mut figure.column, HERE.to_owned());
-        figure.cost = None;
-    }
     for (row, .., us) in ROWS {
         let paper = Figure::single(row, "", PAPER, Unit::Nanoseconds, us * 1e3);
-        let ours = report.figure(row, HERE, "").cloned();
-        report.compare(ours.as_ref(), Some(&paper), None);
         report.figures.push(paper);
+        report.compare_cells(row, (HERE, ""), (PAPER, ""), None);
     }
     report.condition_of(&contest);
     report.condition(format!(

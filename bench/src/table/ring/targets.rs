@@ -4,7 +4,6 @@ use tombolo_shm::doorbell::Mode;
 
 use super::LARGE_BYTES;
 use super::speed::{ALONE, CACHE_LINE, COPIED, FUTEX, GETATTR, IN_PLACE, MANY, NATIVE, NULL, SIZES};
-use crate::measure::Spread;
 use crate::report::{Figure, Report, Unit};
 
 /// 1.5 × a bare cache line, 1.25 × a bare futex, and 10 % over polling, at most.
@@ -29,7 +28,7 @@ pub fn judge(report: &mut Report) {
             let ours = report.figure(row, mode, "").cloned();
             report.compare(ours.as_ref(), bare.as_ref(), Some(target));
         }
-        compare(report, row, adaptive, poll, Some(ADAPTIVE_TARGET));
+        report.compare_cells(row, (adaptive, ""), (poll, ""), Some(ADAPTIVE_TARGET));
     }
     let Some(null) = report.figure(NULL, poll, "").cloned() else { return };
     over(report, GETATTR, poll, &null, GETATTR_NULLS, true);
@@ -37,8 +36,8 @@ pub fn judge(report: &mut Report) {
     for (size, bytes) in SIZES {
         for row in [format!("read, {size}"), format!("write, {size}")] {
             if bytes >= LARGE_BYTES {
-                compare(report, &row, IN_PLACE, NATIVE, Some(RATE_TARGET));
-                compare(report, &row, COPIED, NATIVE, None);
+                report.compare_cells(&row, (IN_PLACE, ""), (NATIVE, ""), Some(RATE_TARGET));
+                report.compare_cells(&row, (COPIED, ""), (NATIVE, ""), None);
             } else {
                 let is_target = bytes == DATA_BYTES;
                 over(report, &row, IN_PLACE, &null, DATA_NULLS, is_target);
@@ -51,11 +50,6 @@ pub fn judge(report: &mut Report) {
         let ours = report.figure(MANY, mode, "").cloned();
         report.compare(ours.as_ref(), Some(&target), wanted);
     }
-}
-
-fn compare(report: &mut Report, row: &str, ours: &str, other: &str, target: Option<f64>) {
-    let [ours, other] = [ours, other].map(|column| report.figure(row, column, "").cloned());
-    report.compare(ours.as_ref(), other.as_ref(), target);
 }
 
 /// Compares with the row's system call and so many null requests.
@@ -72,9 +66,8 @@ fn sum(one: &Figure, other: &Figure, times: f64) -> Option<Figure> {
     } else {
         vec![one.spread.median + other.spread.median * times]
     };
-    let spread = Spread::of(&rounds)?;
     let label = format!("{} + {times} × {}", one.column, other.row);
-    Some(Figure { spread, rounds, ..Figure::single(&one.row, "", &label, one.unit, 0.0) })
+    Figure::of_rounds(&one.row, "", &label, one.unit, rounds)
 }
 
 #[cfg(test)]
@@ -82,8 +75,7 @@ mod tests {
     use super::*;
 
     fn figure(row: &str, column: &str, rounds: &[f64]) -> Figure {
-        let figure = Figure::single(row, "", column, Unit::Nanoseconds, 0.0);
-        Figure { spread: Spread::of(rounds).unwrap(), rounds: rounds.to_vec(), ..figure }
+        Figure::of_rounds(row, "", column, Unit::Nanoseconds, rounds.to_vec()).unwrap()
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tombolo_layer_basic::stats;
 use self::null::{How, Null, NullExport};
 use super::Plan;
 use crate::error::{Error, Result};
-use crate::measure::{Clock, Entrant, Placement, Work};
+use crate::measure::{Contest, Entrant, Placement, Work};
 use crate::report::{Figure, Report};
 
 /// Layers in the deepest stack.
@@ -29,23 +29,19 @@ const DIRECT: &str = "direct call";
 
 pub fn run(plan: &Plan) -> Result<Report> {
     let mut report = plan.report("waist", "What a layer costs");
-    let mut entrants = vec![entrant(DIRECT.to_owned(), Direct(Null(How::AtOnce)))];
+    // The compiler knows the callee, but not what comes of it.
+    let direct = Null(How::AtOnce);
+    let mut entrants = vec![entrant(DIRECT, move |cx, node| black_box(&direct).getattr(cx, node, None))];
     for how in [How::AtOnce, How::Later] {
         for layers in 0..=LAYERS {
-            entrants.push(entrant(name(how, layers), Stacked::new(how, layers)?));
+            entrants.push(entrant(&name(how, layers), stacked(how, layers)?));
         }
     }
-    entrants.push(entrant("at once, 1 layer of stats".to_owned(), Stacked::with_stats()?));
-    let mut contest = plan.contest();
-    contest.count_syscalls = false;
-    contest.count_max = 10_000_000;
-    let (series, dropped) = contest.run(entrants);
-    report.take(ROW, &series, &dropped);
-    // Here it is the rows that compare, not the columns.
-    for figure in &mut report.figures {
-        figure.row = std::mem::replace(&mut figure.column, ROW.to_owned());
-        figure.cost = None;
-    }
+    let null: Arc<dyn Export> = Arc::new(NullExport(How::AtOnce));
+    let counted = attached(&stats::over(null, stats::Counters::new()))?;
+    entrants.push(entrant("at once, 1 layer of stats", counted));
+    let contest = Contest { count_max: 10_000_000, ..plan.timed() };
+    report.contest_of_rows(&contest, entrants);
     Placement::leave()?;
     judge(&mut report);
     report.condition_of(&contest);
@@ -75,13 +71,8 @@ fn name(how: How, layers: usize) -> String {
     format!("{how}, {layers} layer{plural}")
 }
 
-fn entrant(name: String, work: impl Work + 'static) -> Entrant<'static> {
-    Entrant {
-        name: (name, String::new()),
-        work: Box::new(work),
-        servers: Vec::new(),
-        place: Some(Placement::SameCore),
-    }
+fn entrant(row: &str, getattr: impl Fn(&Ctx, NodeId) -> Answer<Attr> + 'static) -> Entrant<'static> {
+    Entrant::new((row, ROW), repeat(getattr), &[], Placement::SameCore)
 }
 
 /// A layer that passes everything on.
@@ -95,58 +86,30 @@ impl Around for Through {
     }
 }
 
-/// The compiler knows the callee, but not what comes of it.
-struct Direct(Null);
-
-impl Work for Direct {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        repeat(count, clock, |cx, node| black_box(&self.0).getattr(cx, node, None))
+/// GETATTR through a stack of layers, as a front end sees it.
+fn stacked(how: How, layers: usize) -> Result<impl Fn(&Ctx, NodeId) -> Answer<Attr>> {
+    let mut export: Arc<dyn Export> = Arc::new(NullExport(how));
+    for _ in 0..layers {
+        export = Arc::new(Layered::new(export, Arc::new(Through)));
     }
+    attached(&*export)
 }
 
-/// A stack of layers, as a front end sees it.
-struct Stacked(Arc<dyn FileSystem>);
-
-impl Stacked {
-    fn new(how: How, layers: usize) -> Result<Self> {
-        let mut export: Arc<dyn Export> = Arc::new(NullExport(how));
-        for _ in 0..layers {
-            export = Arc::new(Layered::new(export, Arc::new(Through)));
-        }
-        Self::attached(&*export)
-    }
-
-    fn with_stats() -> Result<Self> {
-        let null: Arc<dyn Export> = Arc::new(NullExport(How::AtOnce));
-        Self::attached(&stats::over(null, stats::Counters::new()))
-    }
-
-    fn attached(export: &dyn Export) -> Result<Self> {
-        let client =
-            Client { session: SessionId(1), label: "bench".to_owned(), checks: PermissionCheck::Caller };
-        export.attach(&client).map(Self).map_err(|error| failed(&error))
-    }
+fn attached(export: &dyn Export) -> Result<impl Fn(&Ctx, NodeId) -> Answer<Attr> + use<>> {
+    let client = Client { session: SessionId(1), label: "bench".to_owned(), checks: PermissionCheck::Caller };
+    let files: Arc<dyn FileSystem> = export.attach(&client).map_err(|error| failed(&error))?;
+    Ok(move |cx: &Ctx, node| black_box(&*files).getattr(cx, node, None))
 }
 
-impl Work for Stacked {
-    fn run(&mut self, count: u64, clock: &mut Clock) -> Result<()> {
-        repeat(count, clock, |cx, node| black_box(&*self.0).getattr(cx, node, None))
-    }
-}
-
-#[inline]
-fn repeat(count: u64, clock: &mut Clock, getattr: impl Fn(&Ctx, NodeId) -> Answer<Attr>) -> Result<()> {
+fn repeat(getattr: impl Fn(&Ctx, NodeId) -> Answer<Attr> + 'static) -> Work<'static> {
     let cx = Ctx::root(SessionId(1));
-    let times = count.div_ceil(AT_ONCE).max(1);
-    clock.start();
-    for _ in 0..times {
+    Work::repeat(AT_ONCE, move || {
         for _ in 0..AT_ONCE {
             let answer = getattr(black_box(&cx), black_box(NodeId::ROOT));
             black_box(finish(answer)).map_err(|error| failed(&error))?;
         }
-        clock.lap_of(AT_ONCE);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 #[inline]
