@@ -15,7 +15,7 @@ const INDIRECT: u16 = 4;
 const SIZE: u16 = 128;
 
 /// Breaks a rule on a fresh queue and checks everything that must follow from it.
-fn violates(settings: DriverSettings, tell: impl Fn(&mut Client)) {
+fn violates(what: &str, settings: DriverSettings, tell: impl Fn(&mut Client)) {
     let host = TestHost::new();
     let settings = DriverSettings { queues: 2, ..settings };
     let (mut hostile, mut honest) = (host.guest(settings), host.guest(settings));
@@ -23,11 +23,11 @@ fn violates(settings: DriverSettings, tell: impl Fn(&mut Client)) {
     let before = host.handled();
     tell(&mut hostile.queues[0]);
     hostile.queues[0].queue.kick_always();
-    assert!(hostile.queues[0].queue.wait_broken(TIMEOUT), "the queue must stop");
-    assert_eq!(host.handled(), before, "the device must not see the chain");
-    assert!(hostile.queues[0].queue.try_used().is_none(), "nothing is handed back");
-    assert!(hostile.queues[1].echoes(), "the guest's other queue goes on");
-    assert!(honest.echoes(), "the other guest notices nothing");
+    assert!(hostile.queues[0].queue.wait_broken(TIMEOUT), "{what}: the queue must stop");
+    assert_eq!(host.handled(), before, "{what}: the device must not see the chain");
+    assert!(hostile.queues[0].queue.try_used().is_none(), "{what}: nothing is handed back");
+    assert!(hostile.queues[1].echoes(), "{what}: the guest's other queue goes on");
+    assert!(honest.echoes(), "{what}: the other guest notices nothing");
     // Kicking a dead queue does nothing; resetting it revives it.
     hostile.queues[0].queue.kick_always();
     hostile.driver.stop_queue(0).unwrap();
@@ -56,149 +56,111 @@ fn table(client: &Client, entries: &[(u64, u32, u16, u16)]) -> (u64, u32) {
     (client.request.address, bytes.len() as u32)
 }
 
-fn memory_end(settings: DriverSettings) -> u64 {
-    GUEST_BASE + settings.queue_memory_bytes as u64 * 2
-}
+/// How a rule is broken, and what does it.
+type Violation = (&'static str, fn(&mut Client));
 
-#[test]
-fn a_descriptor_that_names_itself() {
-    violates(DriverSettings::default(), |c| chain(c, &[(c.request.address, 1, NEXT, 0)]));
-}
-
-#[test]
-fn a_loop_of_three_descriptors() {
-    violates(DriverSettings::default(), |c| {
+const CHAINS: [Violation; 6] = [
+    ("a descriptor that names itself", |c| chain(c, &[(c.request.address, 1, NEXT, 0)])),
+    ("a loop of three descriptors", |c| {
         let at = c.request.address;
         chain(c, &[(at, 1, NEXT, 1), (at, 1, NEXT, 2), (at, 1, NEXT, 0)]);
-    });
-}
+    }),
+    ("a readable part behind a writable one", |c| {
+        chain(c, &[(c.answer.address, 1, WRITE | NEXT, 1), (c.request.address, 1, 0, 0)]);
+    }),
+    ("more descriptors than the device allows", |c| {
+        let at = c.request.address;
+        let parts: Vec<_> = (0..65u16).map(|i| (at, 1, if i < 64 { NEXT } else { 0 }, i + 1)).collect();
+        chain(c, &parts);
+    }),
+    ("more bytes than the device allows", |c| chain(c, &[(GUEST_BASE, (1 << 20) + 1, WRITE, 0)])),
+    ("more bytes than the device allows, in two parts", |c| {
+        chain(c, &[(GUEST_BASE, 1 << 20, NEXT, 1), (GUEST_BASE, 1, WRITE, 0)]);
+    }),
+];
 
-#[test]
-fn a_loop_inside_an_indirect_table() {
-    violates(DriverSettings::default(), |c| {
+const INDIRECT_TABLES: [Violation; 6] = [
+    ("an indirect table with half an entry", |c| {
+        let (address, len) = table(c, &[(c.answer.address, 1, WRITE, 0)]);
+        chain(c, &[(address, len + 8, INDIRECT, 0)]);
+    }),
+    ("a loop inside an indirect table", |c| {
         let at = c.answer.address;
         let (address, len) = table(c, &[(at, 1, NEXT, 1), (at, 1, NEXT, 0)]);
         chain(c, &[(address, len, INDIRECT, 0)]);
+    }),
+    ("a next beyond an indirect table", |c| {
+        let (address, len) = table(c, &[(c.answer.address, 1, NEXT, 2), (c.answer.address, 1, 0, 0)]);
+        chain(c, &[(address, len, INDIRECT, 0)]);
+    }),
+    ("an indirect table inside an indirect table", |c| {
+        let (address, len) = table(c, &[(c.answer.address, 16, INDIRECT, 0)]);
+        chain(c, &[(address, len, INDIRECT, 0)]);
+    }),
+    ("an indirect table with a next descriptor", |c| {
+        let (address, len) = table(c, &[(c.answer.address, 1, WRITE, 0)]);
+        chain(c, &[(address, len, INDIRECT | NEXT, 1), (c.answer.address, 1, WRITE, 0)]);
+    }),
+    ("more entries than can be named", |c| chain(c, &[(GUEST_BASE, 65_536 * 16, INDIRECT, 0)])),
+];
+
+#[test]
+fn malformed_chains() {
+    CHAINS.into_iter().chain(INDIRECT_TABLES).for_each(|(what, tell)| {
+        violates(what, DriverSettings::default(), tell);
     });
 }
 
 #[test]
-fn a_next_beyond_the_table() {
-    for next in [SIZE, SIZE + 1, u16::MAX] {
-        violates(DriverSettings::default(), |c| chain(c, &[(c.request.address, 1, NEXT, next)]));
-    }
-}
-
-#[test]
-fn a_next_beyond_an_indirect_table() {
-    violates(DriverSettings::default(), |c| {
-        let (address, len) = table(c, &[(c.answer.address, 1, NEXT, 2), (c.answer.address, 1, 0, 0)]);
+fn an_indirect_table_that_was_not_negotiated() {
+    violates("not negotiated", DriverSettings { indirect: false, ..DriverSettings::default() }, |c| {
+        let (address, len) = table(c, &[(c.answer.address, 1, WRITE, 0)]);
         chain(c, &[(address, len, INDIRECT, 0)]);
     });
 }
 
 #[test]
-fn a_head_beyond_the_table() {
+fn indices_beyond_the_table() {
+    let plain = DriverSettings::default();
+    for next in [SIZE, SIZE + 1, u16::MAX] {
+        violates(&format!("next {next}"), plain, |c| chain(c, &[(c.request.address, 1, NEXT, next)]));
+    }
     for head in [SIZE, u16::MAX] {
-        violates(DriverSettings::default(), |c| c.queue.offer(head).unwrap());
+        violates(&format!("head {head}"), plain, |c| c.queue.offer(head).unwrap());
+    }
+    for jump in [SIZE + 1, 1000, u16::MAX] {
+        violates(&format!("the available index jumps by {jump}"), plain, |c| {
+            let index = c.queue.available_index().wrapping_add(jump);
+            c.queue.set_available_index(index).unwrap();
+        });
     }
 }
 
 #[test]
 fn addresses_outside_of_memory() {
-    let end = memory_end(DriverSettings::default());
-    for (address, len) in [(0, 1), (GUEST_BASE - 1, 1), (GUEST_BASE - 1, 2), (end, 1), (end - 1, 2)] {
-        for flags in [0, WRITE] {
-            violates(DriverSettings::default(), |c| chain(c, &[(address, len, flags, 0)]));
+    let plain = DriverSettings::default();
+    let end = GUEST_BASE + plain.queue_memory_bytes as u64 * 2;
+    let outside = [(0, 1), (GUEST_BASE - 1, 1), (GUEST_BASE - 1, 2), (end, 1), (end - 1, 2)];
+    let wraps = [(u64::MAX, 1), (u64::MAX, 2), (u64::MAX - 10, 100), (GUEST_BASE, u32::MAX)];
+    let tables = [(GUEST_BASE, 15), (GUEST_BASE, 17), (end - 16, 32), (0, 16), (u64::MAX - 15, 16)];
+    for (places, flags) in
+        [(&outside[..], 0), (&outside[..], WRITE), (&wraps[..], WRITE), (&tables[..], INDIRECT)]
+    {
+        for &(address, len) in places {
+            violates(&format!("{len} bytes at {address:#x}, flags {flags}"), plain, |c| {
+                chain(c, &[(address, len, flags, 0)]);
+            });
         }
-    }
-}
-
-#[test]
-fn addresses_that_wrap_around() {
-    for (address, len) in [(u64::MAX, 1), (u64::MAX, 2), (u64::MAX - 10, 100), (GUEST_BASE, u32::MAX)] {
-        violates(DriverSettings::default(), |c| chain(c, &[(address, len, WRITE, 0)]));
     }
 }
 
 #[test]
 fn lengths_of_zero_and_of_all_ones() {
-    for len in [0, u32::MAX] {
-        for flags in [0, WRITE] {
-            violates(DriverSettings::default(), |c| chain(c, &[(c.request.address, len, flags, 0)]));
-        }
-        violates(DriverSettings::default(), |c| chain(c, &[(c.request.address, len, INDIRECT, 0)]));
-    }
-}
-
-#[test]
-fn an_indirect_table_inside_an_indirect_table() {
-    violates(DriverSettings::default(), |c| {
-        let (address, len) = table(c, &[(c.answer.address, 16, INDIRECT, 0)]);
-        chain(c, &[(address, len, INDIRECT, 0)]);
-    });
-}
-
-#[test]
-fn an_indirect_table_with_a_next_descriptor() {
-    violates(DriverSettings::default(), |c| {
-        let (address, len) = table(c, &[(c.answer.address, 1, WRITE, 0)]);
-        chain(c, &[(address, len, INDIRECT | NEXT, 1), (c.answer.address, 1, WRITE, 0)]);
-    });
-}
-
-#[test]
-fn an_indirect_table_of_odd_length_or_outside_of_memory() {
-    let end = memory_end(DriverSettings::default());
-    for (address, len) in [(GUEST_BASE, 15), (GUEST_BASE, 17), (end - 16, 32), (0, 16), (u64::MAX - 15, 16)] {
-        violates(DriverSettings::default(), |c| chain(c, &[(address, len, INDIRECT, 0)]));
-    }
-}
-
-#[test]
-fn an_indirect_table_of_more_entries_than_can_be_named() {
-    violates(DriverSettings::default(), |c| chain(c, &[(GUEST_BASE, 65_536 * 16, INDIRECT, 0)]));
-}
-
-#[test]
-fn an_indirect_table_that_was_not_negotiated() {
-    let settings = DriverSettings { indirect: false, ..DriverSettings::default() };
-    violates(settings, |c| {
-        let (address, len) = table(c, &[(c.answer.address, 1, WRITE, 0)]);
-        chain(c, &[(address, len, INDIRECT, 0)]);
-    });
-}
-
-#[test]
-fn a_readable_part_behind_a_writable_one() {
-    violates(DriverSettings::default(), |c| {
-        chain(c, &[(c.answer.address, 1, WRITE | NEXT, 1), (c.request.address, 1, 0, 0)]);
-    });
-}
-
-#[test]
-fn more_descriptors_than_the_device_allows() {
-    violates(DriverSettings::default(), |c| {
-        let at = c.request.address;
-        let parts: Vec<_> = (0..65u16).map(|i| (at, 1, if i < 64 { NEXT } else { 0 }, i + 1)).collect();
-        chain(c, &parts);
-    });
-}
-
-#[test]
-fn more_bytes_than_the_device_allows() {
-    violates(DriverSettings::default(), |c| chain(c, &[(GUEST_BASE, (1 << 20) + 1, WRITE, 0)]));
-    violates(DriverSettings::default(), |c| {
-        chain(c, &[(GUEST_BASE, 1 << 20, NEXT, 1), (GUEST_BASE, 1, WRITE, 0)]);
-    });
-}
-
-#[test]
-fn an_available_index_that_jumps() {
-    for jump in [SIZE + 1, 1000, u16::MAX] {
-        violates(DriverSettings::default(), |c| {
-            let index = c.queue.available_index().wrapping_add(jump);
-            c.queue.set_available_index(index).unwrap();
+    for (len, flags) in
+        [0, u32::MAX].into_iter().flat_map(|len| [0, WRITE, INDIRECT].map(|flags| (len, flags)))
+    {
+        violates(&format!("length {len}, flags {flags}"), DriverSettings::default(), |c| {
+            chain(c, &[(c.request.address, len, flags, 0)]);
         });
     }
 }
