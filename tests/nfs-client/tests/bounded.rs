@@ -10,14 +10,13 @@ use tombolo_core::fs::{Cookie, Create, DirBudget, DirPage, Exclusive, Mode, NewM
 use tombolo_core::{Error, Limits};
 use tombolo_mem::Source;
 use tombolo_nfs_client_tests::mount::{mounted, soft, world};
-use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
+use tombolo_nfs_client_tests::server::{Page, ReceivedCall, Scripted, ScriptedReply, listing};
 use tombolo_nfs_tests::client::fragment;
 use tombolo_nfs_tests::test_server::TestServer;
 use tombolo_wire_nfs3::args::StableHow;
 use tombolo_wire_nfs3::attr::fattr3;
 use tombolo_wire_nfs3::results::{WriteOk, WriteReply};
-use tombolo_wire_nfs3::{Call, Fattr3, Procedure, WccData, WriteVerifier};
-use tombolo_wire_xdr::Encoder;
+use tombolo_wire_nfs3::{Call, Procedure, WccData, WriteVerifier};
 
 const MIB: u64 = 1 << 20;
 
@@ -86,43 +85,28 @@ fn announced_lengths_take_no_memory() {
 
 #[test]
 fn a_record_longer_than_any_reply_is_not_taken_in() {
-    const PIECE_BYTES: usize = 64 << 10;
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
-    grows_by_at_most(24 * MIB, || {
-        server.now(|asked: &ReceivedCall<'_>| match asked.nth {
-            // 128 MiB for a GETATTR, and they do come.
-            1 if asked.is(Procedure::Getattr) => {
-                let mark = (1_u32 << 31 | 128 << 20).to_be_bytes();
-                let head = [mark.as_slice(), &asked.reply(&[])].concat();
-                ScriptedReply::All(vec![
-                    ScriptedReply::Bytes(head),
-                    ScriptedReply::Repeated(vec![0; PIECE_BYTES], 2048),
-                ])
-            }
-            _ => ScriptedReply::Forward,
+    // 128 MiB for a GETATTR, and they do come; and fragments without an end.
+    let announced: fn(&ReceivedCall<'_>) -> ScriptedReply = |asked| {
+        let mark = (1_u32 << 31 | 128 << 20).to_be_bytes();
+        let head = ScriptedReply::Bytes([mark.as_slice(), &asked.reply(&[])].concat());
+        ScriptedReply::All(vec![head, ScriptedReply::Repeated(vec![0; 64 << 10], 2048)])
+    };
+    let endless: fn(&ReceivedCall<'_>) -> ScriptedReply = |asked| {
+        let head = ScriptedReply::Bytes(fragment(&asked.xid.0.to_be_bytes(), false));
+        ScriptedReply::All(vec![head, ScriptedReply::Repeated(fragment(&[0x55; 64 << 10], false), 40)])
+    };
+    for reply in [announced, endless] {
+        grows_by_at_most(24 * MIB, || {
+            server.on(Procedure::Getattr, move |asked| match asked.nth {
+                1 => reply(asked),
+                _ => ScriptedReply::Forward,
+            });
+            world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("no reply is so long");
+            world.attr(world.dir);
         });
-        world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("no reply is so long");
-        world.attr(world.dir);
-    });
-}
-
-#[test]
-fn a_record_that_never_ends_takes_no_more_than_the_longest_reply() {
-    let _turn = turn();
-    let (world, server, _honest) = stage(soft());
-    grows_by_at_most(24 * MIB, || {
-        server.now(|asked: &ReceivedCall<'_>| match asked.nth {
-            1 if asked.is(Procedure::Getattr) => {
-                let head = ScriptedReply::Bytes(fragment(&asked.xid.0.to_be_bytes(), false));
-                let piece = || ScriptedReply::Bytes(fragment(&[0x55; 64 << 10], false));
-                ScriptedReply::All(std::iter::once(head).chain((0..40).map(|_| piece())).collect())
-            }
-            _ => ScriptedReply::Forward,
-        });
-        world.fs.getattr(&world.cx, world.dir, None).wait().expect_err("no reply is so long");
-        world.attr(world.dir);
-    });
+    }
 }
 
 #[test]
@@ -165,29 +149,16 @@ fn a_create_beyond_the_node_budget_makes_nothing_at_the_server() {
     world.create(world.dir, "more", &more).expect("there is room again");
 }
 
+fn endless_page(from: u64) -> Page {
+    let entry = |cookie| (format!("a-rather-long-name-of-an-entry-{cookie}"), cookie);
+    Page { entries: (from + 1..=from + 100).map(entry).collect(), eof: false }
+}
+
 #[test]
 fn an_endless_directory_takes_no_memory_at_the_client() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
-    server.now(|asked: &ReceivedCall<'_>| {
-        let (from, plus) = match asked.call() {
-            Some(Call::Readdir(args)) => (args.cookie.0, false),
-            Some(Call::Readdirplus(args)) => (args.cookie.0, true),
-            _ => return ScriptedReply::Forward,
-        };
-        let mut results = Vec::new();
-        let mut xdr = Encoder::new(&mut results);
-        xdr.u32(0).bool(false).u64(0);
-        for cookie in from + 1..=from + 100 {
-            let name = format!("a-rather-long-name-of-an-entry-{cookie}");
-            xdr.bool(true).u64(cookie).opaque(name.as_bytes()).u64(cookie);
-            if plus {
-                xdr.bool(false).bool(false);
-            }
-        }
-        xdr.bool(false).bool(false);
-        ScriptedReply::Results(results)
-    });
+    server.now(listing(None, endless_page));
     let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
     grows_by_at_most(16 * MIB, || {
         let (mut cookie, mut count) = (Cookie::START, 0);
@@ -210,26 +181,7 @@ fn an_endless_directory_creates_few_nodes() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
     let fattr = fattr3(&world.attr(world.dir));
-    server.now(move |asked: &ReceivedCall<'_>| {
-        let (from, plus) = match asked.call() {
-            Some(Call::Readdir(args)) => (args.cookie.0, false),
-            Some(Call::Readdirplus(args)) => (args.cookie.0, true),
-            _ => return ScriptedReply::Forward,
-        };
-        let mut results = Vec::new();
-        let mut xdr = Encoder::new(&mut results);
-        xdr.u32(0).bool(false).u64(0);
-        for cookie in from + 1..=from + 100 {
-            let name = format!("a-rather-long-name-of-an-entry-{cookie}");
-            xdr.bool(true).u64(cookie).opaque(name.as_bytes()).u64(cookie);
-            if plus {
-                xdr.bool(true).value(&Fattr3 { fileid: cookie, ..fattr });
-                xdr.bool(true).opaque(&[[0xff; 8], cookie.to_be_bytes()].concat());
-            }
-        }
-        xdr.bool(false).bool(false);
-        ScriptedReply::Results(results)
-    });
+    server.now(listing(Some(fattr), endless_page));
     let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
     let (mut count, mut nodes) = (0, 0);
     grows_by_at_most(192 * MIB, || {

@@ -8,12 +8,14 @@
 //!
 //! Reading order: `asked`, `say`, `scripted`, `behind`, `speaker`.
 
+mod listing;
 mod received_call;
 mod scripted;
 mod scripted_reply;
 mod speaker;
 mod upstream;
 
+pub use listing::{Page, listing};
 pub use received_call::ReceivedCall;
 pub use scripted::{Scripted, Seen};
 pub use scripted_reply::{Edit, ScriptedReply};

@@ -3,44 +3,13 @@
 use tombolo_conformance::waist::World;
 use tombolo_core::Error;
 use tombolo_core::fs::{Cookie, DirBudget, DirPage, OpenFlags};
-use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
-use tombolo_wire_nfs3::{Call, Procedure};
-use tombolo_wire_xdr::Encoder;
+use tombolo_nfs_client_tests::server::{Page, ReceivedCall, ScriptedReply, listing};
+use tombolo_wire_nfs3::Procedure;
 
 use crate::hostile::stage::{on_soft, told};
 
 /// So many entries are more than any of these directories has, or may be told to have.
 const ENTRIES_MAX: usize = 200_000;
-
-/// What a page of a hostile directory holds: names and cookies, and whether it is the last.
-struct Page {
-    entries: Vec<(String, u64)>,
-    eof: bool,
-}
-
-/// Answers READDIR and READDIRPLUS with pages made from the cookie that is asked for.
-fn listing(page: impl Fn(u64) -> Page) -> impl Fn(&ReceivedCall<'_>) -> ScriptedReply {
-    move |asked| {
-        let (cookie, plus) = match asked.call() {
-            Some(Call::Readdir(args)) => (args.cookie.0, false),
-            Some(Call::Readdirplus(args)) => (args.cookie.0, true),
-            _ => return ScriptedReply::Forward,
-        };
-        let page = page(cookie);
-        let mut results = Vec::new();
-        let mut xdr = Encoder::new(&mut results);
-        xdr.u32(0).bool(false).u64(0x1234);
-        for (name, cookie) in &page.entries {
-            xdr.bool(true).u64(1000 + cookie).opaque(name.as_bytes()).u64(*cookie);
-            if plus {
-                // Neither attributes nor handle.
-                xdr.bool(false).bool(false);
-            }
-        }
-        xdr.bool(false).bool(page.eof);
-        ScriptedReply::Results(results)
-    }
-}
 
 /// Lists the world's directory to its end: the number of entries, or what went wrong.
 fn list(world: &World, plus: bool) -> Result<usize, Error> {
@@ -71,9 +40,10 @@ fn listing_errors_name_their_procedure() {
         on_soft(move |stage, world| {
             // A cookie that leads back, and a name that nothing can have.
             for (name, cookie) in [("same", 0), ("a/b", 7)] {
-                stage
-                    .server
-                    .now(listing(move |_| Page { entries: vec![(name.to_owned(), cookie)], eof: false }));
+                stage.server.now(listing(None, move |_| Page {
+                    entries: vec![(name.to_owned(), cookie)],
+                    eof: false,
+                }));
                 let told = told(&list(world, plus).expect_err("no listing"));
                 assert!(told.contains(procedure), "{told}");
             }
@@ -87,7 +57,7 @@ fn refused(page: impl Fn(u64) -> Page + Clone + Send + 'static) {
     for plus in [false, true] {
         let page = page.clone();
         on_soft(move |stage, world| {
-            stage.server.now(listing(page));
+            stage.server.now(listing(None, page));
             let error = list(world, plus).expect_err("the directory never ends");
             assert!(
                 told(&error).contains("127.0.0.1") || matches!(error, Error::BadCookie),
@@ -106,7 +76,7 @@ fn entry(cookie: u64) -> (String, u64) {
 fn an_honest_listing_of_many_pages_is_whole() {
     for plus in [false, true] {
         on_soft(move |stage, world| {
-            stage.server.now(listing(|from| Page {
+            stage.server.now(listing(None, |from| Page {
                 entries: (from + 1..=from + 50).map(entry).collect(),
                 eof: from >= 950,
             }));
@@ -120,7 +90,7 @@ fn cookies_need_not_be_in_order() {
     on_soft(|stage, world| {
         // As a file system does that orders by a hash: 7, 14, … modulo a prime, back to 0.
         let next = |cookie: u64| (cookie + 7) % 1009;
-        stage.server.now(listing(move |from| {
+        stage.server.now(listing(None, move |from| {
             let cookies = std::iter::successors(Some(next(from)), |&cookie| Some(next(cookie)));
             let cookies: Vec<_> = cookies.take(40).take_while(|&cookie| cookie != 0).collect();
             Page { eof: cookies.len() < 40, entries: cookies.into_iter().map(entry).collect() }
@@ -149,7 +119,7 @@ fn names_that_lead_elsewhere_are_not_listed_as_names() {
     for bad in ["", "a/b", "/etc/passwd", "nul\0", "../x"] {
         for plus in [false, true] {
             on_soft(move |stage, _| {
-                stage.server.now(listing(move |_| Page {
+                stage.server.now(listing(None, move |_| Page {
                     entries: vec![entry(1), (bad.to_owned(), 2), entry(3)],
                     eof: true,
                 }));
@@ -171,7 +141,7 @@ fn names_that_lead_elsewhere_are_not_listed_as_names() {
 fn a_name_longer_than_any_is_not_listed() {
     on_soft(|stage, world| {
         let long = "x".repeat(3000);
-        stage.server.now(listing(move |_| Page { entries: vec![(long.clone(), 1)], eof: true }));
+        stage.server.now(listing(None, move |_| Page { entries: vec![(long.clone(), 1)], eof: true }));
         let listed = list(world, false);
         assert!(listed.as_ref().is_err() || matches!(listed, Ok(0)), "{listed:?}");
     });
