@@ -10,7 +10,7 @@ use tombolo_sys::lock;
 use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};
 
 use crate::files::OpenFile;
-use crate::records::{Asked, Records, sys_kind};
+use crate::records::{LockRequest, Records, sys_kind};
 use crate::state::{LocalSession, Session};
 
 impl Locks for LocalSession {
@@ -81,7 +81,7 @@ enum Attempt {
     /// The whole file, for an opening.
     Whole(Arc<OpenFile>, LockKind),
     /// Records, for an owner.
-    Records(Asked),
+    Records(LockRequest),
 }
 
 impl Attempt {
@@ -89,7 +89,7 @@ impl Attempt {
         if lock.family == LockFamily::Flock {
             return Ok(Self::Whole(open, lock.kind));
         }
-        let asked = Asked { open, through: file.open, lock: *lock };
+        let asked = LockRequest { open, through: file.open, lock: *lock };
         asked.check()?;
         Ok(Self::Records(asked))
     }

@@ -56,8 +56,8 @@ struct Description {
     _permit: OpenPermit,
 }
 
-/// A lock that is asked for.
-pub(crate) struct Asked {
+/// A request for a lock.
+pub(crate) struct LockRequest {
     pub open: Arc<OpenFile>,
     pub through: OpenId,
     pub lock: Lock,
@@ -84,7 +84,7 @@ impl Records {
     }
 
     /// Takes a lock if nothing is in its way, with a descriptor made anew for an owner that has none (any more).
-    pub fn lock(&self, own: &OwnDescriptors, asked: &Asked) -> Result<()> {
+    pub fn lock(&self, own: &OwnDescriptors, asked: &LockRequest) -> Result<()> {
         let range = sys_range(asked.lock.range)?;
         loop {
             let description = self.enter(own, asked)?;
@@ -173,7 +173,7 @@ impl Records {
 
     /// Makes a wait known. [`Error::Deadlock`] if its owner holds what an owner waits for, itself or through others, that it
     /// would wait for.
-    pub fn wait(self: &Arc<Self>, asked: &Asked) -> Result<KnownWait> {
+    pub fn wait(self: &Arc<Self>, asked: &LockRequest) -> Result<KnownWait> {
         let wait = Arc::new(Wait { node: asked.open.node, lock: asked.lock });
         let mut table = self.table();
         if table.closes_a_circle(&wait) {
@@ -193,7 +193,7 @@ impl Records {
         drop(owners);
     }
 
-    fn enter(&self, own: &OwnDescriptors, asked: &Asked) -> Result<Arc<Description>> {
+    fn enter(&self, own: &OwnDescriptors, asked: &LockRequest) -> Result<Arc<Description>> {
         if let Some(description) = self.enter_through(asked, None)? {
             return Ok(description);
         }
@@ -207,7 +207,7 @@ impl Records {
     /// The descriptor of an owner, which is the new one if it has none; the opening's end gives its locks back from now on.
     fn enter_through(
         &self,
-        asked: &Asked,
+        asked: &LockRequest,
         new: Option<&Arc<Description>>,
     ) -> Result<Option<Arc<Description>>> {
         let mut table = self.table();
@@ -322,7 +322,7 @@ fn descriptor(own: &OwnDescriptors, open: &OpenFile) -> Result<OwnedFd> {
         .map_err(Error::from)
 }
 
-impl Asked {
+impl LockRequest {
     /// fcntl(2): the kind of lock must suit the way in which the file was opened.
     pub fn check(&self) -> Result<()> {
         let needs = if self.lock.kind == LockKind::Write { OpenFlags::WRITE } else { OpenFlags::READ };
@@ -384,11 +384,11 @@ mod tests {
             Self { records: Records::bounded(allowance, ranges_max), own, open }
         }
 
-        fn asked(&self, owner: u64, start: u64, last: u64) -> Asked {
+        fn asked(&self, owner: u64, start: u64, last: u64) -> LockRequest {
             let (family, kind) = (LockFamily::Posix, LockKind::Write);
             let lock =
                 Lock { family, kind, range: LockRange { start, last }, owner: LockOwner(owner), pid: 1 };
-            Asked { open: self.open.clone(), through: OpenId(1), lock }
+            LockRequest { open: self.open.clone(), through: OpenId(1), lock }
         }
 
         fn lock(&self, owner: u64, start: u64, last: u64) -> Result<()> {

@@ -33,14 +33,14 @@ pub(crate) struct Links {
     pub(crate) terms: Session,
     pub(crate) things: Arc<Things>,
     patience: Patience,
-    gate: Mutex<Gate>,
+    link_waiters: Mutex<LinkWaiters>,
     /// Tells the supervisor that a link seems lost.
     supervisor: SyncSender<()>,
 }
 
 /// Where requests wait for the next link.
 #[derive(Default)]
-struct Gate {
+struct LinkWaiters {
     waiters: Vec<Waker>,
     /// Since when there is no link.
     since: Option<Instant>,
@@ -52,7 +52,14 @@ impl Links {
     /// Those of a session that has its first link.
     pub(crate) fn new(first: Arc<Link>, patience: Patience, supervisor: SyncSender<()>) -> Self {
         let (terms, things) = (first.terms, first.things.clone());
-        Self { current: ArcSwap::new(first), terms, things, patience, gate: Mutex::default(), supervisor }
+        Self {
+            current: ArcSwap::new(first),
+            terms,
+            things,
+            patience,
+            link_waiters: Mutex::default(),
+            supervisor,
+        }
     }
 
     /// The link of the moment, which may be lost.
@@ -251,16 +258,16 @@ impl Links {
                 return Poll::Ready(Ok(link));
             }
             is_raised = is_raised || (interrupt.can_be_raised() && raised.as_mut().poll(context).is_ready());
-            let mut gate = self.gate();
-            // The next may have come before the gate was held.
+            let mut state = self.link_waiters();
+            // The next may have come before the lock was taken.
             let link = self.current.load_full();
             if !link.line.is_lost() {
                 return Poll::Ready(Ok(link));
             }
-            if gate.has_ended || matches!(self.patience, Patience::None) {
+            if state.has_ended || matches!(self.patience, Patience::None) {
                 return Poll::Ready(Err(Error::Disconnected));
             }
-            let away = gate.since.get_or_insert_with(Instant::now).elapsed();
+            let away = state.since.get_or_insert_with(Instant::now).elapsed();
             if is_raised && away >= SILENT {
                 return Poll::Ready(Err(Error::Interrupted));
             }
@@ -269,10 +276,10 @@ impl Links {
             {
                 return Poll::Ready(Err(Error::TimedOut));
             }
-            if !gate.waiters.iter().any(|waker| waker.will_wake(context.waker())) {
-                gate.waiters.push(context.waker().clone());
+            if !state.waiters.iter().any(|waker| waker.will_wake(context.waker())) {
+                state.waiters.push(context.waker().clone());
             }
-            drop(gate);
+            drop(state);
             self.look_after();
             Poll::Pending
         })
@@ -281,20 +288,20 @@ impl Links {
 
     /// Has the supervisor look whether the link is lost.
     pub(crate) fn look_after(&self) {
-        // One that was told already will look; one that has gone leaves the gate open.
+        // One that was told already will look; one that has ended holds no request back.
         let _ = self.supervisor.try_send(());
     }
 
     /// The link of the moment was lost.
     pub(crate) fn lost(&self) {
-        self.gate().since.get_or_insert_with(Instant::now);
+        self.link_waiters().since.get_or_insert_with(Instant::now);
         self.current.load().bulk_waiters.changed();
     }
 
     /// There is another.
     pub(crate) fn found(&self, link: Arc<Link>) {
         let former = self.current.swap(link);
-        self.gate().since = None;
+        self.link_waiters().since = None;
         former.bulk_waiters.changed();
         self.tell_left();
         self.wake_all();
@@ -302,24 +309,24 @@ impl Links {
 
     /// There will be none any more.
     pub(crate) fn end(&self) {
-        self.gate().has_ended = true;
+        self.link_waiters().has_ended = true;
         self.current.load().bulk_waiters.changed();
         self.wake_all();
     }
 
     /// Since when there is no link; `None` while there is one.
     pub(crate) fn waits_since(&self) -> Option<Instant> {
-        self.gate().since
+        self.link_waiters().since
     }
 
     /// Wakes requests that wait for a link, so that they look at it, or at the time.
     pub(crate) fn wake_all(&self) {
-        let waiters = std::mem::take(&mut self.gate().waiters);
+        let waiters = std::mem::take(&mut self.link_waiters().waiters);
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    fn gate(&self) -> MutexGuard<'_, Gate> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    fn link_waiters(&self) -> MutexGuard<'_, LinkWaiters> {
+        self.link_waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

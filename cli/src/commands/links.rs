@@ -15,7 +15,7 @@ use crate::table::table;
 
 /// Show the links over shared memory: the servers of this user that offer them, and their guests.
 ///
-/// What guests do is as of a second ago, at most. A guest whose heart is late is busy, stopped or dying.
+/// What guests do is as of a second ago, at most. A guest whose heartbeat is late is busy, stopped or dying.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LinksArgs {

@@ -38,13 +38,13 @@ pub(super) struct Intent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
     /// Make a node of this type.
-    Make { at: Spot, file_type: FileType },
+    Make { at: NamedEntry, file_type: FileType },
     /// Give this node a name.
-    Link { at: Spot, node: Inode },
+    Link { at: NamedEntry, node: Inode },
     /// Take a name away.
-    Remove { at: Spot },
+    Remove { at: NamedEntry },
     /// Move a name.
-    Rename { from: Spot, to: Spot },
+    Rename { from: NamedEntry, to: NamedEntry },
     /// Change attributes of a node that had this ctime.
     Change { node: PersistentHandle, set: SetAttr, ctime_before: Timestamp },
     /// Add bytes to a file that had this size.
@@ -53,7 +53,7 @@ pub(super) enum Deed {
 
 /// A name, and what it led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Spot {
+pub(super) struct NamedEntry {
     pub parent: PersistentHandle,
     pub name: NameBuf,
     /// `None`: nothing.
@@ -117,9 +117,9 @@ impl Claim {
     }
 }
 
-fn digest_of(spot: &Spot, made: u8) -> u32 {
+fn digest_of(named_entry: &NamedEntry, made: u8) -> u32 {
     let digest = crc32c::crc32c(&[made]);
-    let digest = crc32c::crc32c_append(digest, &spot.parent.kind.to_le_bytes());
-    let digest = crc32c::crc32c_append(digest, &spot.parent.bytes);
-    crc32c::crc32c_append(digest, spot.name.as_name().as_bytes())
+    let digest = crc32c::crc32c_append(digest, &named_entry.parent.kind.to_le_bytes());
+    let digest = crc32c::crc32c_append(digest, &named_entry.parent.bytes);
+    crc32c::crc32c_append(digest, named_entry.name.as_name().as_bytes())
 }

@@ -9,7 +9,7 @@ use tombolo_core::fs::{FileSystem, NameBuf, NodeId, PersistentHandle};
 use tombolo_core::{Answer, Ctx, Error, Identity, Want};
 
 use super::append_locks::{AppendLock, AppendLocks};
-use super::intent::{Deed, Intent, Spot, Trail};
+use super::intent::{Deed, Intent, NamedEntry, Trail};
 use super::outcome::Inode;
 use tombolo_core::fs::Op;
 
@@ -34,19 +34,20 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
             });
         }
         Trail::Makes { parent, name, file_type } => {
-            spot(fs, &cx, parent, name).map(move |at| Deed::Make { at, file_type })
+            named_entry(fs, &cx, parent, name).map(move |at| Deed::Make { at, file_type })
         }
-        Trail::Removes { parent, name } => spot(fs, &cx, parent, name).map(|at| Deed::Remove { at }),
+        Trail::Removes { parent, name } => named_entry(fs, &cx, parent, name).map(|at| Deed::Remove { at }),
         Trail::Links { node, parent, name } => {
             let (fs, again) = (fs.clone(), cx.clone());
-            spot(&fs.clone(), &cx, parent, name).then(move |at| {
+            named_entry(&fs.clone(), &cx, parent, name).then(move |at| {
                 fs.getattr(&again, node, None).map(move |attr| Deed::Link { at, node: Inode::from(&attr) })
             })
         }
         Trail::Renames { from_parent, from, to_parent, to } => {
             let (fs, again) = (fs.clone(), cx.clone());
-            spot(&fs.clone(), &cx, from_parent, from)
-                .then(move |from| spot(&fs, &again, to_parent, to).map(move |to| Deed::Rename { from, to }))
+            named_entry(&fs.clone(), &cx, from_parent, from).then(move |from| {
+                named_entry(&fs, &again, to_parent, to).map(move |to| Deed::Rename { from, to })
+            })
         }
         Trail::Changes { node, set } => {
             let (fs, again) = (fs.clone(), cx.clone());
@@ -88,10 +89,14 @@ fn end(
     })
 }
 
-fn spot(fs: &Arc<dyn FileSystem>, cx: &Ctx, parent: NodeId, name: NameBuf) -> Answer<Spot> {
+fn named_entry(fs: &Arc<dyn FileSystem>, cx: &Ctx, parent: NodeId, name: NameBuf) -> Answer<NamedEntry> {
     let (later_fs, later_cx) = (fs.clone(), cx.clone());
     handle(fs, cx, parent).then(move |handle| {
-        found(&later_fs, &later_cx, parent, &name).map(move |found| Spot { parent: handle, name, found })
+        found(&later_fs, &later_cx, parent, &name).map(move |found| NamedEntry {
+            parent: handle,
+            name,
+            found,
+        })
     })
 }
 

@@ -14,7 +14,7 @@ use tombolo_core::fs::{
 use tombolo_core::{Ctx, Error, Result, Stability};
 
 use super::counters::Counters;
-use super::intent::{Deed, Spot};
+use super::intent::{Deed, NamedEntry};
 use super::journal::{Found, FoundIntent, StoredOutcome};
 use super::key::EntryKey;
 use super::outcome::{Inode, NodeMark, Outcome};
@@ -141,7 +141,7 @@ impl<'a> Reconciler<'a> {
         }
     }
 
-    fn judge_making(&self, at: &Spot, file_type: FileType, time: Timestamp) -> Result<Verdict> {
+    fn judge_making(&self, at: &NamedEntry, file_type: FileType, time: Timestamp) -> Result<Verdict> {
         let there = match self.there(at)? {
             // Made and removed again by another client would look the same.
             There::NoParent | There::Nothing => return Ok(Verdict::no(true)),
@@ -159,7 +159,7 @@ impl<'a> Reconciler<'a> {
         Ok(Verdict { happened: Some(there.made()), sure })
     }
 
-    fn judge_link(&self, at: &Spot, node: &Inode) -> Result<Verdict> {
+    fn judge_link(&self, at: &NamedEntry, node: &Inode) -> Result<Verdict> {
         Ok(match self.there(at)? {
             There::Node(there) if there.inode == *node && at.found.is_none() => {
                 Verdict { happened: Some(there.made()), sure: true }
@@ -168,7 +168,7 @@ impl<'a> Reconciler<'a> {
         })
     }
 
-    fn judge_removal(&self, at: &Spot) -> Result<Verdict> {
+    fn judge_removal(&self, at: &NamedEntry) -> Result<Verdict> {
         let Some(before) = at.found else { return Ok(Verdict::no(true)) };
         Ok(match self.there(at)? {
             There::Nothing => Verdict::yes(true),
@@ -178,7 +178,7 @@ impl<'a> Reconciler<'a> {
         })
     }
 
-    fn judge_rename(&self, from: &Spot, to: &Spot) -> Result<Verdict> {
+    fn judge_rename(&self, from: &NamedEntry, to: &NamedEntry) -> Result<Verdict> {
         let Some(moved) = from.found else { return Ok(Verdict::no(true)) };
         let is_moved = |there: &There| matches!(there, There::Node(there) if there.inode == moved);
         if is_moved(&self.there(from)?) {
@@ -216,9 +216,9 @@ impl<'a> Reconciler<'a> {
     }
 
     /// What a name leads to now.
-    fn there(&self, spot: &Spot) -> Result<There> {
-        let Some(parent) = self.resolve(&spot.parent)? else { return Ok(There::NoParent) };
-        let found = self.fs.lookup(&self.cx, parent.node, spot.name.as_name()).wait();
+    fn there(&self, named_entry: &NamedEntry) -> Result<There> {
+        let Some(parent) = self.resolve(&named_entry.parent)? else { return Ok(There::NoParent) };
+        let found = self.fs.lookup(&self.cx, parent.node, named_entry.name.as_name()).wait();
         self.forget(parent.node);
         let entry = match found {
             Ok(entry) => entry,

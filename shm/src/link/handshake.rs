@@ -1,6 +1,6 @@
 //! A side's place at the page of a file: the handshake where there is no socket, and the watch over the other side afterwards.
 //!
-//! No threads, no clock and no randomness: the owner of a handshake calls `step` about as often as a heart beats, and more often while
+//! No threads, no clock and no randomness: the owner of a handshake calls `step` about as often as a heartbeat, and more often while
 //! something is expected. All of the page can be written by the other side, so whatever makes no sense ends the attempt, never more.
 
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tombolo_mem::Region;
 
 use crate::link::ends::{Ends, Extent, Role};
-use crate::link::heart::{Health, Pulse, Watch};
+use crate::link::heartbeat::{Health, Pulse, Watch};
 use crate::link::message::{Goodbye, Hello, Message, RefusalCode, Refused};
 use crate::link::negotiate::WelcomeError;
 use crate::link::rendezvous_page::{ATTEMPT_MASK, Page, PageError, Phase, Stage};
@@ -82,7 +82,7 @@ pub enum ServerStep {
 
 impl ServerHandshake {
     /// A handshake at the file, all of which is mapped. `token` is any number but zero that other servers are not likely to have. A caller that knows
-    /// that no other server lives, as it holds a lock on the file, is `alone` and need not wait for a dead one's heart.
+    /// that no other server lives, as it holds a lock on the file, is `alone` and need not wait for a dead one's heartbeat.
     pub fn new(
         region: Region,
         incarnation: Incarnation,
@@ -234,7 +234,7 @@ impl ServerHandshake {
         self.own.len()
     }
 
-    /// The client's heart, while a link goes on.
+    /// The client's heartbeat, while a link goes on.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }

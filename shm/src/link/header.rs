@@ -25,13 +25,13 @@ pub const DOORBELL_OFFSET: u64 = 384;
 
 const MAGIC: [u8; 8] = *b"TMBLRGN\0";
 
-/// How often the owner's heart has beaten. An end has a header, so there is a number; what it says is the owner's affair.
+/// The count of the owner's heartbeat. An end has a header, so there is a number; what it says is the owner's affair.
 pub(super) fn heartbeat(end: &Extent) -> u64 {
     let at = end.place(HEARTBEAT_OFFSET, 8);
     at.and_then(|at| end.region().load_u64(at, Ordering::Relaxed)).map_or(0, u64::from_le)
 }
 
-/// Says how often our heart has beaten.
+/// Stores the count of our heartbeat.
 pub(super) fn set_heartbeat(own: &Extent, count: u64) {
     let at = own.place(HEARTBEAT_OFFSET, 8);
     let stored = at.and_then(|at| own.region().store_u64(at, count.to_le(), Ordering::Relaxed));

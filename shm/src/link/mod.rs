@@ -1,11 +1,11 @@
 //! What two ends of a link agree on: where things lie in a region, which side is which, and whether the other side lives.
 //!
-//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `region_forwarding`, `negotiate`, `heart`; and where there is no socket `rendezvous_page`, `handshake`.
+//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `region_forwarding`, `negotiate`, `heartbeat`; and where there is no socket `rendezvous_page`, `handshake`.
 
 mod ends;
 mod handshake;
 mod header;
-mod heart;
+mod heartbeat;
 mod layout;
 mod message;
 mod negotiate;
@@ -16,7 +16,7 @@ mod terms;
 pub use ends::{DoorbellKind, Ends, Epoch, Extent, Role};
 pub use handshake::{ClientHandshake, ClientStep, HELLO_PATIENCE, PageEnd, ServerHandshake, ServerStep};
 pub use header::{DOORBELL_OFFSET, HEARTBEAT_OFFSET, Header, HeaderError, NOTIFY_FLAG_OFFSET};
-pub use heart::{BEAT, Health, Patience, Pulse, Watch};
+pub use heartbeat::{BEAT, Health, Patience, Pulse, Watch};
 pub use layout::{
     BACK_SLOTS_MAX, BACK_SLOTS_MIN, FRAME_BYTES, HEADER_BYTES, Layout, LayoutError, REGION_BYTES_MAX,
     SLOT_BYTES, SLOTS_MAX, SLOTS_MIN,

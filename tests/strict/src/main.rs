@@ -2,17 +2,17 @@
 //!
 //! A job runs twice, in the same way: on a plain directory under strace, and on a mount. The trace tells which operations
 //! each of its calls has to become; the server counts what came. Both must be equal class by class, but for differences
-//! whose cause is listed in [`ledger::CAUSES`] and whose size follows from the trace too. `tests/strict/run` does all of it.
+//! whose cause is listed in [`tally::CAUSES`] and whose size follows from the trace too. `tests/strict/run` does all of it.
 //!
 //! Not here: what a job does, and how long it takes.
 //!
-//! Reading order: `ledger` (classes and causes), `job` (what each call becomes), `tree` and `process`, `trace`.
+//! Reading order: `tally` (classes and causes), `job` (what each call becomes), `tree` and `process`, `trace`.
 #![forbid(unsafe_code)]
 
 mod job;
-mod ledger;
 mod process;
 mod report;
+mod tally;
 mod trace;
 mod tree;
 
@@ -54,5 +54,5 @@ fn compare(arguments: &[String], print: impl FnMut(String)) -> Result<bool, Stri
     if !job.unknown().is_empty() {
         return Err(format!("the job makes calls that are not known here: {:?}", job.unknown()));
     }
-    Ok(report::compare(job.ledger(), &counts(after)?.since(&counts(before)?), print))
+    Ok(report::compare(job.tally(), &counts(after)?.since(&counts(before)?), print))
 }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
-use crate::ledger::{CLASSES, Ledger};
+use crate::tally::{CLASSES, Tally};
 
 /// Operations of the waist that no system call asks for: the kernel gives nodes back when it needs the memory.
 const UNCOMPARED: &[&str] = &["forget"];
@@ -45,14 +45,14 @@ impl Counts {
 }
 
 /// Prints the table and says whether all is equal.
-pub fn compare(ledger: &Ledger, counts: &Counts, mut print: impl FnMut(String)) -> bool {
+pub fn compare(tally: &Tally, counts: &Counts, mut print: impl FnMut(String)) -> bool {
     print(format!("{:<10}{:>8}  {:<44}{:>14}{:>8}", "class", "calls", "differences", "expected", "server"));
     let mut equal = true;
     for &class in CLASSES {
         let (calls, expected, seen) =
-            (ledger.calls(class), ledger.expected(class), counts.of(class.operations));
+            (tally.calls(class), tally.expected(class), counts.of(class.operations));
         let causes =
-            ledger.differences(class).map(|(cause, count)| format!("{} {}", signed(count), cause.name));
+            tally.differences(class).map(|(cause, count)| format!("{} {}", signed(count), cause.name));
         let causes: Vec<_> = causes.collect();
         if calls == 0 && causes.is_empty() && seen == 0 {
             continue;

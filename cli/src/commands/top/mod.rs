@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::failure::{Failure, Outcome};
-use screen::{Screen, Wish};
+use screen::{Screen, ScreenAction};
 use source::Source;
 
 /// Show the operations of running servers: how many, how long they take.
@@ -56,8 +56,8 @@ impl TopArgs {
                 return Ok(());
             }
             match screen.wait(self.interval, &text) {
-                Ok(Wish::GoOn) => {}
-                Ok(Wish::Quit) => return Ok(()),
+                Ok(ScreenAction::GoOn) => {}
+                Ok(ScreenAction::Quit) => return Ok(()),
                 Err(error) => return Err(Failure::cannot("use the terminal", &error)),
             }
         }

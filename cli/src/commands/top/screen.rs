@@ -19,9 +19,9 @@ pub struct Screen {
     first: usize,
 }
 
-/// What the user wants while nothing new is to be shown.
+/// What the user asked for by a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum ScreenAction {
     GoOn,
     Quit,
 }
@@ -62,23 +62,23 @@ impl Screen {
     }
 
     /// Waits for that time, and scrolls the text meanwhile.
-    pub fn wait(&mut self, time: Duration, text: &str) -> io::Result<Wish> {
+    pub fn wait(&mut self, time: Duration, text: &str) -> io::Result<ScreenAction> {
         if self.keyboard.is_none() {
             std::thread::sleep(time);
-            return Ok(Wish::GoOn);
+            return Ok(ScreenAction::GoOn);
         }
         let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match terminal::key_within(io::stdin().as_fd(), left)? {
-                None if left.is_zero() => return Ok(Wish::GoOn),
+                None if left.is_zero() => return Ok(ScreenAction::GoOn),
                 None => {}
                 // It has hung up.
-                Some(sent) if sent.is_empty() => return Ok(Wish::Quit),
+                Some(sent) if sent.is_empty() => return Ok(ScreenAction::Quit),
                 Some(sent) => {
                     let keys = keys(&sent);
                     if keys.contains(&Key::Quit) {
-                        return Ok(Wish::Quit);
+                        return Ok(ScreenAction::Quit);
                     }
                     let (last, rows) = (last_first(text, size()), usize::from(size().1.saturating_sub(2)));
                     self.first =

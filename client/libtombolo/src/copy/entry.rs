@@ -27,7 +27,7 @@ pub(super) struct Entry {
 /// What failed, in the words of [`Failure`](super::Failure).
 pub(super) type Trouble = (Step, Error);
 
-pub(super) enum Place {
+pub(super) enum AtTarget {
     /// Nothing.
     Free,
     Taken,
@@ -110,14 +110,14 @@ impl Work {
 
     /// A regular file; answers with its copy when there is a complete one.
     async fn regular(self: &Arc<Self>, entry: &Entry) -> Result<Option<Node>, Trouble> {
-        let place = self.look_at_place(entry).await?;
-        if let Place::Left(node) = place {
+        let place = self.look_at_target(entry).await?;
+        if let AtTarget::Left(node) = place {
             count(&self.counters.skipped);
             self.counters.passed(entry.attr.size);
             return Ok(Some(node));
         }
         let copied = if entry.attr.size <= PIECE_BYTES as u64 {
-            self.small(entry, matches!(place, Place::Taken)).await.map(Some)
+            self.small(entry, matches!(place, AtTarget::Taken)).await.map(Some)
         } else {
             self.large(entry).await
         };
@@ -130,10 +130,10 @@ impl Work {
 
     async fn further_name(&self, entry: &Entry, node: &Node) -> Result<(), Trouble> {
         let fail = |error| (Step::Make, error);
-        let place = self.look_at_place(entry).await?;
+        let place = self.look_at_target(entry).await?;
         let (dir, same) = (entry.dir()?, node.attr().await.map_err(fail)?);
         let found = attributes::unless_missing(match place {
-            Place::Free => Err(Error::NotFound),
+            AtTarget::Free => Err(Error::NotFound),
             _ => dir.find(entry.name()).resolve().await,
         });
         if let Some(found) = found.map_err(fail)? {
@@ -158,19 +158,19 @@ impl Work {
     }
 
     /// Looks at what stands at the target, and decides what is to become of it.
-    pub(super) async fn look_at_place(&self, entry: &Entry) -> Result<Place, Trouble> {
+    pub(super) async fn look_at_target(&self, entry: &Entry) -> Result<AtTarget, Trouble> {
         if entry.dir.is_new {
-            return Ok(Place::Free);
+            return Ok(AtTarget::Free);
         }
         let fail = |error| (Step::Make, error);
         let found = entry.dir()?.find(entry.name()).resolve().await;
-        let Some(found) = attributes::unless_missing(found).map_err(fail)? else { return Ok(Place::Free) };
+        let Some(found) = attributes::unless_missing(found).map_err(fail)? else { return Ok(AtTarget::Free) };
         let attr = found.attr().await.map_err(fail)?;
         if is_same_file((entry.from.tree(), &entry.attr), (found.tree(), &attr)) {
             return Err((Step::SameFile, Error::InvalidArgument));
         }
         if self.options.existing == Existing::Keep {
-            return Ok(Place::Left(found));
+            return Ok(AtTarget::Left(found));
         }
         if attr.file_type == FileType::Directory {
             return Err((Step::OtherKind, Error::IsDirectory));
@@ -182,6 +182,6 @@ impl Work {
         let grain = |node: &Node| node.tree().fs().profile().time_granularity_ns;
         let grain = grain(&entry.from).max(grain(&found));
         let is_there = self.options.resume && attributes::is_same(&entry.attr, &attr, grain);
-        Ok(if is_there { Place::Left(found) } else { Place::Taken })
+        Ok(if is_there { AtTarget::Left(found) } else { AtTarget::Taken })
     }
 }

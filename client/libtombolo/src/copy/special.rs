@@ -5,7 +5,7 @@ use tombolo_core::{Answer, Error};
 
 use crate::node::Node;
 
-use super::entry::{Entry, Place, Trouble};
+use super::entry::{AtTarget, Entry, Trouble};
 use super::event::Step;
 use super::tally::count;
 use super::{Work, attributes};
@@ -35,13 +35,13 @@ impl Work {
         make: impl Fn(&Node, Name<'_>) -> Answer<Node>,
     ) -> Result<Option<Node>, Trouble> {
         let making = |error| (Step::Make, error);
-        let made = match self.look_at_place(entry).await? {
-            Place::Left(node) => {
+        let made = match self.look_at_target(entry).await? {
+            AtTarget::Left(node) => {
                 count(&self.counters.skipped);
                 return Ok(Some(node));
             }
-            Place::Free => make(entry.dir()?, entry.name()).resolve().await.map_err(making)?,
-            Place::Taken => {
+            AtTarget::Free => make(entry.dir()?, entry.name()).resolve().await.map_err(making)?,
+            AtTarget::Taken => {
                 let (part, _claim) = entry.part(self)?;
                 // What an earlier copy left there is in the way.
                 entry.clean_up(part.as_name()).await;

@@ -7,51 +7,51 @@ use std::task::Poll;
 
 /// Futures that go on together and are taken in the order in which they were added.
 pub(crate) struct Window<T> {
-    flights: VecDeque<Flight<T>>,
+    slots: VecDeque<Slot<T>>,
 }
 
-enum Flight<T> {
+enum Slot<T> {
     Going(Pin<Box<dyn Future<Output = T> + Send>>),
-    Landed(T),
+    Done(T),
 }
 
 impl<T> Window<T> {
     /// Nothing under way.
     pub fn new() -> Self {
-        Self { flights: VecDeque::new() }
+        Self { slots: VecDeque::new() }
     }
 
     /// How many are under way or not taken yet.
     pub fn len(&self) -> usize {
-        self.flights.len()
+        self.slots.len()
     }
 
     /// Begins one more. It is first polled by the next [`Window::next`].
     pub fn add(&mut self, future: impl Future<Output = T> + Send + 'static) {
-        self.flights.push_back(Flight::Going(Box::pin(future)));
+        self.slots.push_back(Slot::Going(Box::pin(future)));
     }
 
     /// The result of the one that was added first; `None` when there is none. All others go on meanwhile.
     pub async fn next(&mut self) -> Option<T> {
-        if self.flights.is_empty() {
+        if self.slots.is_empty() {
             return None;
         }
         poll_fn(|context| {
-            for flight in &mut self.flights {
-                if let Flight::Going(future) = flight
+            for slot in &mut self.slots {
+                if let Slot::Going(future) = slot
                     && let Poll::Ready(value) = future.as_mut().poll(context)
                 {
-                    *flight = Flight::Landed(value);
+                    *slot = Slot::Done(value);
                 }
             }
-            match self.flights.front() {
-                Some(Flight::Going(_)) => Poll::Pending,
+            match self.slots.front() {
+                Some(Slot::Going(_)) => Poll::Pending,
                 _ => Poll::Ready(()),
             }
         })
         .await;
-        match self.flights.pop_front() {
-            Some(Flight::Landed(value)) => Some(value),
+        match self.slots.pop_front() {
+            Some(Slot::Done(value)) => Some(value),
             _ => None,
         }
     }

@@ -5,10 +5,10 @@ mod bad_blocks;
 mod callers;
 mod common;
 mod handles;
-mod keeping;
 mod limits;
 mod mount;
 mod overlap;
+mod retaining;
 mod virtio;
 
 #[global_allocator]

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::{self, CHECKED_FROM, HANDLE_MAX_LEN, INTENT_BYTES, REQUEST_KEY_BYTES, state};
 use crate::failure::Failure;
-use crate::intent::{Deed, Intent, Spot};
+use crate::intent::{Deed, Intent, NamedEntry};
 use crate::key::EntryKey;
 use crate::outcome::{Inode, NodeMark, Outcome};
 use tombolo_core::fs::Op;
@@ -40,14 +40,18 @@ pub fn intent_bytes(found: &FoundIntent) -> Option<([u8; INTENT_BYTES], usize)> 
     fixed.key = key_of(&found.key)?;
     fixed.time = time_of(found.time);
     let (mut names, mut names_len) = ([0; 2 * 255], 0);
-    let mut add = |spot: &Spot| -> Option<(layout::Handle, layout::Mark, u16)> {
-        let name = spot.name.as_name();
+    let mut add = |named_entry: &NamedEntry| -> Option<(layout::Handle, layout::Mark, u16)> {
+        let name = named_entry.name.as_name();
         names.get_mut(names_len..names_len + name.as_bytes().len())?.copy_from_slice(name.as_bytes());
         names_len += name.as_bytes().len();
-        Some((handle_of(&spot.parent)?, mark_of(spot.found.as_ref()), name.as_bytes().len() as u16))
+        Some((
+            handle_of(&named_entry.parent)?,
+            mark_of(named_entry.found.as_ref()),
+            name.as_bytes().len() as u16,
+        ))
     };
-    let mut first = |spot: &Spot| -> Option<()> {
-        let (parent, found, len) = add(spot)?;
+    let mut first = |named_entry: &NamedEntry| -> Option<()> {
+        let (parent, found, len) = add(named_entry)?;
         (fixed.parent, fixed.found, fixed.name_len) = (parent, found, len.into());
         Some(())
     };
@@ -97,20 +101,21 @@ pub fn read_intent(slot: &[u8]) -> Option<FoundIntent> {
         return None;
     }
     let op = operation(fixed.operation.get())?;
-    let spot = |parent, name, found| {
+    let named_entry = |parent, name, found| {
         let (parent, found) = (read_handle(parent)?, read_mark(found)?);
-        Some(Spot { parent, name: read_name(name)?, found })
+        Some(NamedEntry { parent, name: read_name(name)?, found })
     };
-    let at = || spot(&fixed.parent, name, &fixed.found);
+    let at = || named_entry(&fixed.parent, name, &fixed.found);
     let deed = match op {
         Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod => {
             Deed::Make { at: at()?, file_type: file_type(fixed.file_type.get())? }
         }
         Op::Link => Deed::Link { at: at()?, node: read_mark(&fixed.other_found)?? },
         Op::Unlink | Op::Rmdir => Deed::Remove { at: at()? },
-        Op::Rename => {
-            Deed::Rename { from: at()?, to: spot(&fixed.other_parent, other_name, &fixed.other_found)? }
-        }
+        Op::Rename => Deed::Rename {
+            from: at()?,
+            to: named_entry(&fixed.other_parent, other_name, &fixed.other_found)?,
+        },
         Op::Write => Deed::Append {
             node: read_handle(&fixed.parent)?,
             size_before: fixed.size_before.get(),

@@ -1,9 +1,9 @@
 //! Exactly once, seen from above: requests sent again, over everything that we serve, and to the next process.
 
-mod again;
 mod appends;
 mod crash;
 mod damage;
+mod duplicates;
 mod fixture;
 mod killed;
 mod limits;

@@ -28,7 +28,7 @@ pub(super) fn record(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
 }
 
 /// Where answers go.
-pub(super) trait Mouth {
+pub(super) trait ReplySink {
     /// A message.
     fn record(&mut self, message: &[u8]) -> io::Result<()>;
     /// Any bytes.
@@ -42,28 +42,28 @@ pub(super) fn carry_out(
     say: ScriptedReply,
     asked: &ReceivedCall<'_>,
     behind: &mut Upstream,
-    mouth: &mut dyn Mouth,
+    sink: &mut dyn ReplySink,
 ) -> io::Result<()> {
     match say {
-        ScriptedReply::Forward => mouth.record(&behind.ask(asked.message())?),
-        ScriptedReply::Edited(edit) => mouth.record(&behind.ask_and_edit(asked.message(), edit)?),
-        ScriptedReply::Results(results) => mouth.record(&asked.reply(&results)),
-        ScriptedReply::Record(message) => mouth.record(&message),
-        ScriptedReply::Bytes(bytes) => mouth.bytes(&bytes),
-        ScriptedReply::Repeated(bytes, times) => (0..times).try_for_each(|_| mouth.bytes(&bytes)),
+        ScriptedReply::Forward => sink.record(&behind.ask(asked.message())?),
+        ScriptedReply::Edited(edit) => sink.record(&behind.ask_and_edit(asked.message(), edit)?),
+        ScriptedReply::Results(results) => sink.record(&asked.reply(&results)),
+        ScriptedReply::Record(message) => sink.record(&message),
+        ScriptedReply::Bytes(bytes) => sink.bytes(&bytes),
+        ScriptedReply::Repeated(bytes, times) => (0..times).try_for_each(|_| sink.bytes(&bytes)),
         ScriptedReply::Silence => Ok(()),
-        ScriptedReply::Close => mouth.close(false),
-        ScriptedReply::Reset => mouth.close(true),
+        ScriptedReply::Close => sink.close(false),
+        ScriptedReply::Reset => sink.close(true),
         ScriptedReply::Dropped => behind.ask(asked.message()).map(drop),
         ScriptedReply::After(time, say) => {
             std::thread::sleep(time);
-            carry_out(*say, asked, behind, mouth)
+            carry_out(*say, asked, behind, sink)
         }
-        ScriptedReply::All(all) => all.into_iter().try_for_each(|say| carry_out(say, asked, behind, mouth)),
+        ScriptedReply::All(all) => all.into_iter().try_for_each(|say| carry_out(say, asked, behind, sink)),
     }
 }
 
-impl Mouth for &TcpStream {
+impl ReplySink for &TcpStream {
     fn record(&mut self, message: &[u8]) -> io::Result<()> {
         self.write_all(&fragment(message, true))
     }
@@ -86,7 +86,7 @@ impl Mouth for &TcpStream {
 /// A socket and the peer's address.
 pub(super) struct Datagrams<'a>(pub(super) &'a UdpSocket, pub(super) SocketAddr);
 
-impl Mouth for Datagrams<'_> {
+impl ReplySink for Datagrams<'_> {
     fn record(&mut self, message: &[u8]) -> io::Result<()> {
         self.bytes(message)
     }

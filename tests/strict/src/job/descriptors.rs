@@ -1,8 +1,8 @@
 //! What makes, uses and closes descriptors.
 
 use super::Job;
-use crate::ledger::{self as l, Cause, Class};
 use crate::process::{Descriptor, Kind};
+use crate::tally::{self as l, Cause, Class};
 use crate::trace::{Call, Pid, descriptor, integer};
 
 /// The most that one READ or WRITE carries.
@@ -20,17 +20,17 @@ impl Job {
         let creates = call.name == "creat" || flags.contains("O_CREAT");
         let stops_at_link = flags.contains("O_NOFOLLOW") || creates && flags.contains("O_EXCL");
         let Some(place) = self.walk(&base, &path, !stops_at_link) else { return };
-        self.ledger.call(l::OPEN);
-        let Ok(number) = call.result else { return self.ledger.add(l::OPEN_FAILED, -1) };
+        self.tally.call(l::OPEN);
+        let Ok(number) = call.result else { return self.tally.add(l::OPEN_FAILED, -1) };
         let kind = match flags {
             flags if flags.contains("O_PATH") => Kind::Place,
             flags if self.tree.is_directory(&place) && !flags.contains("O_TMPFILE") => Kind::Directory,
             _ => Kind::File,
         };
         match kind {
-            Kind::Place => self.ledger.add(l::PLACE, -1),
+            Kind::Place => self.tally.add(l::PLACE, -1),
             Kind::File | Kind::Directory => {
-                self.ledger.add(l::ENDS, 1);
+                self.tally.add(l::ENDS, 1);
                 self.check(1);
             }
         }
@@ -41,7 +41,7 @@ impl Job {
                 self.tree.make_file(&place);
             }
         } else if kind == Kind::File && flags.contains("O_TRUNC") {
-            self.ledger.add(l::CAPABILITY, 1);
+            self.tally.add(l::CAPABILITY, 1);
         }
         let opened = Descriptor { kind, path: place, close_on_exec: flags.contains("O_CLOEXEC") };
         self.put(pid, number, opened);
@@ -57,7 +57,7 @@ impl Job {
         match call.name.as_str() {
             "close" => {
                 if self.remove(pid, old).is_some_and(|old| old.kind == Kind::File) {
-                    self.ledger.call(l::FLUSH);
+                    self.tally.call(l::FLUSH);
                 }
             }
             "close_range" => self.close_range(pid, call),
@@ -116,7 +116,7 @@ impl Job {
         let number = |index: usize| call.args.get(index).and_then(|arg| integer(arg)).unwrap_or_default();
         if call.name == "mmap" {
             if is_inside(call.args.get(4).and_then(|arg| descriptor(arg))) && call.result.is_ok() {
-                self.ledger.add_between(l::PAGES, 0, (number(1) + PAGE_BYTES - 1) / PAGE_BYTES);
+                self.tally.add_between(l::PAGES, 0, (number(1) + PAGE_BYTES - 1) / PAGE_BYTES);
             }
             return;
         }
@@ -124,35 +124,35 @@ impl Job {
             return;
         }
         match call.name.as_str() {
-            "fstat" => self.ledger.call(l::GETATTR),
-            "fchmod" => self.ledger.call(l::SETATTR),
+            "fstat" => self.tally.call(l::GETATTR),
+            "fchmod" => self.tally.call(l::SETATTR),
             "fchown" | "ftruncate" => {
-                self.ledger.call(l::SETATTR);
+                self.tally.call(l::SETATTR);
                 self.drop_capability(call, first.and_then(|(_, path)| path).unwrap_or_default());
             }
-            "fstatfs" => self.ledger.call(l::STATFS),
-            "fgetxattr" | "fsetxattr" | "flistxattr" | "fremovexattr" => self.ledger.call(l::XATTR),
-            "fsync" | "fdatasync" => self.ledger.call(l::FSYNC),
-            "flock" | "fcntl" => self.ledger.call(l::LOCK),
-            "fallocate" => self.ledger.call(l::ALLOCATE),
+            "fstatfs" => self.tally.call(l::STATFS),
+            "fgetxattr" | "fsetxattr" | "flistxattr" | "fremovexattr" => self.tally.call(l::XATTR),
+            "fsync" | "fdatasync" => self.tally.call(l::FSYNC),
+            "flock" | "fcntl" => self.tally.call(l::LOCK),
+            "fallocate" => self.tally.call(l::ALLOCATE),
             "copy_file_range" if is_inside(call.args.get(2).and_then(|arg| descriptor(arg))) => {
-                self.ledger.call(l::COPY);
+                self.tally.call(l::COPY);
                 match call.result {
-                    Ok(0) => self.ledger.add(l::COPY_END, -1),
-                    _ => self.ledger.add(l::CAPABILITY, 1),
+                    Ok(0) => self.tally.add(l::COPY_END, -1),
+                    _ => self.tally.add(l::CAPABILITY, 1),
                 }
             }
             // Between two file systems the kernel refuses by itself.
             "copy_file_range" => {}
             "getdents64" => {
-                self.ledger.call(l::READDIR);
-                self.ledger.add_between(l::PIECES, 0, (call.entries / PIECE_ENTRIES_MIN).cast_signed());
+                self.tally.call(l::READDIR);
+                self.tally.add_between(l::PIECES, 0, (call.entries / PIECE_ENTRIES_MIN).cast_signed());
             }
             "read" | "pread64" => self.transfer(l::READ, l::READ_SPLIT, number(2), call),
             "write" | "pwrite64" => self.transfer(l::WRITE, l::WRITE_SPLIT, number(2), call),
             "lseek" => match call.args.get(2).map(String::as_str) {
-                Some("SEEK_END") => self.ledger.add(l::SEEK_END, 1),
-                Some("SEEK_DATA" | "SEEK_HOLE") => self.ledger.call(l::SEEK),
+                Some("SEEK_END") => self.tally.add(l::SEEK_END, 1),
+                Some("SEEK_DATA" | "SEEK_HOLE") => self.tally.call(l::SEEK),
                 _ => {}
             },
             // The kernel's own affair, or answered by the session without the waist.
@@ -169,10 +169,10 @@ impl Job {
         if asked == 0 {
             return;
         }
-        self.ledger.call(class);
+        self.tally.call(class);
         let whole = done / REQUEST_BYTES_MAX;
         let all = done == asked && done % REQUEST_BYTES_MAX == 0;
-        self.ledger.add(split, if all { whole - 1 } else { whole });
+        self.tally.add(split, if all { whole - 1 } else { whole });
     }
 
     pub(super) fn find(&self, pid: Pid, number: i32) -> Option<Descriptor> {
@@ -191,6 +191,6 @@ impl Job {
 
     pub(super) fn close_implicitly(&mut self, closed: &[Descriptor]) {
         let files = closed.iter().filter(|descriptor| descriptor.kind == Kind::File).count();
-        self.ledger.add(l::IMPLICIT, i64::try_from(files).unwrap_or(i64::MAX));
+        self.tally.add(l::IMPLICIT, i64::try_from(files).unwrap_or(i64::MAX));
     }
 }

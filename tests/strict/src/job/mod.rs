@@ -5,8 +5,8 @@ mod paths;
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::ledger::{self as l, Ledger};
 use crate::process::Process;
+use crate::tally::{self as l, Tally};
 use crate::trace::{Call, Event, Pid, descriptor, unquoted};
 use crate::tree::Tree;
 
@@ -23,7 +23,7 @@ pub struct Job {
     processes: HashMap<Pid, Process>,
     /// Events of children whose parents' clone has not returned yet.
     unborn: HashMap<Pid, Vec<Event>>,
-    ledger: Ledger,
+    tally: Tally,
     unknown: BTreeSet<String>,
 }
 
@@ -37,7 +37,7 @@ impl Job {
             has_foreign: false,
             processes: HashMap::new(),
             unborn: HashMap::new(),
-            ledger: Ledger::default(),
+            tally: Tally::default(),
             unknown: BTreeSet::new(),
         };
         job.processes.insert(0, Process::first(cwd));
@@ -55,8 +55,8 @@ impl Job {
     }
 
     /// What was counted.
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// Calls on files of the tree whose meaning is not known here. A comparison with any of them proves nothing.
@@ -119,13 +119,13 @@ impl Job {
         let closed = self.processes.get_mut(&pid).map(Process::exec).unwrap_or_default();
         self.close_implicitly(&closed);
         if place.is_some() {
-            self.ledger.add(l::EXEC_OPEN, 1);
-            self.ledger.add(l::ENDS, 1);
-            self.ledger.add(l::EXEC_MODE, 1);
+            self.tally.add(l::EXEC_OPEN, 1);
+            self.tally.add(l::ENDS, 1);
+            self.tally.add(l::EXEC_MODE, 1);
             // May it be dumped, that is, read?
             self.check(1);
-            self.ledger.add(l::EXEC_READ, 2);
-            self.ledger.add_between(l::PAGES, 1, PROGRAM_READS_MAX);
+            self.tally.add(l::EXEC_READ, 2);
+            self.tally.add_between(l::PAGES, 1, PROGRAM_READS_MAX);
         }
     }
 
@@ -150,7 +150,7 @@ impl Job {
     fn enter(&mut self, inside: bool) {
         match (inside, self.kernel_checks) {
             (true, true) => self.check(1),
-            (true, false) => self.ledger.add(l::CHDIR, 1),
+            (true, false) => self.tally.add(l::CHDIR, 1),
             (false, _) => {}
         }
     }
@@ -158,9 +158,9 @@ impl Job {
     /// Permission checks for which the kernel asks, if it is the one to check.
     fn check(&mut self, count: u64) {
         if self.kernel_checks {
-            self.ledger.add(l::CHECKS, count.cast_signed());
+            self.tally.add(l::CHECKS, count.cast_signed());
             if self.has_foreign {
-                self.ledger.add_between(l::ACL, 0, count.cast_signed());
+                self.tally.add_between(l::ACL, 0, count.cast_signed());
             }
         }
     }
@@ -179,14 +179,14 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Class;
+    use crate::tally::Class;
     use crate::trace::events;
 
     fn expected(trace: &str, class: Class) -> std::ops::RangeInclusive<i64> {
         let mut job = Job::new("/t", "/", false);
         job.run(events(trace));
         assert!(job.unknown().is_empty(), "{:?}", job.unknown());
-        job.ledger().expected(class)
+        job.tally().expected(class)
     }
 
     const SHARED_DESCRIPTOR: &str = r#"1 openat(AT_FDCWD</>, "/t/a", O_WRONLY|O_CREAT, 0644) = 3</t/a>

@@ -1,7 +1,7 @@
 //! Calls that say by a path what they are about.
 
 use super::Job;
-use crate::ledger::{self as l, Cause, Class};
+use crate::tally::{self as l, Cause, Class};
 use crate::trace::{Call, Pid, descriptor, unquoted};
 
 /// Calls about what a path names, whose path begins from a descriptor.
@@ -38,19 +38,19 @@ impl Job {
             return self.on_place(class, call, &base);
         }
         let Some(place) = self.walk(&base, &path, follow) else { return };
-        self.ledger.call(class);
+        self.tally.call(class);
         match (&call.result, failed) {
-            (Err(error), Some(failed)) if is_told_by_look_up(error) => return self.ledger.add(failed, -1),
+            (Err(error), Some(failed)) if is_told_by_look_up(error) => return self.tally.add(failed, -1),
             _ => {}
         }
         if class == l::ACCESS && self.kernel_checks {
-            self.ledger.add(l::CHECKED, -1);
+            self.tally.add(l::CHECKED, -1);
             self.check(1);
         } else if class == l::ACCESS
             && self.tree.is_file(&place)
             && call.args.iter().any(|arg| arg.contains("X_OK"))
         {
-            self.ledger.add(l::EXEC_MODE, 1);
+            self.tally.add(l::EXEC_MODE, 1);
         }
         if name == "truncate" {
             self.check(1);
@@ -61,7 +61,7 @@ impl Job {
     /// A call about what needs no walk.
     fn on_place(&mut self, class: Class, call: &Call, place: &str) {
         if self.tree.holds(place) {
-            self.ledger.call(class);
+            self.tally.call(class);
             self.drop_capability(call, place);
         }
     }
@@ -73,7 +73,7 @@ impl Job {
         self.has_foreign |= chowns && owner.is_some_and(|owner| !matches!(owner.as_str(), "0" | "-1"));
         let drops = chowns || call.name.contains("truncate");
         if drops && call.result.is_ok() && !self.tree.is_directory(place) {
-            self.ledger.add(l::CAPABILITY, 1);
+            self.tally.add(l::CAPABILITY, 1);
         }
     }
 
@@ -92,9 +92,9 @@ impl Job {
             _ if removes_directory => (l::RMDIR, Some(l::RMDIR_FAILED)),
             _ => (l::UNLINK, Some(l::UNLINK_FAILED)),
         };
-        self.ledger.call(class);
+        self.tally.call(class);
         match (&call.result, failed) {
-            (Err(error), Some(failed)) if is_told_by_look_up(error) => return self.ledger.add(failed, -1),
+            (Err(error), Some(failed)) if is_told_by_look_up(error) => return self.tally.add(failed, -1),
             _ => self.check(1),
         }
         match (&call.result, class) {
@@ -121,14 +121,14 @@ impl Job {
         let (Some(from), Some(to)) = (from, to) else { return };
         let renames = call.name.starts_with("rename");
         let (class, failed) = if renames { (l::RENAME, l::RENAME_FAILED) } else { (l::LINK, l::LINK_FAILED) };
-        self.ledger.call(class);
+        self.tally.call(class);
         match &call.result {
-            Err(error) if is_told_by_look_up(error) => return self.ledger.add(failed, -1),
+            Err(error) if is_told_by_look_up(error) => return self.tally.add(failed, -1),
             _ if renames => self.check(2),
             // With protected_hardlinks, which is a choice of the machine, whether the file could be written anyway.
             _ => {
                 self.check(1);
-                self.ledger.add_between(l::CHECKS, 0, i64::from(self.kernel_checks));
+                self.tally.add_between(l::CHECKS, 0, i64::from(self.kernel_checks));
             }
         }
         match call.result {
@@ -167,8 +167,8 @@ impl Job {
     /// Goes along a path, counts what that asks for, and says where it led beneath the root.
     pub(super) fn walk(&mut self, base: &str, path: &str, follow: bool) -> Option<String> {
         let walked = self.tree.walk(base, path, follow);
-        self.ledger.add(l::NAMES, walked.names.cast_signed());
-        self.ledger.add(l::FOLLOWED, walked.links.cast_signed());
+        self.tally.add(l::NAMES, walked.names.cast_signed());
+        self.tally.add(l::FOLLOWED, walked.links.cast_signed());
         self.check(walked.passes);
         walked.path.filter(|path| self.tree.holds(path))
     }

@@ -25,7 +25,7 @@ use progress::{Progress, Style};
 use report::Report;
 use sink::Sink;
 use source::Source;
-use target::{Target, Wish};
+use target::{NameRules, Target};
 
 /// Copy files and trees between NFS servers and this host, in any direction, without a mount.
 ///
@@ -136,12 +136,12 @@ impl CpArgs {
         let report = Arc::new(Report::new(style, to.tree.clone()));
         let copier = Copier::start(self.options(to.is_remote, log.verbose > 0), report.clone())
             .map_err(|error| Failure::cannot("start a thread", &error))?;
-        let wish = Wish {
+        let rules = NameRules {
             is_name: self.no_target_directory,
             replaces_name: self.replaces_name,
             resume: self.resume,
         };
-        let target = Target::of(to, &sources, wish)?;
+        let target = Target::of(to, &sources, rules)?;
         target.must_take(self.sources.len())?;
         let stopper = copier.stopper();
         let stopping = report.clone();

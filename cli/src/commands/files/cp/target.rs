@@ -24,7 +24,7 @@ pub struct Target {
 
 /// How to take the last word of the command line.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct NameRules {
     /// As the name of the copy, also if it is a directory's.
     pub is_name: bool,
     /// And whatever stands there, a link too, makes room for the copy.
@@ -36,12 +36,12 @@ pub struct Wish {
 impl Target {
     /// A directory that is there takes copies under their own names, unless it is wished to be the copy; all else is the name
     /// of a copy. A link stands for what it leads to, as for cp(1), unless a link is copied.
-    pub fn of(place: OpenPath, sources: &[Source], wish: Wish) -> Result<Self, Failure> {
-        let last = if wish.replaces_name { Last::Keep } else { Last::Follow };
+    pub fn of(place: OpenPath, sources: &[Source], rules: NameRules) -> Result<Self, Failure> {
+        let last = if rules.replaces_name { Last::Keep } else { Last::Follow };
         let found = place.find(last);
         if let Ok(node) = &found {
             let attr = block_on(node.attr()).map_err(|error| place.cannot("look at", &error))?;
-            let is_copy = wish.is_name || wish.resume && is_unfinished(node, sources);
+            let is_copy = rules.is_name || rules.resume && is_unfinished(node, sources);
             if attr.file_type == FileType::Directory && !is_copy {
                 return Ok(Self {
                     dir: node.clone(),
@@ -56,10 +56,10 @@ impl Target {
             Ok(_) | Err(Error::NotFound) => {}
             Err(error) => return Err(place.cannot("find", &error)),
         }
-        if found.is_err() && place.label.ends_with(b"/") && !wish.is_name {
+        if found.is_err() && place.label.ends_with(b"/") && !rules.is_name {
             return Err(place.cannot("find", &Error::NotFound).remedy("make the directory first"));
         }
-        let keeps_link = wish.replaces_name || matches!(sources, [source] if source.is_link());
+        let keeps_link = rules.replaces_name || matches!(sources, [source] if source.is_link());
         let parent = if keeps_link { place.parent() } else { block_on(place.tree.find_target(&place.path)) };
         let (dir, name) = parent.map_err(|error| match error {
             Error::InvalidArgument => {
@@ -73,7 +73,7 @@ impl Target {
             error => place.cannot("find the directory of", &error),
         })?;
         let path = dir_of(&place.label, name.as_name().as_bytes());
-        Ok(Self { dir, path, name: Some(name), is_name: wish.is_name, word: place.word })
+        Ok(Self { dir, path, name: Some(name), is_name: rules.is_name, word: place.word })
     }
 
     /// Fails when there is no room for so many sources.

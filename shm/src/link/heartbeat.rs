@@ -1,6 +1,6 @@
 //! Whether the other side lives, told by a counter that it moves. No clock: the time is passed in.
 //!
-//! Where there is a socket, its end tells death at once, and a heart only shows that a side is stuck. Where there is only memory, the heart is all
+//! Where there is a socket, its end tells death at once, and a heartbeat only shows that a side is stuck. Where there is only memory, the heartbeat is all
 //! there is.
 
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use crate::link::ends::Extent;
 use crate::link::header::{heartbeat, set_heartbeat};
 
-/// How often a heart beats.
+/// The interval of heartbeats.
 pub const BEAT: Duration = Duration::from_millis(100);
 
-/// Our own heart.
+/// Our own heartbeat.
 #[derive(Debug)]
 pub struct Pulse {
     count: u64,
@@ -19,12 +19,12 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// A heart whose counter goes on from `count`, with the first beat due at once.
+    /// A heartbeat whose counter goes on from `count`, with the first beat due at once.
     pub fn new(count: u64, now: Instant) -> Pulse {
         Pulse { count, next: now }
     }
 
-    /// The heart of an end, which goes on from where the counter is.
+    /// The heartbeat of an end, which goes on from where the counter is.
     pub fn of(own: &Extent, now: Instant) -> Pulse {
         Pulse::new(heartbeat(own), now)
     }
@@ -55,7 +55,7 @@ impl Pulse {
 /// How the other side is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// Its heart beats.
+    /// Its heartbeat comes.
     Well,
     /// It was not heard for a while: busy, stopped, or dying.
     Late,
@@ -63,7 +63,7 @@ pub enum Health {
     Lost,
 }
 
-/// How long a heart may be silent.
+/// How long a heartbeat may be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
     /// From then on it is late.
@@ -79,7 +79,7 @@ impl Default for Patience {
     }
 }
 
-/// Watches the other side's heart.
+/// Watches the other side's heartbeat.
 #[derive(Debug)]
 pub struct Watch {
     patience: Patience,

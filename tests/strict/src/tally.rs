@@ -159,12 +159,12 @@ causes! {
 
 /// What was counted.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct Tally {
     calls: BTreeMap<Class, u64>,
     causes: BTreeMap<Cause, RangeInclusive<i64>>,
 }
 
-impl Ledger {
+impl Tally {
     /// A system call of this class.
     pub fn call(&mut self, class: Class) {
         *self.calls.entry(class).or_default() += 1;
@@ -216,11 +216,11 @@ mod tests {
 
     #[test]
     fn expected_is_calls_and_differences() {
-        let mut ledger = Ledger::default();
-        (0..5).for_each(|_| ledger.call(READ));
-        ledger.add(EXEC_READ, 2);
-        ledger.add_between(PAGES, 0, 3);
-        assert_eq!(ledger.expected(READ), 7..=10);
-        assert_eq!(ledger.expected(WRITE), 0..=0);
+        let mut tally = Tally::default();
+        (0..5).for_each(|_| tally.call(READ));
+        tally.add(EXEC_READ, 2);
+        tally.add_between(PAGES, 0, 3);
+        assert_eq!(tally.expected(READ), 7..=10);
+        assert_eq!(tally.expected(WRITE), 0..=0);
     }
 }
