@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{
-    Agreement, Doorbells, Ends, Extent, Features, Goodbye, Hello, Incarnation, Layout, LayoutError,
-    MESSAGE_BYTES_MAX, Message, MessageError, Protocol, Refused, Role, VERSION, Welcome, WelcomeError,
+    Agreement, Ends, Extent, Features, Goodbye, Hello, Incarnation, Layout, LayoutError, MESSAGE_BYTES_MAX,
+    Message, MessageError, Protocol, Refused, Role, Welcome, WelcomeError,
 };
 use tombolo_shm::region::RegionError;
 use tombolo_shm::region::sealed::{self, Sealed};
@@ -254,19 +254,14 @@ fn dial(path: &Path, until: Instant) -> Result<OwnedFd, ConnectError> {
 }
 
 pub(super) fn hello(options: &ConnectOptions) -> Hello {
+    let layout = options.layout;
     Hello {
-        version_min: VERSION,
-        version_max: VERSION,
         offered: options.offered | options.required,
         required: options.required,
-        slots: options.layout.slots(),
-        back_slots: options.layout.back_slots(),
-        bytes: options.layout.bytes(),
-        client: options.client,
         protocol: Some(options.protocol),
-        doorbells: Doorbells::FUTEX,
         export: options.export.clone(),
         label: options.label.clone(),
+        ..Hello::new(options.client, layout.slots(), layout.back_slots(), layout.bytes())
     }
 }
 

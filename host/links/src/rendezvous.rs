@@ -4,7 +4,7 @@
 //! check. Clients are kept apart by giving each its own memory.
 
 use std::io;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -34,8 +34,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// A server at memory that both sides can write. Dropping it says goodbye and gives the memory up.
 #[derive(Debug)]
 pub struct MemoryListener {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: StoppedOnDrop,
     current: Arc<CurrentClient>,
 }
 
@@ -75,7 +74,6 @@ impl MemoryListener {
         let bytes = limits.bytes.min(handshake.half_bytes());
         let features = limits.features.without(Features::AT_SOCKETS);
         let limits = Limits { features, doorbells: Doorbells::SILENT, bytes, ..limits };
-        let (stop, stopped) = mpsc::channel();
         let current = Arc::<CurrentClient>::default();
         let mut page_server = PageServer {
             handshake,
@@ -89,7 +87,7 @@ impl MemoryListener {
         };
         // A client may come as soon as this returns, and must find the page made.
         page_server.step(Instant::now())?;
-        let run = move || {
+        let run = move |stopped: Receiver<()>| {
             let mut wait = LOOK;
             while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 if let Err(error) = page_server.step(Instant::now()) {
@@ -103,8 +101,7 @@ impl MemoryListener {
             page_server.leave();
             drop(memory);
         };
-        let thread = thread::Builder::new().name("link-memory".into()).spawn(run)?;
-        Ok(MemoryListener { stop: Some(stop), thread: Some(thread), current })
+        Ok(MemoryListener { _thread: StoppedOnDrop::spawn("link-memory", run)?, current })
     }
 
     /// The client that has the link, as of the last look, about ten times a second.
@@ -119,10 +116,28 @@ impl MemoryListener {
     }
 }
 
-impl Drop for MemoryListener {
+/// A thread that is told to stop, and waited for, when this is dropped.
+#[derive(Debug)]
+struct StoppedOnDrop {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StoppedOnDrop {
+    fn spawn(name: &str, run: impl FnOnce(Receiver<()>) + Send + 'static) -> io::Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let thread = thread::Builder::new().name(name.into()).spawn(move || run(stopped))?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for StoppedOnDrop {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
+        // Its own thread may be the one that drops it: see the watcher.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
             let _ = thread.join();
         }
     }
@@ -311,8 +326,7 @@ pub enum JoinError {
 /// The client's watch over a link that has no socket. Dropping it ends the link in order.
 #[derive(Debug)]
 pub struct MemoryWatcher {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: StoppedOnDrop,
 }
 
 /// Asks the server at that memory for a link, and takes it into use. Waits for the answer, and for another client to leave, until the
@@ -331,9 +345,8 @@ pub fn join(
         ClientHandshake::new(memory.region.clone(), memory.total, hello, token, Instant::now())?;
     let ends = wait(&mut handshake, options.timeout)?;
     let line = Line::start(&ends, label, mode)?;
-    let (stop, stopped) = mpsc::channel();
     let watched = line.clone();
-    let run = move || {
+    let run = move |stopped: Receiver<()>| {
         let end = loop {
             match handshake.step(Instant::now()) {
                 Ok(ClientStep::Over(end)) => break end.into(),
@@ -351,20 +364,7 @@ pub fn join(
         watched.cut(end);
         drop(memory);
     };
-    let thread = thread::Builder::new().name("link-heart".into()).spawn(run)?;
-    Ok((line, MemoryWatcher { stop: Some(stop), thread: Some(thread) }))
-}
-
-impl Drop for MemoryWatcher {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        // Its own thread may be the one that drops it: see the watcher.
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != thread::current().id()
-        {
-            let _ = thread.join();
-        }
-    }
+    Ok((line, MemoryWatcher { _thread: StoppedOnDrop::spawn("link-heart", run)? }))
 }
 
 fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, JoinError> {

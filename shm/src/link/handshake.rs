@@ -482,23 +482,11 @@ mod tests {
     use super::*;
     use crate::link::ends::Epoch;
     use crate::link::negotiate::Limits;
-    use crate::link::terms::{Doorbells, Features, Protocol, VERSION};
+    use crate::link::terms::Doorbells;
 
     fn client(region: &Region, token: u32, now: Instant) -> ClientHandshake {
-        let hello = Hello {
-            version_min: VERSION,
-            version_max: VERSION,
-            offered: Features::NONE,
-            required: Features::NONE,
-            slots: 8,
-            back_slots: 8,
-            bytes: u64::MAX,
-            client: Incarnation([1; 16]),
-            protocol: Some(Protocol::Vrpc),
-            doorbells: Doorbells::SILENT,
-            export: String::new(),
-            label: String::new(),
-        };
+        let hello =
+            Hello { doorbells: Doorbells::SILENT, ..Hello::new(Incarnation([1; 16]), 8, 8, u64::MAX) };
         ClientHandshake::new(region.clone(), region.len() as u64, hello, token, now).expect("a handshake")
     }
 

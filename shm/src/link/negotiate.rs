@@ -131,6 +131,24 @@ impl Agreement {
 }
 
 impl Hello {
+    /// Of a client that wants so many slots, back slots and bytes at most, to speak vrpc with the only export, and needs no extension.
+    pub fn new(client: Incarnation, slots: u32, back_slots: u32, bytes: u64) -> Hello {
+        Hello {
+            version_min: VERSION,
+            version_max: VERSION,
+            offered: Features::NONE,
+            required: Features::NONE,
+            slots,
+            back_slots,
+            bytes,
+            client,
+            protocol: Some(Protocol::Vrpc),
+            doorbells: Doorbells::FUTEX,
+            export: String::new(),
+            label: String::new(),
+        }
+    }
+
     /// Holds the server's answer against what was offered. Nothing in it is believed that a client could be harmed by.
     pub fn check(&self, welcome: &Welcome) -> Result<Agreement, WelcomeError> {
         let offered = |what, holds: bool| if holds { Ok(()) } else { Err(WelcomeError::NotOffered { what }) };
@@ -161,20 +179,8 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        Hello {
-            version_min: 1,
-            version_max: 3,
-            offered: Features::CALL_BACKS | Features::from_bits(1 << 40),
-            required: Features::NONE,
-            slots: 256,
-            back_slots: 16,
-            bytes: 128 << 20,
-            client: Incarnation([1; 16]),
-            protocol: Some(Protocol::Vrpc),
-            doorbells: Doorbells::FUTEX,
-            export: "src".into(),
-            label: "test".into(),
-        }
+        let offered = Features::CALL_BACKS | Features::from_bits(1 << 40);
+        Hello { version_max: 3, offered, ..Hello::new(Incarnation([1; 16]), 256, 16, 128 << 20) }
     }
 
     fn agree(limits: &Limits, hello: &Hello) -> Result<Agreement, Refused> {

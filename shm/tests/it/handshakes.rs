@@ -6,27 +6,13 @@ use proptest::prelude::*;
 use tombolo_mem::Region;
 use tombolo_shm::link::{
     Cause, ClientHandshake, ClientStep, DoorbellKind, Doorbells, Ends, Epoch, Features, Goodbye, Hello,
-    Incarnation, Limits, PageEnd, PageError, Protocol, RefusalCode, Refused, ServerHandshake, ServerStep,
-    length_of,
+    Incarnation, Limits, PageEnd, PageError, RefusalCode, Refused, ServerHandshake, ServerStep, length_of,
 };
 
 const TOTAL: usize = 1 << 20;
 
 fn hello() -> Hello {
-    Hello {
-        version_min: 1,
-        version_max: 1,
-        offered: Features::NONE,
-        required: Features::NONE,
-        slots: 8,
-        back_slots: 8,
-        bytes: u64::MAX,
-        client: Incarnation([1; 16]),
-        protocol: Some(Protocol::Vrpc),
-        doorbells: Doorbells::SILENT,
-        export: "/src".into(),
-        label: "guest".into(),
-    }
+    Hello { doorbells: Doorbells::SILENT, ..Hello::new(Incarnation([1; 16]), 8, 8, u64::MAX) }
 }
 
 fn limits() -> Limits {

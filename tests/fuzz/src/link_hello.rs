@@ -2,8 +2,7 @@
 //! agrees to nothing beyond its limits, and a client believes nothing that it did not offer.
 
 use tombolo_shm::link::{
-    Agreement, Doorbells, Epoch, Features, Hello, Incarnation, Limits, MESSAGE_BYTES_MAX, Message, Protocol,
-    Welcome,
+    Agreement, Epoch, Features, Hello, Incarnation, Limits, MESSAGE_BYTES_MAX, Message, Welcome,
 };
 
 /// Runs the target.
@@ -45,20 +44,8 @@ fn served(hello: &Hello) {
 }
 
 fn believed(welcome: &Welcome) {
-    let hello = Hello {
-        version_min: 1,
-        version_max: 1,
-        offered: Features::CALL_BACKS,
-        required: Features::NONE,
-        slots: 256,
-        back_slots: 64,
-        bytes: 16 << 20,
-        client: Incarnation([2; 16]),
-        protocol: Some(Protocol::Vrpc),
-        doorbells: Doorbells::FUTEX,
-        export: String::new(),
-        label: String::new(),
-    };
+    let hello =
+        Hello { offered: Features::CALL_BACKS, ..Hello::new(Incarnation([2; 16]), 256, 64, 16 << 20) };
     if let Ok(Agreement { layout, features, version, .. }) = hello.check(welcome) {
         assert!(layout.slots() <= 256 && layout.back_slots() <= 64 && layout.bytes() <= 16 << 20);
         assert!(hello.offered.contains(features) && version == 1);

@@ -22,8 +22,7 @@ use tombolo_layer_replies as replies;
 use tombolo_mem::Source;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{
-    ClientHandshake, ClientStep, Doorbells, Ends, Features, Hello, Incarnation, Layout, Limits, Protocol,
-    VERSION, length_of,
+    ClientHandshake, ClientStep, Doorbells, Ends, Hello, Incarnation, Layout, Limits, length_of,
 };
 use tombolo_shm::region::file;
 use tombolo_vrpc_tests::site::{Plan, Site};
@@ -221,18 +220,9 @@ fn a_client_welcomed_in_memory_that_did_not_link_may_claim_again() {
     let listener = MemoryListener::start(memory, server, Limits::default(), Mode::Adaptive, "guest");
     let _listener = listener.expect("a listener");
     let hello = Hello {
-        version_min: VERSION,
-        version_max: VERSION,
-        offered: Features::NONE,
-        required: Features::NONE,
-        slots: 8,
-        back_slots: 8,
-        bytes: u64::MAX,
-        client: Incarnation([1; 16]),
-        protocol: Some(Protocol::Vrpc),
         doorbells: Doorbells::SILENT,
         export: "a".into(),
-        label: String::new(),
+        ..Hello::new(Incarnation([1; 16]), 8, 8, u64::MAX)
     };
     let region = file::open(&dir.path().join("memory")).expect("memory");
     let total = length_of(&region).expect("a page");

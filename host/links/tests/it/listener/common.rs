@@ -15,7 +15,7 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::Incarnation;
 
 /// Far more than anything here takes.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Opens any export but "/none", and answers with what was asked. Kind 9 is answered by breaking the link.
 pub struct Echo {
@@ -112,6 +112,6 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "{what}");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_micros(100));
     }
 }

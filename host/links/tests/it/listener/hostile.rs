@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tombolo_host_links::listen::ListenOptions;
 use tombolo_shm::link::{
-    Cause, Doorbells, Features, Goodbye, Hello, Incarnation, MESSAGE_BYTES_MAX, Message, Protocol,
-    RefusalCode, Refused,
+    Cause, Doorbells, Goodbye, Hello, Incarnation, MESSAGE_BYTES_MAX, Message, RefusalCode, Refused,
 };
 use tombolo_shm::region::sealed::Sealed;
 use tombolo_sys::memfd::{self, Seals};
@@ -18,18 +17,9 @@ const BYTES: u64 = 1 << 20;
 
 fn hello() -> Hello {
     Hello {
-        version_min: 1,
-        version_max: 1,
-        offered: Features::NONE,
-        required: Features::NONE,
-        slots: 64,
-        back_slots: 8,
-        bytes: BYTES,
-        client: Incarnation([9; 16]),
-        protocol: Some(Protocol::Vrpc),
-        doorbells: Doorbells::FUTEX,
         export: "/src".into(),
         label: "stranger".into(),
+        ..Hello::new(Incarnation([9; 16]), 64, 8, BYTES)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Links that are asked for at a socket: which peers get one, how they end, and what hostile peers can do.
 
-mod common;
+pub mod common;
 mod crowd;
 mod endings;
 mod hostile;

@@ -14,7 +14,7 @@ use tombolo_mem::Source;
 use tombolo_shm::address::{Domain, GlobalAddress};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{
-    Cause, Epoch, Features, ForwardRegion, Goodbye, Incarnation, Limits, MESSAGE_BYTES_MAX, Message,
+    Cause, Epoch, Features, ForwardRegion, Goodbye, Hello, Incarnation, Limits, MESSAGE_BYTES_MAX, Message,
     RegionForwarded, Withdraw,
 };
 use tombolo_shm::region::sealed::Sealed;
@@ -275,19 +275,11 @@ fn memory_that_a_dead_server_cannot_read_stays_in_use() {
 /// A client that the test plays, on a link to a real server.
 fn stranger(host: &TestHost, offered: Features) -> OwnedFd {
     let layout = TestHost::options("").layout;
-    let hello = tombolo_shm::link::Hello {
-        version_min: 1,
-        version_max: 1,
+    let hello = Hello {
         offered,
-        required: Features::NONE,
-        slots: layout.slots(),
-        back_slots: layout.back_slots(),
-        bytes: layout.bytes(),
-        client: Incarnation([9; 16]),
-        protocol: Some(tombolo_shm::link::Protocol::Vrpc),
-        doorbells: tombolo_shm::link::Doorbells::FUTEX,
         export: "/src".into(),
         label: "stranger".into(),
+        ..Hello::new(Incarnation([9; 16]), layout.slots(), layout.back_slots(), layout.bytes())
     };
     let memory = Sealed::create("stranger", layout.bytes()).expect("memory");
     let socket = packet::connect(&host.path).expect("connected");

@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tombolo_host_links::End;
 use tombolo_host_links::client::LineError;
 use tombolo_host_links::server::{Request, Responder, Session};
-use tombolo_mem::Region;
 use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::{Ends, Extent, Layout, Role};
+use tombolo_shm::link::{Ends, Role};
 
-use crate::requests::test_host::{ECHO, HOLD, TestHost, body, eventually, layout, peer};
+use crate::requests::test_host::{ECHO, HOLD, TestHost, body, eventually, layout, peer, shaky_ends};
 
 fn lost(why: End) -> Option<LineError> {
     Some(LineError::Lost { label: Arc::from("test"), why })
@@ -126,21 +125,6 @@ fn many_links_come_and_go() {
     let counts = host.server.counts();
     assert_eq!((counts.links, counts.links_total, counts.cut), (1, 31, 0));
     assert_eq!(counts.requests, (0..30).sum::<u64>());
-}
-
-/// Ends of which the memory of one side can be taken away, as it happens where the system has no more of it.
-fn shaky_ends(whose: Role, layout: Layout) -> (Ends, Ends, std::fs::File) {
-    let (mut client, mut server) = Ends::in_memory(layout);
-    let file = tempfile::tempfile().expect("a file");
-    file.set_len(layout.bytes()).expect("its size");
-    let len = usize::try_from(layout.bytes()).expect("small");
-    let own = Extent::whole(Region::map(&file, 0, len).expect("mapped"));
-    let seen = Extent::whole(Region::map_read_only(&file, 0, len).expect("mapped"));
-    match whose {
-        Role::Client => (client.own, server.peer) = (own, seen),
-        Role::Server => (server.own, client.peer) = (own, seen),
-    }
-    (client, server, file)
 }
 
 /// What is written there is lost, and what the other side finds there is not what was written.

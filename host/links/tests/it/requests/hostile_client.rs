@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use tombolo_host_links::server::{LinkHandle, Request, Responder, Server, Session};
 use tombolo_host_links::{End, ProtocolError};
-use tombolo_mem::Region;
 use tombolo_shm::address::{AddressError, Domain, GlobalAddress};
 use tombolo_shm::doorbell::{Mode, Ringer};
-use tombolo_shm::link::{Ends, Extent, Role};
+use tombolo_shm::link::{Ends, Role};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
 use crate::requests::test_host::{
-    ECHO, FORGET, HOLD, PANIC, TestHost, TestService, TestSession, body, eventually, layout, peer,
+    ECHO, FORGET, HOLD, PANIC, TestHost, TestService, TestSession, body, eventually, layout, peer, shaky_ends,
 };
 
 const SLOTS: u32 = 8;
@@ -169,14 +168,7 @@ fn a_client_that_takes_no_answers_loses_them_and_blocks_no_other() {
 
 #[test]
 fn a_region_that_is_truncated() {
-    let file = tempfile::tempfile().expect("a file");
-    let layout = layout(SLOTS);
-    file.set_len(layout.bytes()).expect("room");
-    let map = || {
-        Extent::whole(Region::map(&file, 0, usize::try_from(layout.bytes()).expect("small")).expect("mapped"))
-    };
-    let (mut client, mut server) = Ends::in_memory(layout);
-    (client.own, server.peer) = (map(), map());
+    let (client, server, file) = shaky_ends(Role::Client, layout(SLOTS));
     let mut client = HostileClient::over((client, server), Arc::default(), None);
     assert_eq!(client.ask(1, ECHO).id, 1);
     file.set_len(0).expect("truncated");

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use tombolo_host_links::client::{Line, LineError};
 use tombolo_host_links::{End, ProtocolError};
-use tombolo_mem::Region;
 use tombolo_shm::doorbell::{Mode, Ringer};
-use tombolo_shm::link::{Ends, Extent};
+use tombolo_shm::link::{Ends, Role};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
-use crate::requests::test_host::{ECHO, TestHost, body, eventually, layout};
+use crate::requests::test_host::{ECHO, TestHost, body, eventually, layout, shaky_ends};
 
 const SLOTS: u32 = 8;
 
@@ -142,14 +141,7 @@ fn a_server_that_never_takes_requests_blocks_no_caller_for_ever() {
 
 #[test]
 fn a_region_that_is_truncated() {
-    let file = tempfile::tempfile().expect("a file");
-    let layout = layout(SLOTS);
-    file.set_len(layout.bytes()).expect("room");
-    let map = || {
-        Extent::whole(Region::map(&file, 0, usize::try_from(layout.bytes()).expect("small")).expect("mapped"))
-    };
-    let (mut client, mut server) = Ends::in_memory(layout);
-    (server.own, client.peer) = (map(), map());
+    let (client, server, file) = shaky_ends(Role::Server, layout(SLOTS));
     let mut server = HostileServer::over((client, server), Mode::Event);
     let line = server.line.clone();
     let blocked = std::thread::spawn(move || line.call(ECHO, body(1), |_| {}).wait());

@@ -3,13 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
+use tombolo_mem::Region;
 use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::{DoorbellKind, Ends, Extent, Incarnation, Layout};
+use tombolo_shm::link::{DoorbellKind, Ends, Extent, Incarnation, Layout, Role};
 use tombolo_shm::region::sealed::{Sealed, map_peer};
+
+pub use crate::listener::common::until as eventually;
 
 /// What a request asks of the test session.
 pub const ECHO: u32 = 1;
@@ -128,6 +130,21 @@ fn sealed(name: &str, layout: Layout) -> Sealed {
     Sealed::create(name, layout.bytes()).expect("memory")
 }
 
+/// Ends of which the memory of one side can be taken away, as it happens where the system has no more of it.
+pub fn shaky_ends(whose: Role, layout: Layout) -> (Ends, Ends, std::fs::File) {
+    let (mut client, mut server) = Ends::in_memory(layout);
+    let file = tempfile::tempfile().expect("a file");
+    file.set_len(layout.bytes()).expect("its size");
+    let len = usize::try_from(layout.bytes()).expect("small");
+    let own = Extent::whole(Region::map(&file, 0, len).expect("mapped"));
+    let seen = Extent::whole(Region::map_read_only(&file, 0, len).expect("mapped"));
+    match whose {
+        Role::Client => (client.own, server.peer) = (own, seen),
+        Role::Server => (server.own, client.peer) = (own, seen),
+    }
+    (client, server, file)
+}
+
 /// Ends without a doorbell, as between a guest and its host.
 pub fn silent_ends(layout: Layout) -> (Ends, Ends) {
     let (mut client, mut server) = Ends::in_memory(layout);
@@ -170,13 +187,4 @@ pub fn body(number: u64) -> [u8; 48] {
 /// Its frame: some bytes that tell numbers apart.
 pub fn frame(number: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (number.wrapping_mul(31) ^ at.wrapping_mul(7)) as u8).collect()
-}
-
-/// Waits until it is so. Panics when that takes longer than anything here should.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is_so() {
-        assert!(since.elapsed() < Duration::from_secs(60), "not in time: {what}");
-        std::thread::sleep(Duration::from_micros(100));
-    }
 }
