@@ -24,6 +24,18 @@ pub enum Error {
     Wrong { what: String, answer: String },
 }
 
+/// A wrong answer, told by an error and what caused it.
+pub fn wrong(what: &str, error: &(impl std::error::Error + ?Sized)) -> Error {
+    // The last in the chain is what happened.
+    let mut answer = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        answer = format!("{answer}: {error}");
+        source = error.source();
+    }
+    Error::Wrong { what: what.to_owned(), answer }
+}
+
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Says what was being done when the system refused it.

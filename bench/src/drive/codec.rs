@@ -1,7 +1,7 @@
 //! Three ways to turn calls into bytes and bytes into replies: ours, plain byte order by hand, and a generic XDR library.
 
 mod by_hand;
-mod generic;
+pub mod generic;
 mod ours;
 
 use std::ops::Range;

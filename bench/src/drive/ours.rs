@@ -14,7 +14,7 @@ use tombolo_host_rpc::client::InFlight;
 use tombolo_mem::Buffer;
 
 use super::{Client, Direction, DriveArgs, Job, content};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, wrong};
 
 /// The most that an adaptive limit may come to.
 const ADAPTIVE_MAX: u32 = 128;
@@ -150,10 +150,6 @@ impl Drop for Open<'_> {
         self.files.release(&self.cx, self.file);
         self.files.forget(&self.cx, &[(self.node, 1)]);
     }
-}
-
-fn wrong(what: &str, error: &dyn std::error::Error) -> Error {
-    Error::Wrong { what: what.to_owned(), answer: error.to_string() }
 }
 
 fn check(moved: usize, wanted: usize) -> Result<()> {

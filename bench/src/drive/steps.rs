@@ -1,13 +1,12 @@
 //! One thread that sends and one that receives, with what the paper takes away left in: the steps of its Table 2. The engine is the
 //! product's; what is above it is no more than a loop.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use nfs3_types::nfs3::{WRITE3args, nfs_fh3, stable_how};
-use nfs3_types::xdr_codec::{Opaque, Pack};
+use nfs3_types::nfs3::WRITE3args;
+use nfs3_types::xdr_codec::Pack;
 use tombolo_core::{Answer, Interrupt};
 use tombolo_host_rpc::client::{Call, InFlight, Options, Pending, Reply, RpcClient, Target, Transport};
 use tombolo_mem::Buffer;
@@ -17,9 +16,10 @@ use tombolo_wire_nfs3::{self as nfs3, Data, PROGRAM, Procedure, VERSION};
 use tombolo_wire_rpc::{AuthSys, Credential, Gids};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
+use super::codec::generic::write_args;
 use super::ours::filled;
 use super::{Client, Direction, DriveArgs, Job};
-use crate::error::{Doing, Error, Result};
+use crate::error::{Doing, Error, Result, wrong};
 use crate::nfs::Wait;
 use crate::nfs::client::{Handle, Mounted, Reply as Answered, commit, committed};
 
@@ -71,13 +71,13 @@ impl Steps {
             // The program goes on and may change its memory: the request needs a copy.
             self.request.clear();
             self.request.extend_from_slice(self.content.get(at..at + bytes).unwrap_or_default());
-            let args = generic_args(file, at, &self.request);
+            let args = write_args(file, at as u64, &self.request);
             return self.rpc.call(call, |xdr| pack(&args, xdr));
         }
         call.data = Some(self.memory.source(at..at + bytes));
         let (offset, count) = (at as u64, u32::try_from(bytes).unwrap_or(u32::MAX));
         if self.step == Step::GenericCodec {
-            let WRITE3args { file, offset, stable, .. } = generic_args(file, at, &[]);
+            let WRITE3args { file, offset, stable, .. } = write_args(file, at as u64, &[]);
             return self.rpc.call(call, |xdr| {
                 pack(&file, xdr);
                 pack(&offset, xdr);
@@ -113,7 +113,7 @@ impl Client for Steps {
                     permit.await;
                     Ok(())
                 });
-                waited.wait().map_err(|error| wrong(&error))?;
+                waited.wait().map_err(|error| wrong("WRITE", &error))?;
             }
             pending.push_back((piece.1, self.send(&file, piece)));
             while let Some((bytes, done)) = pending.pop_front_if(|(_, first)| first.is_ready()) {
@@ -131,24 +131,10 @@ impl Client for Steps {
 }
 
 fn check(pending: Pending, bytes: usize) -> Result<()> {
-    let Reply { results, .. } = pending.wait().map_err(|error| wrong(&error))?;
+    let Reply { results, .. } = pending.wait().map_err(|error| wrong("WRITE", &error))?;
     match Decoder::new(&results).value::<WriteReply>() {
         Ok(nfs3::Reply::Ok(ok)) if ok.count as usize == bytes => Ok(()),
         other => Err(Error::Wrong { what: "WRITE".to_owned(), answer: format!("{other:?}") }),
-    }
-}
-
-fn wrong(error: &dyn std::error::Error) -> Error {
-    Error::Wrong { what: "WRITE".to_owned(), answer: error.to_string() }
-}
-
-fn generic_args<'a>(file: &Handle, at: usize, data: &'a [u8]) -> WRITE3args<'a> {
-    WRITE3args {
-        file: nfs_fh3 { data: Opaque(Cow::Owned(file.as_handle().as_bytes().to_vec())) },
-        offset: at as u64,
-        count: data.len() as u32,
-        stable: stable_how::UNSTABLE,
-        data: Opaque::borrowed(data),
     }
 }
 

@@ -13,6 +13,11 @@ pub struct Spread {
 }
 
 impl Spread {
+    /// Of one number.
+    pub fn single(value: f64) -> Self {
+        Self { median: value, q1: value, q3: value, min: value, max: value }
+    }
+
     /// Of some numbers; `None` of none, or when one is no number.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.iter().any(|value| !value.is_finite()) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::super::measure::go_on;
 use crate::error::{Doing, Error, Result};
+use crate::peer::this_program;
 
 /// What prepares the new namespaces: rpcbind wants to write below /run, and nothing that it does there shall stay.
 const PREPARE: &str =
@@ -20,8 +21,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// says on standard error goes where ours goes. [`Error::Absent`] where that is not allowed.
 pub fn run_inside(arguments: &[impl AsRef<OsStr>], out: &mut dyn Write) -> Result<()> {
     allowed()?;
-    let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
-    let mut command = isolated(&program);
+    let mut command = isolated(&this_program()?);
     command.args(arguments).stdout(Stdio::piped());
     let mut child = command.spawn().doing(|| "start unshare".to_owned())?;
     let printed = printed_by(&mut child);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Doing, Error, Result};
 
 /// A program that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +86,13 @@ pub fn find(program: Program) -> Result<PathBuf> {
     found.ok_or_else(absent)
 }
 
+/// This program, which runs itself as servers and clients of several kinds.
+pub fn this_program() -> Result<PathBuf> {
+    std::env::current_exe().doing(|| "find this program".to_owned())
+}
+
 fn beside_this_program() -> Option<PathBuf> {
-    let this = std::env::current_exe().ok()?;
+    let this = this_program().ok()?;
     Some(this.with_file_name(Program::Tombolo.file())).filter(|path| path.is_file())
 }
 

@@ -8,7 +8,7 @@ mod server;
 mod shm;
 mod virtio_fs;
 
-pub use find::{Program, find, in_checkout};
+pub use find::{Program, find, in_checkout, this_program};
 pub use mount::Mount;
 pub use nfs::{Nfs, free_port, is_listening};
 pub use server::Server;

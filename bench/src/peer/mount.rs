@@ -19,22 +19,17 @@ pub struct Mount {
 impl Mount {
     /// Mounts `source` at `point` with what the program does by default: close-to-open, names and attributes for 1 s.
     pub fn new(program: Program, source: &Path, point: &Path) -> Result<Self> {
-        Self::with(program, source, point, &[])
-    }
-
-    /// The same with options of the program's own.
-    pub fn with(program: Program, source: &Path, point: &Path, options: &[&str]) -> Result<Self> {
         let mut command = Command::new(find(program)?);
         match program {
             Program::Tombolo => {
                 let mut from = std::ffi::OsString::from("dir:");
                 from.push(source);
-                command.arg("mount").arg("-f").args(options).arg(from).arg(point);
+                command.arg("mount").arg("-f").arg(from).arg(point);
             }
             _ => {
                 let mut from = std::ffi::OsString::from("source=");
                 from.push(source);
-                command.arg("-f").arg("-o").arg(from).args(options).arg(point);
+                command.arg("-f").arg("-o").arg(from).arg(point);
             }
         }
         Self::by(program, command, point)

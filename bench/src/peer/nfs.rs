@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{Program, Server, find};
+use super::{Program, Server, find, this_program};
 use crate::error::{Doing, Result};
 use crate::nfs::client::Mounted;
 use crate::nfs::{Limit, Link, Network, Wait};
@@ -74,8 +74,7 @@ impl Nfs {
     /// The same at the other end of a link; what it keeps it keeps in `folder`.
     pub fn limit_at(link: Link, limit: Limit, folder: &Path) -> Result<Self> {
         let address = free_port_at(link)?;
-        let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
-        let mut command = Network::command(link, program);
+        let mut command = Network::command(link, this_program()?);
         command.args(["limit", limit.name(), &address.to_string(), "--within"]).arg(folder);
         let server = Server::start(limit.name(), &mut command)?;
         let export = "/null".to_owned();

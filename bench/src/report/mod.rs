@@ -78,7 +78,7 @@ impl Figure {
             variant: variant.to_owned(),
             column: column.to_owned(),
             unit,
-            spread: Spread { median: value, q1: value, q3: value, min: value, max: value },
+            spread: Spread::single(value),
             rounds: vec![value],
             p99_ns: None,
             cost: None,
@@ -312,10 +312,7 @@ mod tests {
     use super::*;
 
     fn figure(column: &str, unit: Unit, rounds: &[f64]) -> Figure {
-        let mut figure = Figure::single("row", "", column, unit, 0.0);
-        figure.spread = Spread::of(rounds).unwrap();
-        figure.rounds = rounds.to_vec();
-        figure
+        Figure::of_rounds("row", "", column, unit, rounds.to_vec()).unwrap()
     }
 
     #[test]

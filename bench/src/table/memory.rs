@@ -15,7 +15,7 @@ use crate::error::{Doing, Error, Result};
 use crate::files::Tree;
 use crate::guest::{Guest, Wait};
 use crate::measure::Spread;
-use crate::peer::{Mount, Program, VirtioFs};
+use crate::peer::{Mount, Program, VirtioFs, this_program};
 use crate::report::{Figure, Ratio, Report, Unit};
 
 const FILES: usize = 100_000;
@@ -90,15 +90,14 @@ pub(super) fn against_aim(row: &str, column: &str, value: f64, most: f64) -> Rat
         row: row.to_owned(),
         ours: column.to_owned(),
         other: "the most that it should be".to_owned(),
-        spread: Spread { median: value, q1: value, q3: value, min: value, max: value },
+        spread: Spread::single(value),
         target: Some(1.0),
     }
 }
 
 /// In a process of its own, whose memory is all due to the waist; see [`touch`].
 fn through_waist(tree: &Tree) -> Result<Held> {
-    let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(this_program()?);
     command.arg("touch").arg(tree.shared()).arg(tree.files().to_string());
     let output =
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().doing(|| "start itself".to_owned())?;

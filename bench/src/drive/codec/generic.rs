@@ -22,14 +22,18 @@ const READ: u32 = 6;
 const MARK_BYTES: usize = 4;
 
 pub fn write_call(out: &mut Vec<u8>, xid: u32, file: &Handle, offset: u64, data: &[u8]) {
-    let args = WRITE3args {
+    call(out, xid, WRITE, &write_args(file, offset, data));
+}
+
+/// The arguments of a WRITE, UNSTABLE.
+pub fn write_args<'a>(file: &Handle, offset: u64, data: &'a [u8]) -> WRITE3args<'a> {
+    WRITE3args {
         file: handle(file),
         offset,
         count: data.len() as u32,
         stable: stable_how::UNSTABLE,
         data: Opaque::borrowed(data),
-    };
-    call(out, xid, WRITE, &args);
+    }
 }
 
 pub fn read_call(out: &mut Vec<u8>, xid: u32, file: &Handle, offset: u64, count: u32) {

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use crate::drive::Kind;
 use crate::error::{Doing, Result};
 use crate::measure::spare_cores;
-use crate::peer::{Nfs, Program, find};
+use crate::peer::{Nfs, Program, find, this_program};
 
 /// A running client, connected to one server. It runs on the caller's core.
 pub struct Driver {
@@ -39,15 +39,14 @@ impl Driver {
 
     /// Starts a client of ours, as [`drive`](crate::drive::drive); the file that it writes is `name` in the export's root.
     pub fn of_kind(kind: Kind, server: &Nfs, name: &str) -> Result<Self> {
-        let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
         let kind = kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        let mut command = Command::new(program);
+        let mut command = Command::new(this_program()?);
         command.args(["drive", &kind, &server.nfs().to_string(), &server.mount().to_string()]);
         command.args([server.export(), name]);
         Self::run_as(&kind, command)
     }
 
-    pub fn run_as(name: &str, mut command: Command) -> Result<Self> {
+    fn run_as(name: &str, mut command: Command) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().doing(|| format!("start {name}"))?;
         let core = spare_cores().first().copied().unwrap_or_default();

@@ -82,7 +82,7 @@ fn count(
                 row: row.to_owned(),
                 ours: format!("{column}, {variant}"),
                 other: other.to_owned(),
-                spread: Spread { median: share, q1: share, q3: share, min: share, max: share },
+                spread: Spread::single(share),
                 target,
             });
         }

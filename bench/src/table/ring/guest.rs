@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -19,7 +19,7 @@ use super::guest_client::{CLIENTS, Mailbox, PAGE, READY, times};
 use super::{Plan, server, speed, wrong};
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Placement, go_on, spare_cores};
-use crate::peer::in_checkout;
+use crate::peer::{in_checkout, this_program};
 use crate::report::{Figure, Report, Unit};
 
 const NULL: &str = "null request, both polling";
@@ -100,7 +100,7 @@ struct Client {
 
 impl Client {
     fn host(path: &Path, memory: &Region, plan: &Plan) -> Result<Self> {
-        let mut command = Command::new(program()?);
+        let mut command = Command::new(this_program()?);
         command.args(words(path, 0));
         Self::start(HOST, 0, command, memory, plan)
     }
@@ -108,7 +108,7 @@ impl Client {
     fn guest(path: &Path, memory: &Region, folder: &Path, plan: &Plan) -> Result<Self> {
         let mut command = Command::new(in_checkout(Path::new("tests/guests/run"))?);
         let memory_option = format!("{},{}", path.display(), LINK_BYTES + PAGE * CLIENTS);
-        command.args(["uml", "--timeout", LIFE_S, "--shm", &memory_option, "--command"]).arg(program()?);
+        command.args(["uml", "--timeout", LIFE_S, "--shm", &memory_option, "--command"]).arg(this_program()?);
         command.args(words(Path::new(mmapper::DEVICE), 1)).env("TMPDIR", folder);
         Self::start(GUEST, 1, command, memory, plan)
     }
@@ -183,10 +183,6 @@ impl Drop for Client {
         let _gone = tombolo_sys::process::terminate(self.child.id());
         let _ended = self.child.wait();
     }
-}
-
-fn program() -> Result<PathBuf> {
-    std::env::current_exe().doing(|| "find this program".to_owned())
 }
 
 fn words(memory: &Path, client: u64) -> Vec<std::ffi::OsString> {

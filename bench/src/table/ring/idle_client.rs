@@ -13,6 +13,7 @@ use super::server::EndpointKind;
 use super::session::{Operation, Session};
 use super::{FILE_BYTES, wrong};
 use crate::error::{Doing, Error, Result};
+use crate::peer::this_program;
 
 /// The process. It ends with its standard input.
 pub struct IdleClient {
@@ -23,15 +24,12 @@ pub struct IdleClient {
 impl IdleClient {
     /// This program once more, with a link through that endpoint.
     pub fn start(endpoint: &Endpoint) -> Result<Self> {
-        let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
         let (kind, path) = match &endpoint.at {
             At::Socket(path) => (EndpointKind::Sockets, path),
-            At::Memory(MemoryLocation::File(path) | MemoryLocation::Mmapper(path)) => {
-                (EndpointKind::Memory, path)
-            }
-            At::Memory(MemoryLocation::Pci(_)) => return Err(Error::Absent("no client over PCI".to_owned())),
+            At::Memory(MemoryLocation::File(path)) => (EndpointKind::Memory, path),
+            At::Memory(_) => return Err(Error::Absent("no client but over a file".to_owned())),
         };
-        let mut command = Command::new(program);
+        let mut command = Command::new(this_program()?);
         command.arg("ring-idle").args(kind.to_possible_value().map(|value| value.get_name().to_owned()));
         command.arg(path).arg(endpoint.mode.name()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().doing(|| "start a client".to_owned())?;
@@ -89,11 +87,7 @@ pub fn idle(
     input: impl BufRead,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let at = match kind {
-        EndpointKind::Sockets => At::Socket(path),
-        EndpointKind::Memory => At::Memory(MemoryLocation::File(path)),
-    };
-    let session = Session::begin(&Endpoint { at, mode }, FILE_BYTES)?;
+    let session = Session::begin(&Endpoint { at: kind.at(path), mode }, FILE_BYTES)?;
     session.ask(Operation::Null)?;
     let mut say = |answer: &str| {
         writeln!(out, "{answer}").and_then(|()| out.flush()).doing(|| "answer an order".to_owned())

@@ -27,14 +27,12 @@ mod speed;
 mod table_6_1;
 mod targets;
 
-use std::error::Error as StdError;
-
 pub use guest_client::serve_orders;
 pub use idle_client::idle;
 pub use server::{EndpointKind, serve};
 
 use super::Plan;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, wrong};
 use crate::measure::Clock;
 use crate::report::Report;
 
@@ -106,15 +104,4 @@ fn timed_by(at_once: u64, count: u64, clock: &mut Clock, mut once: impl FnMut() 
         clock.lap_of(at_once);
     }
     Ok(())
-}
-
-fn wrong(what: &str, error: &(impl StdError + ?Sized)) -> Error {
-    // The last in the chain is what happened.
-    let mut answer = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        answer = format!("{answer}: {error}");
-        source = error.source();
-    }
-    Error::Wrong { what: what.to_owned(), answer }
 }

@@ -19,7 +19,7 @@ use tombolo_shm::link::{Limits, Protocol};
 use super::endpoint::{At, Endpoint};
 use super::{chain, nfs, wrong};
 use crate::error::{Doing, Result};
-use crate::peer::Server;
+use crate::peer::{Server, this_program};
 
 /// The ways to wait that are measured; the server waits as its client does, so each has a socket.
 pub const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Adaptive];
@@ -37,6 +37,15 @@ pub enum EndpointKind {
     Memory,
 }
 
+impl EndpointKind {
+    pub fn at(self, path: PathBuf) -> At {
+        match self {
+            EndpointKind::Sockets => At::Socket(path),
+            EndpointKind::Memory => At::Memory(MemoryLocation::File(path)),
+        }
+    }
+}
+
 /// The server's process.
 pub struct LinkServer {
     server: Server,
@@ -47,12 +56,9 @@ pub struct LinkServer {
 impl LinkServer {
     /// This program once more, which serves `shared`, and is met in `folder`.
     pub fn start(shared: &Path, folder: &Path, kind: EndpointKind) -> Result<Self> {
-        let program = std::env::current_exe().doing(|| "find this program".to_owned())?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(this_program()?);
         command.arg("ring-server").arg(shared).arg(folder);
-        if let Some(kind) = kind.to_possible_value() {
-            command.arg(kind.get_name());
-        }
+        command.args(kind.to_possible_value().map(|value| value.get_name().to_owned()));
         let mut server = Server::start("tombolo-bench ring-server", &mut command)?;
         let ready = folder.join(READY);
         server.wait_until("links", || ready.exists())?;
@@ -75,12 +81,7 @@ const READY: &str = "ready";
 
 /// In the folder of a server, where clients that wait in that mode connect.
 pub fn endpoint(folder: &Path, kind: EndpointKind, mode: Mode) -> Endpoint {
-    let path = folder.join(mode.name());
-    let at = match kind {
-        EndpointKind::Sockets => At::Socket(path),
-        EndpointKind::Memory => At::Memory(MemoryLocation::File(path)),
-    };
-    Endpoint { at, mode }
+    Endpoint { at: kind.at(folder.join(mode.name())), mode }
 }
 
 /// What accepts links; dropping it ends that.
