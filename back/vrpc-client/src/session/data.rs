@@ -12,7 +12,8 @@ use tombolo_mem::{Sink, Source};
 use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request, Returned};
 
 use super::names::{in_reference, out_reference};
-use super::{pick, remote_buffer};
+use super::remote_buffer;
+use super::replies::{Piece, written};
 use crate::bulk_memory::largest;
 use crate::link::Link;
 use crate::links::Links;
@@ -23,9 +24,6 @@ use crate::request::OutgoingRequest;
 /// link, both sides polling: a READ takes as long either way at 2 to 3 KiB, a WRITE at 1 KiB.
 const FRAME_READ_MAX: usize = 3 << 10;
 const FRAME_WRITE_MAX: usize = 512;
-
-/// What came of a piece, and how long it was.
-pub(super) type Piece<T> = (usize, T);
 
 pub(super) fn read(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
     let wanted = into.len();
@@ -186,13 +184,4 @@ fn write_in_frame<const MAX: usize>(
     links.ask_again(cx, sequence, (request, tail), move |link, answered| {
         written(link, &answered, limit).map(|written| (len, written))
     })
-}
-
-/// What became of a WRITE, of which at most `limit` bytes were ever sent.
-pub(crate) fn written(link: &Link, answered: &Answered, limit: usize) -> Result<Written> {
-    let written = answered.picked(link, pick!(Written))?;
-    match written.count <= limit {
-        true => Ok(written),
-        false => Err(link.protocol_violation("more was written than was sent")),
-    }
 }

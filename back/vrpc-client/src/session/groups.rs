@@ -1,20 +1,17 @@
 //! The optional groups; which of them there are is for the server to say.
 
-use std::sync::Arc;
-
 use tombolo_core::fs::{
-    AllocateMode, Entry, File, Granted, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId,
-    PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
+    AllocateMode, Entry, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, PersistentHandle,
+    PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request};
 
-use super::made::entry;
 use super::names::{FRAME_DATA_MAX, filled, in_reference};
-use super::{VrpcFileSystem, pick, waiting};
+use super::replies::{entry, pick};
+use super::{VrpcFileSystem, locks};
 use crate::link::Link;
-use crate::links::Links;
 use crate::reply::Answered;
 use crate::request::OutgoingRequest;
 
@@ -116,25 +113,6 @@ impl Xattrs for VrpcFileSystem {
     }
 }
 
-/// Asks for a lock, and remembers that it was granted.
-pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bool) -> Answer<()> {
-    let identity = cx.identity.clone();
-    let (teller, teller_cx) = (links.clone(), cx.clone());
-    links.ask(cx, Request::Lock { file, lock, wait }, move |link, answered| {
-        answered.success(link)?;
-        let granted = Granted { open: file.open, lock, note: identity };
-        link.things.nodes.with_locks(file.node, |locks| locks.add(granted));
-        if link.line.is_lost() {
-            // It may have been opened anew before this was known: then it is once more, and the lock is taken with it.
-            let unbound = link.things.openings.unbind(file.open);
-            if let Some(gone) = unbound.and_then(|theirs| link.things.opening_gone(file.node, theirs)) {
-                teller.tell_gone(&teller_cx, &[gone]);
-            }
-        }
-        Ok(())
-    })
-}
-
 impl Locks for VrpcFileSystem {
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
         self.links.ask_for(cx, Request::LockTest { file, lock: *lock }, pick!(Conflict))
@@ -142,9 +120,9 @@ impl Locks for VrpcFileSystem {
 
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
         if wait {
-            waiting::lock(&self.links, cx, file, *lock)
+            locks::wait(&self.links, cx, file, *lock)
         } else {
-            ask(&self.links, cx, file, *lock, wait)
+            locks::ask(&self.links, cx, file, *lock, wait)
         }
     }
 

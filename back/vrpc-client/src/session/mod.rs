@@ -3,10 +3,10 @@
 mod data;
 mod groups;
 mod listing;
-mod made;
+mod locks;
 mod names;
 mod remote_buffer;
-mod waiting;
+mod replies;
 
 use std::sync::Arc;
 
@@ -74,19 +74,9 @@ impl std::fmt::Debug for VrpcFileSystem {
     }
 }
 
-/// Gives the value of a reply of one shape.
-macro_rules! pick {
-    ($variant:ident) => {
-        |reply| match reply {
-            Reply::$variant(value) => Some(value),
-            _ => None,
-        }
-    };
-}
-pub(crate) use pick;
-
-pub(crate) use data::written;
 pub(crate) use names::{in_reference, out_reference};
+use replies::pick;
+pub(crate) use replies::written;
 
 impl FileSystem for VrpcFileSystem {
     fn profile(&self) -> Profile {
@@ -94,7 +84,7 @@ impl FileSystem for VrpcFileSystem {
     }
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
-        self.links.ask(cx, Request::Lookup { parent, name }, made::entry)
+        self.links.ask(cx, Request::Lookup { parent, name }, replies::entry)
     }
 
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
@@ -129,7 +119,7 @@ impl FileSystem for VrpcFileSystem {
         let opener = cx.identity.clone();
         let flags = how.flags;
         self.links.ask(cx, Request::Create { parent, name, how: *how }, move |link, answered| {
-            made::created(link, &answered, flags, opener)
+            replies::created(link, &answered, flags, opener)
         })
     }
 
@@ -137,12 +127,12 @@ impl FileSystem for VrpcFileSystem {
         let opener = cx.identity.clone();
         let flags = how.flags;
         self.links.ask(cx, Request::CreateUnnamed { parent, how: *how }, move |link, answered| {
-            made::created(link, &answered, flags, opener)
+            replies::created(link, &answered, flags, opener)
         })
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.links.ask(cx, Request::Mkdir { parent, name, mode }, made::made)
+        self.links.ask(cx, Request::Mkdir { parent, name, mode }, replies::made)
     }
 
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
@@ -158,11 +148,11 @@ impl FileSystem for VrpcFileSystem {
         mode: NewMode,
         rdev: Device,
     ) -> Answer<Made> {
-        self.links.ask(cx, Request::Mknod { parent, name, file_type, mode, rdev }, made::made)
+        self.links.ask(cx, Request::Mknod { parent, name, file_type, mode, rdev }, replies::made)
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        self.links.ask(cx, Request::Link { node, parent, name }, made::made)
+        self.links.ask(cx, Request::Link { node, parent, name }, replies::made)
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {

@@ -8,7 +8,7 @@ use tombolo_host_links::client::Spans;
 use tombolo_shm::area::{Area, Span};
 use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reference, Reply, Request};
 
-use super::made::made;
+use super::replies::made;
 use crate::link::Link;
 use crate::links::Links;
 use crate::request::OutgoingRequest;

@@ -10,7 +10,7 @@ use tombolo_host_links::forwarding::RemoteBuffer;
 use tombolo_mem::Source;
 use tombolo_wire_vrpc::{Data, REFERENCES_MAX, Reference, References, Request};
 
-use super::data::{Piece, written};
+use super::replies::{Piece, written};
 use crate::link::Link;
 use crate::links::Links;
 use crate::request::OutgoingRequest;

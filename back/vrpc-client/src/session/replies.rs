@@ -1,11 +1,22 @@
-//! Answers that give a node.
+//! What the operations take out of replies.
 
-use tombolo_core::fs::{Created, Entry, Made, OpenFlags};
+use tombolo_core::fs::{Created, Entry, Made, OpenFlags, Written};
 use tombolo_core::{Identity, Result};
 use tombolo_wire_vrpc::Reply;
 
 use crate::link::Link;
 use crate::reply::Answered;
+
+/// Gives the value of a reply of one shape.
+macro_rules! pick {
+    ($variant:ident) => {
+        |reply| match reply {
+            Reply::$variant(value) => Some(value),
+            _ => None,
+        }
+    };
+}
+pub(super) use pick;
 
 /// A node that was found.
 #[expect(clippy::needless_pass_by_value, reason = "so that it can be passed on as it is")]
@@ -38,5 +49,17 @@ pub(super) fn created(
             Ok(Created { entry, open: link.opened(entry.node, flags, opener, created.open), ..created })
         }
         _ => Err(link.protocol_violation("a reply of another kind")),
+    }
+}
+
+/// What came of a piece, and how long it was.
+pub(super) type Piece<T> = (usize, T);
+
+/// What became of a WRITE, of which at most `limit` bytes were ever sent.
+pub(crate) fn written(link: &Link, answered: &Answered, limit: usize) -> Result<Written> {
+    let written = answered.picked(link, pick!(Written))?;
+    match written.count <= limit {
+        true => Ok(written),
+        false => Err(link.protocol_violation("more was written than was sent")),
     }
 }

@@ -1,21 +1,39 @@
-//! Locks that are waited for.
+//! Asking for locks, and waiting for them.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tombolo_core::fs::{File, Lock};
+use tombolo_core::fs::{File, Granted, Lock};
 use tombolo_core::{Answer, Ctx, Interrupt, Later, Raised, Result};
 use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::Request;
 
-use super::groups::ask;
 use crate::links::Links;
+
+/// Asks for a lock, and remembers that it was granted.
+pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bool) -> Answer<()> {
+    let identity = cx.identity.clone();
+    let (teller, teller_cx) = (links.clone(), cx.clone());
+    links.ask(cx, Request::Lock { file, lock, wait }, move |link, answered| {
+        answered.success(link)?;
+        let granted = Granted { open: file.open, lock, note: identity };
+        link.things.nodes.with_locks(file.node, |locks| locks.add(granted));
+        if link.line.is_lost() {
+            // It may have been opened anew before this was known: then it is once more, and the lock is taken with it.
+            let unbound = link.things.openings.unbind(file.open);
+            if let Some(gone) = unbound.and_then(|theirs| link.things.opening_gone(file.node, theirs)) {
+                teller.tell_gone(&teller_cx, &[gone]);
+            }
+        }
+        Ok(())
+    })
+}
 
 /// Waits for a lock. Dropping the answer gives it up: the request is interrupted, and a lock that was granted all the same is
 /// given back.
-pub(super) fn lock(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock) -> Answer<()> {
+pub(super) fn wait(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock) -> Answer<()> {
     let interrupt = Interrupt::new();
     let own = Ctx { interrupt: interrupt.clone(), ..cx.clone() };
     match ask(links, &own, file, lock, true) {
