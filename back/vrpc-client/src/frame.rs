@@ -1,14 +1,40 @@
-//! Where a request's frame is encoded: nowhere (to measure it), in a call, or in private memory.
+//! The frame of a request: encoded once in private memory, then copied to where the server reads it.
 
+use smallvec::SmallVec;
 use tombolo_core::Error;
-use tombolo_host_links::client::FrameWriter;
-use tombolo_wire_vrpc::{BODY_BYTES, EncodeError, FRAME_BYTES, FrameSink, Header, Request};
+use tombolo_wire_vrpc::{EncodeError, FRAME_BYTES, FrameSink};
 
-pub(crate) fn put_frame(request: &Request<'_>, header: &Header, tail: &[u8], frame: &mut impl FrameSink) {
-    // It was measured, so it fits; what did not would be a frame that the server refuses.
-    let mut body = [0; BODY_BYTES];
-    let _ = request.encode(header, &mut body, frame);
-    let _ = frame.append(tail);
+/// So many bytes need no allocation: two names, or attributes. File data are not among them.
+const SHORT_BYTES: usize = 512;
+
+/// A frame in private memory.
+#[derive(Default)]
+pub(crate) struct Frame(SmallVec<[u8; SHORT_BYTES]>);
+
+impl Frame {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// It and what follows it, for a request that has to wait.
+    pub(crate) fn with_tail(&self, tail: &[u8]) -> Vec<u8> {
+        [self.as_bytes(), tail].concat()
+    }
+}
+
+impl FrameSink for Frame {
+    fn room_bytes(&self) -> usize {
+        FRAME_BYTES.saturating_sub(self.0.len())
+    }
+
+    #[inline]
+    fn append(&mut self, bytes: &[u8]) -> bool {
+        let fits = bytes.len() <= self.room_bytes();
+        if fits {
+            self.0.extend_from_slice(bytes);
+        }
+        fits
+    }
 }
 
 pub(crate) fn cannot_be_encoded(error: EncodeError) -> Error {
@@ -16,65 +42,5 @@ pub(crate) fn cannot_be_encoded(error: EncodeError) -> Error {
     match error {
         EncodeError::FrameFull => Error::TooBig,
         _ => Error::InvalidArgument,
-    }
-}
-
-/// In the place of a frame: counts what it would hold.
-#[derive(Default)]
-pub(crate) struct Measure(usize);
-
-impl Measure {
-    pub(crate) fn len_bytes(&self) -> usize {
-        self.0
-    }
-}
-
-impl FrameSink for Measure {
-    fn room_bytes(&self) -> usize {
-        FRAME_BYTES - self.0
-    }
-
-    #[inline]
-    fn append(&mut self, bytes: &[u8]) -> bool {
-        let fits = bytes.len() <= self.room_bytes();
-        if fits {
-            self.0 += bytes.len();
-        }
-        fits
-    }
-}
-
-/// The frame of a call.
-pub(crate) struct Frame<'a, 'w>(pub(crate) &'a mut FrameWriter<'w>);
-
-impl FrameSink for Frame<'_, '_> {
-    fn room_bytes(&self) -> usize {
-        FRAME_BYTES.saturating_sub(self.0.len())
-    }
-
-    #[inline]
-    fn append(&mut self, bytes: &[u8]) -> bool {
-        let fits = bytes.len() <= self.room_bytes();
-        if fits {
-            self.0.put(bytes);
-        }
-        fits
-    }
-}
-
-/// A frame in private memory, for a request that has to wait.
-pub(crate) struct Private<'a>(pub(crate) &'a mut Vec<u8>);
-
-impl FrameSink for Private<'_> {
-    fn room_bytes(&self) -> usize {
-        FRAME_BYTES.saturating_sub(self.0.len())
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> bool {
-        let fits = bytes.len() <= self.room_bytes();
-        if fits {
-            self.0.extend_from_slice(bytes);
-        }
-        fits
     }
 }

@@ -16,7 +16,7 @@ use tombolo_wire_vrpc::{
 use crate::bulk_memory::BulkWaiters;
 use crate::callers::Callers;
 use crate::connect::Connected;
-use crate::frame::Measure;
+use crate::frame::Frame;
 use crate::nodes::Nodes;
 use crate::openings::{Opening, Openings};
 use crate::released::{ReleaseQueue, Released, What};
@@ -136,7 +136,7 @@ impl Link {
         let header = Header { sequence: self.things.next_sequence(), ..Header::default() };
         let mut body = [0; BODY_BYTES];
         let request = Request::Interrupt { id };
-        if request.encode(&header, &mut body, &mut Measure::default()).is_ok() {
+        if request.encode(&header, &mut body, &mut Frame::default()).is_ok() {
             unattended(self.line.call(request.kind().number(), body, |_| {}));
         }
     }
@@ -214,9 +214,8 @@ fn profile(
     wait: impl FnOnce(Call) -> Result<tombolo_host_links::client::Reply, LineError>,
 ) -> Result<Session, Error> {
     let mut body = [0; BODY_BYTES];
-    let mut nowhere = Measure::default();
     let header = Header { sequence, ..Header::default() };
-    Request::Profile.encode(&header, &mut body, &mut nowhere).map_err(Error::io)?;
+    Request::Profile.encode(&header, &mut body, &mut Frame::default()).map_err(Error::io)?;
     let reply = wait(line.call(Kind::Profile.number(), body, |_| {})).map_err(|error| match error {
         LineError::Lost { .. } => Error::Disconnected,
         other => Error::io(other),

@@ -6,7 +6,7 @@ use tombolo_wire_vrpc::{BODY_BYTES, Body, Header, Kind, Request};
 
 use std::sync::Arc;
 
-use crate::frame::{Measure, Private, cannot_be_encoded, put_frame};
+use crate::frame::{Frame, cannot_be_encoded};
 use crate::link::Link;
 use crate::recovery::found_again;
 use crate::request::{NoAnswer, Outcome, OutgoingRequest, Sent};
@@ -23,15 +23,9 @@ impl Owned {
     /// A copy of the request and of what follows its frame.
     pub(crate) fn new(request: &Request<'_>, tail: &[u8], sequence: u64, cx: &Ctx) -> Result<Self> {
         let header = Header { sequence, want: cx.want, ..Header::default() };
-        let (mut body, mut measure) = ([0; BODY_BYTES], Measure::default());
-        request.encode(&header, &mut body, &mut measure).map_err(cannot_be_encoded)?;
-        let len_bytes = measure.len_bytes() + tail.len();
-        let mut frame = Vec::new();
-        if len_bytes > 0 {
-            frame.reserve_exact(len_bytes);
-            put_frame(request, &header, tail, &mut Private(&mut frame));
-        }
-        Ok(Self { kind: request.kind(), sequence, body, frame })
+        let (mut body, mut frame) = ([0; BODY_BYTES], Frame::default());
+        request.encode(&header, &mut body, &mut frame).map_err(cannot_be_encoded)?;
+        Ok(Self { kind: request.kind(), sequence, body, frame: frame.with_tail(tail) })
     }
 
     pub(crate) fn kind(&self) -> Kind {

@@ -11,7 +11,7 @@ use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::{BODY_BYTES, Body, CallerId, Groups, Header, Kind, Reply, Request};
 
 use crate::callers::{Callers, Entered};
-use crate::frame::{Frame, Measure, Private, cannot_be_encoded, put_frame};
+use crate::frame::{Frame, cannot_be_encoded};
 use crate::link::Link;
 use crate::reply::Answered;
 
@@ -75,8 +75,8 @@ impl Link {
         let handles = gives_nodes(kind) && self.has_handles();
         let header = Header { sequence, caller: caller.caller, want: cx.want, handles };
         let mut body = [0; BODY_BYTES];
-        let mut measure = Measure::default();
-        if let Err(error) = request.encode(&header, &mut body, &mut measure) {
+        let mut frame = Frame::default();
+        if let Err(error) = request.encode(&header, &mut body, &mut frame) {
             return failed(cannot_be_encoded(error));
         }
         if !is_known {
@@ -84,8 +84,7 @@ impl Link {
                 Introduced::Done => {}
                 Introduced::Failed(error) => return Sent::Ended(Err(error)),
                 Introduced::Later(call) => {
-                    let mut frame = Vec::with_capacity(measure.len_bytes() + tail.len());
-                    put_frame(&request, &header, tail, &mut Private(&mut frame));
+                    let frame = frame.with_tail(tail);
                     return Sent::Pending(caller.pending(Stage::Introduced {
                         call,
                         kind,
@@ -97,8 +96,10 @@ impl Link {
             }
         }
         let asked = self.line.ask(kind.number(), body, spans, |writer| {
-            if measure.len_bytes() + tail.len() > 0 {
-                put_frame(&request, &header, tail, &mut Frame(writer));
+            for part in [frame.as_bytes(), tail] {
+                if !part.is_empty() {
+                    writer.put(part);
+                }
             }
         });
         match asked {
@@ -156,12 +157,11 @@ impl Link {
         let request = Request::Caller { uid: identity.uid, gid: identity.gid, groups };
         let header = Header { sequence: self.things.next_sequence(), caller, ..Header::default() };
         let mut body = [0; BODY_BYTES];
-        if let Err(error) = request.encode(&header, &mut body, &mut Measure::default()) {
+        let mut frame = Frame::default();
+        if let Err(error) = request.encode(&header, &mut body, &mut frame) {
             return Introduced::Failed(NoAnswer::Failed(cannot_be_encoded(error)));
         }
-        let mut call = self.line.call(Kind::Caller.number(), body, |writer| {
-            put_frame(&request, &header, &[], &mut Frame(writer));
-        });
+        let mut call = self.line.call(Kind::Caller.number(), body, |writer| writer.put(frame.as_bytes()));
         match call.now() {
             None => Introduced::Later(call),
             Some(outcome) => match self.introduced(caller, outcome) {
