@@ -9,21 +9,12 @@ use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request};
 
 use super::names::{FRAME_DATA_MAX, filled, in_reference};
-use super::replies::{entry, pick};
+use super::replies::{bytes, entry, pick};
 use super::{VrpcFileSystem, locks};
-use crate::link::Link;
-use crate::reply::Answered;
 use crate::request::OutgoingRequest;
 
 /// Longest value of an attribute, and longest list of names (xattr(7)).
 const XATTR_BYTES_MAX: usize = 64 << 10;
-
-fn bytes(link: &Link, answered: &Answered, limit_bytes: usize) -> Result<Vec<u8>, Error> {
-    match answered.success(link)? {
-        Reply::Bytes(returned) => answered.bytes(link, &returned, limit_bytes),
-        _ => Err(link.protocol_violation("a reply of another kind")),
-    }
-}
 
 impl VrpcFileSystem {
     /// The value of an attribute, or without a name the names of all.

@@ -6,9 +6,9 @@ use tombolo_core::fs::{Made, Name, NodeId};
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host_links::client::Spans;
 use tombolo_shm::area::{Area, Span};
-use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reference, Reply, Request};
+use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reference, Request};
 
-use super::replies::made;
+use super::replies::{bytes, made};
 use crate::link::Link;
 use crate::links::Links;
 use crate::request::OutgoingRequest;
@@ -20,9 +20,8 @@ const TARGET_BYTES_MAX: usize = 4095;
 
 pub(super) fn readlink(links: &Arc<Links>, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
     let destination = Destination::Inline { len_bytes: FRAME_BYTES as u32 };
-    links.ask(cx, Request::Readlink { node, destination }, |link, answered| match answered.success(link)? {
-        Reply::Bytes(returned) => answered.bytes(link, &returned, FRAME_BYTES),
-        _ => Err(link.protocol_violation("a reply of another kind")),
+    links.ask(cx, Request::Readlink { node, destination }, |link, answered| {
+        bytes(link, &answered, FRAME_BYTES)
     })
 }
 

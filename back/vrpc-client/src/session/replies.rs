@@ -52,6 +52,14 @@ pub(super) fn created(
     }
 }
 
+/// A target, a value or a list of names.
+pub(super) fn bytes(link: &Link, answered: &Answered, limit_bytes: usize) -> Result<Vec<u8>> {
+    match answered.success(link)? {
+        Reply::Bytes(returned) => answered.bytes(link, &returned, limit_bytes),
+        _ => Err(link.protocol_violation("a reply of another kind")),
+    }
+}
+
 /// What came of a piece, and how long it was.
 pub(super) type Piece<T> = (usize, T);
 
