@@ -32,9 +32,6 @@ const TRICKLE_BYTES: usize = 16 << 10;
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 8 << 20;
 
-/// When memory is short, a connection that takes none of its replies for so long gives up theirs.
-const STUCK_AFTER_IF_SHORT: Duration = Duration::from_secs(1);
-
 /// What an event thread serves its connections with.
 pub(super) struct ThreadContext {
     pub(super) common: Arc<Common>,
@@ -239,8 +236,11 @@ impl Connection {
         }
         let has_calls = self.shared.has_calls();
         let is_short = self.shared.is_memory_short();
-        let patience =
-            if is_short { STUCK_AFTER_IF_SHORT.min(options.stuck_after) } else { options.stuck_after };
+        let patience = if is_short {
+            options.stuck_after_if_short.min(options.stuck_after)
+        } else {
+            options.stuck_after
+        };
         if self.shared.is_stuck(patience, now) {
             counters.closed_stuck.add(1);
             if let Some(suppressed) = common.lines.stuck.allow() {

@@ -35,8 +35,10 @@ pub struct Options {
     /// Memory for calls and file data.
     pub buffers: BufferLimits,
     /// A connection that has replies to take and takes none of them for so long is closed, and so is one that has sent part of
-    /// a call and nothing more. By default 30 s. When memory is short, one that takes no replies is closed after a second.
+    /// a call and nothing more. By default 30 s.
     pub stuck_after: Duration,
+    /// The same where memory for replies is short, for a connection that takes none of its own. By default a second.
+    pub stuck_after_if_short: Duration,
     /// A connection that never had a call answered is closed after so long. By default 6 minutes, as Linux's server does; but
     /// one that has been of use stays for as long as its peer is there.
     pub silent_after: Duration,
@@ -57,6 +59,7 @@ impl Default for Options {
             client_calls_max: 1024,
             buffers: BufferLimits::default(),
             stuck_after: Duration::from_secs(30),
+            stuck_after_if_short: Duration::from_secs(1),
             silent_after: Duration::from_secs(360),
             grace: Duration::from_secs(5),
         }
