@@ -31,7 +31,7 @@ fn ganesha_is_found_through_the_portmapper() {
 
 #[test]
 fn a_wrong_portmapper_reply_is_one_clear_line() {
-    run_inside("ganesha::portmapper::one_that_lies", NETWORK);
+    run_inside("ganesha::portmapper::wrong_portmapper_results", NETWORK);
 }
 
 #[test]
