@@ -190,7 +190,6 @@ impl<'a> Reader<'a> {
         self.raw(len)
     }
 
-    #[inline]
     pub fn item<T: FromBytes + Unaligned + Immutable + KnownLayout>(&mut self) -> Result<&'a T, DecodeError> {
         let bytes = self.bytes(size_of::<T>())?;
         T::ref_from_bytes(bytes).map_err(|_| DecodeError::FrameShort { missing_bytes: size_of::<T>() })
@@ -224,7 +223,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    #[inline]
     fn raw(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let Some((bytes, rest)) = self.rest.split_at_checked(len) else {
             return Err(DecodeError::FrameShort { missing_bytes: len.saturating_sub(self.rest.len()) });
