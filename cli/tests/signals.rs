@@ -158,8 +158,9 @@ impl Served {
     }
 
     /// A program that opens and reads the file as soon as it has been told to, ends with 3 if that fails, and has a handler for SIGUSR1.
+    /// SIGINT kills it, also where a shell has started the tests in the background and ignores it.
     fn reader(&self) -> Child {
-        let script = "$SIG{USR1} = sub {}; $| = 1; print qq(ready\n); <STDIN>;
+        let script = "$SIG{USR1} = sub {}; $SIG{INT} = 'DEFAULT'; $| = 1; print qq(ready\n); <STDIN>;
             open(FILE, '<', $ARGV[0]) or exit 3; $_ = <FILE>; defined or exit 3; $_ eq qq(content\n) or exit 4";
         self.program("perl", &["-e", script, "mnt/file"])
     }
