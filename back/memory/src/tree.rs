@@ -26,7 +26,7 @@ pub(crate) struct Tree {
     pub(crate) waiting: Vec<(Owner, Ino)>,
 }
 
-/// What the sessions of one export have in common.
+/// State that the sessions of one export share.
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) tree: Mutex<Tree>,
