@@ -28,9 +28,11 @@ pub trait Answers: Send + Sync {
     }
 }
 
-/// A control socket that is being served. Dropping it closes all connections and removes the socket.
+/// A control socket that is being served. Dropping it removes the socket and then closes all connections: a tool that
+/// reads to the end of its connection finds no socket afterwards.
 pub struct Server {
-    listener: Arc<Listener>,
+    /// `None` once it has been dropped, which removes the socket.
+    listener: Option<Arc<Listener>>,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -48,19 +50,24 @@ impl Server {
             let (listener, shared) = (Arc::clone(&listener), Arc::clone(&shared));
             std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &shared))?
         };
-        Ok(Self { listener, shared, acceptor: Some(acceptor) })
+        Ok(Self { listener: Some(listener), shared, acceptor: Some(acceptor) })
+    }
+
+    fn stop_listening(&mut self) {
+        let Some(listener) = self.listener.take() else { return };
+        let woken = socket::shut_down(listener.socket());
+        if let (Ok(()), Some(acceptor)) = (woken, self.acceptor.take()) {
+            let _ = acceptor.join();
+        }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         let streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.stop_listening();
         for stream in streams.into_iter().flatten() {
             let _ = socket::shut_down(&*stream);
-        }
-        let woken = socket::shut_down(self.listener.socket());
-        if let (Ok(()), Some(acceptor)) = (woken, self.acceptor.take()) {
-            let _ = acceptor.join();
         }
     }
 }
@@ -232,6 +239,22 @@ mod tests {
         drop(server);
         assert!(client.ask("three").is_err());
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_is_gone_when_a_connection_ends() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for _ in 0..50 {
+            let (server, path) = serve(&dir);
+            let mut stream = UnixStream::connect(&path).expect("connect");
+            stream.write_all(b"{\"request\":\"x\"}\n").expect("ask");
+            let mut reply = BufReader::new(&stream);
+            reply.read_line(&mut String::new()).expect("an answer");
+            let dropping = std::thread::spawn(move || drop(server));
+            reply.read_to_end(&mut Vec::new()).expect("the end");
+            assert!(!path.exists());
+            dropping.join().expect("dropped");
+        }
     }
 
     #[test]
