@@ -179,6 +179,7 @@ impl Session {
         mount: u32,
     ) -> Result<OpenId> {
         let mount = self.export.mounts.mount(mount)?;
+        self.table.opens(node);
         Ok(self.files.insert(OpenFile::new(file, permit, node, flags, mount.memory, mount.local)))
     }
 

@@ -272,6 +272,7 @@ impl FileSystem for LocalSession {
 
     fn release(&self, cx: &Ctx, file: File) {
         let Some(open) = self.0.files.remove(file) else { return };
+        self.0.table.closes(open.node);
         // The last descriptor of a removed file frees its space, and a far file system is told of locks and sent what it
         // still holds.
         let is_slow = !open.local || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && is_big(&stat));

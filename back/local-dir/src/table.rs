@@ -108,6 +108,8 @@ struct Slot {
     /// Used since the last round of cooling.
     warm: bool,
     descriptor: Option<Arc<OwnedFd>>,
+    /// Openings of the file that have a descriptor of their own.
+    openings: u32,
     anchor: Anchor,
     /// It was last seen alive within a tick of the file system's clock after its birth, and has no descriptor that keeps it
     /// alive. Removed since, and followed by another file within the same tick, it has that one's birth too: only its
@@ -131,7 +133,7 @@ impl Table {
         }
         // A descriptor keeps the inode alive, so that its number means the same file; without one the birth must tell.
         let born_then = identity.birth != 0 && slot.identity.birth == identity.birth;
-        let same = slot.descriptor.is_some() || (born_then && !slot.doubtful);
+        let same = slot.is_alive() || (born_then && !slot.doubtful);
         if !same {
             return None;
         }
@@ -202,6 +204,19 @@ impl Table {
             vacant
         });
         taken.unwrap_or(false)
+    }
+
+    /// The node's file is opened: until [`Table::closes`], its inode number is not given to another file.
+    pub fn opens(&self, node: NodeId) {
+        self.with(node, |slot| slot.openings += 1);
+    }
+
+    /// An opening is about to be closed; the file is alive still.
+    pub fn closes(&self, node: NodeId) {
+        self.with(node, |slot| {
+            slot.openings = slot.openings.saturating_sub(1);
+            slot.doubtful &= is_newborn(slot.identity.birth);
+        });
     }
 
     /// Asks whether a node's descriptor may be closed; it may when it was not used since the last time.
@@ -373,6 +388,8 @@ impl Shard {
     fn keep_number(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         slot.forgotten = true;
+        // What is closed from now on is not told.
+        slot.openings = 0;
         slot.doubtful = is_newborn(slot.identity.birth);
         self.forgotten.push_back((index, slot.generation));
         if self.forgotten.len() > FORGOTTEN_MAX
@@ -407,6 +424,7 @@ impl Shard {
             slot.generation += 1;
             slot.identity = identity;
             slot.dependants = 0;
+            slot.openings = 0;
             return index;
         }
         let slot = Slot {
@@ -417,6 +435,7 @@ impl Shard {
             identity,
             warm: true,
             descriptor: None,
+            openings: 0,
             anchor: Anchor::None,
             doubtful: false,
         };
@@ -430,6 +449,11 @@ impl Slot {
         NodeId((u64::from(self.generation) << 32) | (u64::from(index) * SHARDS as u64 + shard as u64))
     }
 
+    /// Whether something keeps the file's inode.
+    fn is_alive(&self) -> bool {
+        self.descriptor.is_some() || self.openings > 0
+    }
+
     /// Is its number kept for a forgotten node of this generation?
     fn is_kept(&self, generation: u32) -> bool {
         self.forgotten && self.generation == generation
@@ -437,7 +461,7 @@ impl Slot {
 
     /// Whether this is the very file, and not an earlier one with its number.
     fn is(&self, identity: &Identity, anchor: &Anchor) -> bool {
-        if self.descriptor.is_some() {
+        if self.is_alive() {
             return true;
         }
         if identity.birth != 0 && (self.identity.birth != identity.birth || !self.doubtful) {
@@ -502,91 +526,4 @@ impl Hasher for KeyHasher {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn identity(inode: u64, birth: u64) -> Identity {
-        Identity { key: Key { inode, device: 1, mount: 0 }, birth, kind: 0 }
-    }
-
-    #[test]
-    fn a_reference_lives_as_long_as_its_look_ups_and_is_never_given_out_again() {
-        let table = Table::new();
-        let first = table.adopt(identity(7, 1), None, Anchor::None).node;
-        assert_eq!(table.hit(&identity(7, 1)), Some(first));
-        assert_eq!(table.forget(first, 1).nodes, 0);
-        assert!(table.find(first).is_ok());
-        assert_eq!(table.forget(first, 99).nodes, 1);
-        assert!(matches!(table.find(first), Err(Error::Stale)));
-        assert_eq!(table.forget(first, 1).nodes, 0);
-        let second = table.adopt(identity(7, 1), None, Anchor::None).node;
-        assert_ne!(first, second);
-        assert!(matches!(table.find(first), Err(Error::Stale)));
-    }
-
-    /// A handle that is one as far as the table is concerned.
-    fn handle() -> Anchor {
-        Anchor::Handle(FileHandle::from_parts(1, &[7; 8]).expect("a handle"))
-    }
-
-    #[test]
-    fn a_number_is_kept_for_a_forgotten_file_and_for_no_other() {
-        let table = Table::new();
-        let first = table.adopt(identity(7, 1), None, handle()).node;
-        assert_eq!(table.forget(first, 1).nodes, 1);
-        assert!(matches!(table.find(first), Err(Error::Stale)) && table.hit(&identity(7, 1)).is_none());
-        assert_eq!(table.forgotten(first).map(|(identity, _)| identity), Some(identity(7, 1)));
-        let again = table.adopt(identity(7, 1), None, handle());
-        assert!(again.node == first && again.fresh);
-        assert!(table.find(first).is_ok() && table.forgotten(first).is_none());
-
-        assert_eq!(table.forget(first, 1).nodes, 1);
-        let other = table.adopt(identity(7, 2), None, handle()).node;
-        assert_ne!(other, first);
-        assert!(table.forgotten(first).is_some_and(|(identity, _)| identity.birth == 1));
-        table.forget(other, 1);
-    }
-
-    #[test]
-    fn numbers_of_forgotten_files_are_bounded() {
-        let table = Table::new();
-        let nodes: Vec<_> = (0..2 * SHARDS * FORGOTTEN_MAX)
-            .map(|inode| table.adopt(identity(inode as u64, 1), None, handle()).node)
-            .collect();
-        assert_eq!(nodes.iter().map(|&node| table.forget(node, 1).nodes).sum::<u64>(), nodes.len() as u64);
-        let kept = nodes.iter().filter(|&&node| table.forgotten(node).is_some()).count();
-        assert!(kept <= SHARDS * FORGOTTEN_MAX, "{kept}");
-        assert!(table.shards.iter().all(|shard| shard.lock().expect("sound").index.len() <= FORGOTTEN_MAX));
-        // They make room for new ones, and count none twice.
-        let again = nodes.iter().map(|node| table.forget(*node, 1).nodes).sum::<u64>();
-        assert_eq!(again, 0);
-    }
-
-    #[test]
-    fn a_reused_inode_number_is_another_node_and_spares_the_old_one() {
-        let table = Table::new();
-        let old = table.adopt(identity(7, 1), None, Anchor::None).node;
-        assert_eq!(table.hit(&identity(7, 2)), None);
-        let new = table.adopt(identity(7, 2), None, Anchor::None).node;
-        assert_ne!(old, new);
-        table.forget(old, 1);
-        assert_eq!(table.hit(&identity(7, 2)), Some(new));
-    }
-
-    #[test]
-    fn a_node_that_others_are_anchored_to_goes_with_the_last_of_them() {
-        let table = Table::new();
-        let parent = table.adopt(identity(1, 1), None, Anchor::None).node;
-        let name = Name::new(b"child").expect("a name").to_owned();
-        let child = table.adopt(identity(2, 1), None, Anchor::Name(Box::new((parent, name)))).node;
-        assert_eq!(table.forget(parent, 1).nodes, 0);
-        assert!(table.find(parent).is_ok());
-        assert_eq!(table.forget(child, 1).nodes, 2);
-        assert!(table.find(parent).is_err());
-    }
-
-    #[test]
-    fn a_hundred_thousand_nodes_stay_small() {
-        assert!(size_of::<Slot>() <= 96, "{}", size_of::<Slot>());
-    }
-}
+mod tests;

@@ -49,6 +49,10 @@ enum Use {
     Directory,
 }
 
+impl Use {
+    const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Directory];
+}
+
 /// One opening, released when the last call that uses it has ended.
 pub(crate) struct Opening {
     backing: Arc<Backing>,
@@ -203,9 +207,20 @@ impl Openings {
         self.enter(node, Use::Write, open);
     }
 
+    /// Closes what is kept of a node, unless some of it took unstable writes: then nothing is closed. True if it was closed.
+    pub fn close_stable(&self, node: NodeId) -> bool {
+        let is_stable = |opening: &Arc<Opening>| !opening.unsynced.load(Ordering::Acquire);
+        let keys = Use::ALL.map(|kind| (node, kind));
+        let all_stable = keys.iter().all(|key| self.cache.peek(key).is_none_or(|kept| is_stable(&kept)));
+        if all_stable {
+            keys.iter().for_each(|key| drop(self.cache.remove(key)));
+        }
+        all_stable
+    }
+
     /// Closes what is kept of a node that has no name left; what was written to it need not be stable any more.
     pub fn discard(&self, node: NodeId) {
-        for kind in [Use::Read, Use::Write, Use::Directory] {
+        for kind in Use::ALL {
             if let Some((_, opening)) = self.cache.remove(&(node, kind)) {
                 opening.unsynced.store(false, Ordering::Release);
             }
@@ -214,7 +229,7 @@ impl Openings {
 
     /// Whether any opening of the node is kept.
     pub fn holds(&self, node: NodeId) -> bool {
-        [Use::Read, Use::Write, Use::Directory].iter().any(|&kind| self.cache.peek(&(node, kind)).is_some())
+        Use::ALL.iter().any(|&kind| self.cache.peek(&(node, kind)).is_some())
     }
 
     /// Closes what was not used for `idle`.
@@ -368,6 +383,18 @@ mod tests {
         });
         assert_eq!(openings.cache.len(), 32, "one of them closed half");
         assert_eq!(tries.into_inner(), 2 * CALLS);
+    }
+
+    /// Its file may have got another name meanwhile.
+    #[test]
+    fn what_took_unstable_writes_is_not_closed_as_stable() {
+        let openings = openings(1);
+        let node = openings.cache.iter().map(|((node, _), _)| node).next().expect("one");
+        let opening = block_on(openings.for_listing(node)).expect("kept");
+        opening.set_unsynced();
+        assert!(!openings.close_stable(node) && openings.holds(node));
+        block_on(opening.sync(&Ctx::root(SESSION), SyncWhat::All)).expect("sync");
+        assert!(openings.close_stable(node) && !openings.holds(node));
     }
 
     #[test]

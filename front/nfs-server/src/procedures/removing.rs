@@ -1,7 +1,7 @@
 //! REMOVE, RMDIR, RENAME (RFC 1813 §3.3.12 to §3.3.14).
 
 use tombolo_core::Error;
-use tombolo_core::fs::{Change, Name, RenameFlags, Renamed};
+use tombolo_core::fs::{Change, FileType, Name, RenameFlags, Renamed};
 use tombolo_wire_nfs3::args::{DirOpArgs, RenameArgs};
 use tombolo_wire_nfs3::results::{RemoveReply, RenameReply, RenameWcc};
 use tombolo_wire_nfs3::{Reply, WccData};
@@ -94,25 +94,39 @@ async fn rename_between(from: &Target, old: &[u8], to: &Target, new: &[u8]) -> R
     Ok(renamed)
 }
 
+/// A node that is about to lose a name.
+struct Victim {
+    held: HeldNode,
+    /// It had no other.
+    is_last: bool,
+}
+
 /// The node of a name that is about to go, if we keep it open or at hand: either keeps the space of a removed file.
-async fn kept(dir: &Target, name: Name<'_>) -> Option<HeldNode> {
+async fn kept(dir: &Target, name: Name<'_>) -> Option<Victim> {
     let export = &dir.export;
     let entry = dir.child(name).await.ok()??;
     let held = HeldNode::new(&export.file_system, export.session, entry.node);
-    (export.openings.holds(entry.node) || export.nodes.holds(entry.node)).then_some(held)
+    let is_last = entry.attr.nlink <= 1 || entry.attr.file_type == FileType::Directory;
+    (export.openings.holds(entry.node) || export.nodes.holds(entry.node)).then_some(Victim { held, is_last })
 }
 
 /// Lets go of a node that lost its last name, so that its space is free at once.
-async fn close(dir: &Target, victim: Option<HeldNode>) {
-    let Some(victim) = victim else { return };
-    let export = &dir.export;
-    let attr = export.file_system.getattr(&export.own_ctx(), victim.id(), None).resolve().await;
-    match attr {
+async fn close(dir: &Target, victim: Option<Victim>) {
+    let Some(Victim { held, is_last }) = victim else { return };
+    let (export, node) = (&dir.export, held.id());
+    // Where nothing would get lost it need not be asked whether it got another name meanwhile: it is then found and opened again.
+    if is_last && export.openings.close_stable(node) {
+        export.nodes.remove(node);
+        return;
+    }
+    let opening = export.openings.of_file(node);
+    let file = opening.as_ref().map(|opening| opening.file());
+    match export.file_system.getattr(&export.own_ctx(), node, file).resolve().await {
         Ok(attr) if attr.nlink == 0 => {}
         Err(Error::Stale | Error::NotFound) => {}
         // It has other names, or that is unknown now: its data still have to be made stable.
         _ => return,
     }
-    export.openings.discard(victim.id());
-    export.nodes.remove(victim.id());
+    export.openings.discard(node);
+    export.nodes.remove(node);
 }
