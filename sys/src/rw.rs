@@ -1,5 +1,6 @@
 //! Reading and writing at a position, straight from and into memory that others may see.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use smallvec::SmallVec;
@@ -31,6 +32,23 @@ pub fn write(fd: BorrowedFd<'_>, from: &Source, offset: u64, flags: TransferFlag
     transfer(libc::SYS_pwritev2, fd, &spans, offset, flags)
 }
 
+/// Whether all `len` bytes from `offset` on are there and in memory, so that reading them waits for no disk. Takes as
+/// long as reading them: it is for what is about to be done with a few of them within the kernel, which cannot be told
+/// not to wait.
+pub fn is_in_memory(fd: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
+    let mut scratch = [MaybeUninit::<u8>::uninit(); SCRATCH_BYTES];
+    let iov_base = scratch.as_mut_ptr().cast();
+    let spans: Spans = (0..len)
+        .step_by(SCRATCH_BYTES)
+        .take(SPANS_MAX)
+        .map(|at| libc::iovec { iov_base, iov_len: SCRATCH_BYTES.min(len - at) })
+        .collect();
+    transfer(libc::SYS_preadv2, fd, &spans, offset, TransferFlags::NOWAIT) == Ok(len)
+}
+
+/// Where data go that nobody wants: few enough bytes to stay in the processor's cache.
+const SCRATCH_BYTES: usize = 16 << 10;
+
 type Spans = SmallVec<[libc::iovec; INLINE_SEGMENTS]>;
 
 fn spans(segments: impl Iterator<Item = Segment>) -> Spans {
@@ -49,8 +67,8 @@ fn transfer(
 ) -> Result<usize> {
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
     retry(|| {
-        // SAFETY: each span comes from a Sink or Source that the caller borrows to us, which keeps the memory alive;
-        // the kernel copies, and no Rust reference to those bytes exists. The position is passed in two halves, of
+        // SAFETY: each span comes from a Sink or Source that the caller borrows to us, which keeps the memory alive, or
+        // is the caller's own scratch memory; the kernel copies, and no Rust reference to those bytes exists. The position is passed in two halves, of
         // which a 64-bit kernel takes the lower one for all (preadv2(2), NOTES).
         let outcome = unsafe {
             libc::syscall(call, fd.as_raw_fd(), spans.as_ptr(), spans.len(), offset, 0, flags.bits())

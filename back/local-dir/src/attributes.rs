@@ -21,7 +21,7 @@ impl Session {
     /// A node's attributes if nothing has to be waited for.
     pub(crate) fn attributes_at_hand(&self, node: NodeId, file: Option<File>) -> Result<Option<Attr>> {
         if let Some(open) = self.opening_of(node, file)? {
-            return if open.local { Ok(Some(attr_of(&stat::stat(open.fd())?))) } else { Ok(None) };
+            return if open.medium.local { Ok(Some(attr_of(&stat::stat(open.fd())?))) } else { Ok(None) };
         }
         match self.location_at_hand(node)? {
             Some(location) if self.export.mounts.all_local() || self.is_local(node) => {

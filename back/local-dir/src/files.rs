@@ -10,16 +10,16 @@ use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_sys::dir::{self, Cookie as SysCookie, Listing};
 use tombolo_sys::sync;
 
+use crate::mounts::Medium;
+
 /// One opening.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     descriptor: OwnedFd,
     pub node: NodeId,
     pub flags: OpenFlags,
-    /// Whether it lies in memory: reading it and making it stable never wait.
-    pub memory: bool,
-    /// Whether it lies on this machine.
-    pub local: bool,
+    /// What it lies on.
+    pub medium: Medium,
     /// For directories: where the listing is.
     pub cursor: Option<Mutex<Cursor>>,
     /// Its release was served; requests may still use it.
@@ -61,20 +61,10 @@ impl OpenFile {
         permit: OpenPermit,
         node: NodeId,
         flags: OpenFlags,
-        memory: bool,
-        local: bool,
+        medium: Medium,
     ) -> Self {
         let cursor = flags.contains(OpenFlags::DIRECTORY).then(Mutex::default);
-        Self {
-            descriptor,
-            node,
-            flags,
-            memory,
-            local,
-            cursor,
-            ended: AtomicBool::new(false),
-            _permit: permit,
-        }
+        Self { descriptor, node, flags, medium, cursor, ended: AtomicBool::new(false), _permit: permit }
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {

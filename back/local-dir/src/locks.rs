@@ -27,7 +27,7 @@ impl Locks for LocalSession {
             Ok(open) => open,
             Err(error) => return Answer::err(error),
         };
-        let local = open.local;
+        let local = open.medium.local;
         let attempt = match Attempt::new(open, file, lock) {
             Ok(attempt) => attempt,
             Err(error) => return Answer::err(error),
@@ -69,7 +69,7 @@ impl LocalSession {
         work: impl FnOnce(&Session, Arc<OpenFile>) -> Result<T> + Send + 'static,
     ) -> Answer<T> {
         match self.0.files.find(file) {
-            Ok(open) if open.local => work(&self.0, open).into(),
+            Ok(open) if open.medium.local => work(&self.0, open).into(),
             Ok(open) => self.in_pool(cx, move |session, _| work(session, open)),
             Err(error) => Answer::err(error),
         }

@@ -28,10 +28,18 @@ pub(crate) struct Mount {
     pub handles: bool,
     /// Whether a handle tells the inode number, so that it can be checked against attributes that were asked for apart.
     pub handles_tell_numbers: bool,
-    /// Whether its data is on this machine, so that work on names is quick unless a disk is.
+    pub medium: Medium,
+}
+
+/// What a mount's data lie on: what may be done there at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Medium {
+    /// This machine, so that work on names is quick unless a disk is.
     pub local: bool,
-    /// Whether its data is in memory, so that reading it never waits.
+    /// Memory, so that reading and making stable never wait.
     pub memory: bool,
+    /// A file system where a copy is a read and a write.
+    pub plain_copies: bool,
 }
 
 impl Mount {
@@ -85,8 +93,8 @@ impl Mounts {
         if list.len() >= MOUNTS_MAX {
             return Err(Error::NotFound);
         }
-        tracing::debug!(mount.id, mount.handles, mount.local, "a file system joins the export");
-        self.some_far.fetch_or(!mount.local, Ordering::Relaxed);
+        tracing::debug!(mount.id, mount.handles, mount.medium.local, "a file system joins the export");
+        self.some_far.fetch_or(!mount.medium.local, Ordering::Relaxed);
         self.some_without_handles.fetch_or(!mount.handles, Ordering::Relaxed);
         list.push(mount);
         Ok((list.len() - 1) as u32)
@@ -135,18 +143,27 @@ fn examine(own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Mount
     });
     let volume = descriptor.as_ref().and_then(|on| statfs::volume_id(on.as_fd()).ok()).unwrap_or_default();
     let magic = file_system_stat(location).map_or(0, |stat| stat.magic);
-    let memory = magic == statfs::MAGIC_TMPFS;
-    let local = memory || LOCAL.contains(&magic);
     Mount {
         id: stat.mount,
         descriptor,
         volume: Volume(volume),
         handles: handle.is_some(),
         handles_tell_numbers: handle.is_some_and(|handle| handle.tells(stat.inode)),
-        local,
-        memory,
+        medium: Medium::of(magic),
+    }
+}
+
+impl Medium {
+    fn of(magic: u64) -> Self {
+        let memory = magic == statfs::MAGIC_TMPFS;
+        let is_in = |list: &[u64]| memory || list.contains(&magic);
+        Self { local: is_in(&LOCAL), memory, plain_copies: is_in(&PLAIN_COPIES) }
     }
 }
 
 const LOCAL: [u64; 5] =
     [statfs::MAGIC_EXT4, statfs::MAGIC_XFS, statfs::MAGIC_BTRFS, statfs::MAGIC_OVERLAY, statfs::MAGIC_F2FS];
+
+/// Not those with `remap_file_range`: to share blocks, xfs and btrfs write back what is dirty first, and so wait for the
+/// disk. An overlay does what the file system below it does.
+const PLAIN_COPIES: [u64; 2] = [statfs::MAGIC_EXT4, statfs::MAGIC_F2FS];

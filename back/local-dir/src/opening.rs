@@ -180,7 +180,7 @@ impl Session {
     ) -> Result<OpenId> {
         let mount = self.export.mounts.mount(mount)?;
         self.table.opens(node);
-        Ok(self.files.insert(OpenFile::new(file, permit, node, flags, mount.memory, mount.local)))
+        Ok(self.files.insert(OpenFile::new(file, permit, node, flags, mount.medium)))
     }
 
     fn open_directory(&self, cx: &Ctx, location: &Location) -> Result<OwnedFd> {

@@ -1,13 +1,19 @@
 //! Ranges of files: allocating, finding holes, copying.
 
 use tombolo_core::fs::{AllocateMode, File, OpenFlags, Ranges, Whence};
-use tombolo_core::{Answer, Ctx, Error};
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_sys::ranges::{self, AllocateMode as SysMode};
+use tombolo_sys::rw;
 
-use crate::state::LocalSession;
+use crate::files::OpenFile;
+use crate::state::{LocalSession, Session};
+use crate::transfer::SLOW_FLAGS;
 
 /// No call copies more (1 GiB), so that no request holds a thread of the pool for long; the caller asks for the rest.
 const COPY_MAX_BYTES: u64 = 1 << 30;
+
+/// At most so much is copied at once, where two thread switches cost about as much as the copy.
+const COPY_AT_ONCE_BYTES: u64 = 128 << 10;
 
 impl Ranges for LocalSession {
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
@@ -50,13 +56,40 @@ impl Ranges for LocalSession {
         match both {
             // Where would it go? (copy_file_range(2))
             Ok((_, to)) if to.flags.contains(OpenFlags::APPEND) => Answer::err(Error::BadOpen),
-            Ok((from, to)) => self.in_pool(cx, move |session, cx| {
-                let _dropping = session.dropping_as_written(cx, &to, false)?;
-                let len = usize::try_from(len.min(COPY_MAX_BYTES)).map_err(|_| Error::InvalidArgument)?;
-                Ok(ranges::copy(from.fd(), from_offset, to.fd(), to_offset, len)? as u64)
-            }),
+            Ok((from, to)) => {
+                let piece = Piece { from_offset, to_offset, len };
+                if piece.is_copied_at_once(&from, &to) && self.0.write_pace().is_quick() {
+                    return Answer::Done(self.0.write_pace().timed(|| piece.copy(&self.0, cx, &from, &to)));
+                }
+                self.in_pool(cx, move |session, cx| piece.copy(session, cx, &from, &to))
+            }
             Err(error) => Answer::err(error),
         }
+    }
+}
+
+/// A part of a file, and where it is to be copied.
+struct Piece {
+    from_offset: u64,
+    to_offset: u64,
+    len: u64,
+}
+
+impl Piece {
+    /// Whether no disk is to be waited for, as far as can be known.
+    fn is_copied_at_once(&self, from: &OpenFile, to: &OpenFile) -> bool {
+        // What is asked for is at most what there is: kernels cut it off there (generic_copy_file_checks in Linux).
+        self.len <= COPY_AT_ONCE_BYTES
+            && from.medium.plain_copies
+            && to.medium.plain_copies
+            && !(from.flags | to.flags).intersects(SLOW_FLAGS)
+            && (from.medium.memory || rw::is_in_memory(from.fd(), self.from_offset, self.len as usize))
+    }
+
+    fn copy(&self, session: &Session, cx: &Ctx, from: &OpenFile, to: &OpenFile) -> Result<u64> {
+        let _dropping = session.dropping_as_written(cx, to, false)?;
+        let len = usize::try_from(self.len.min(COPY_MAX_BYTES)).map_err(|_| Error::InvalidArgument)?;
+        Ok(ranges::copy(from.fd(), self.from_offset, to.fd(), self.to_offset, len)? as u64)
     }
 }
 

@@ -362,6 +362,7 @@ mod tests {
     use tombolo_host_runtime::descriptors::DescriptorBudget;
 
     use super::*;
+    use crate::mounts::Medium;
 
     const NODE: NodeId = NodeId(7);
 
@@ -379,7 +380,8 @@ mod tests {
             let permit = allowance.permit().expect("room");
             let descriptor = OwnedFd::from(tempfile::tempfile().expect("a file"));
             let flags = OpenFlags::READ | OpenFlags::WRITE;
-            let open = Arc::new(OpenFile::new(descriptor, permit, NODE, flags, true, true));
+            let medium = Medium { local: true, memory: true, plain_copies: true };
+            let open = Arc::new(OpenFile::new(descriptor, permit, NODE, flags, medium));
             let own = OwnDescriptors::open().expect("/proc");
             Self { records: Records::bounded(allowance, ranges_max), own, open }
         }

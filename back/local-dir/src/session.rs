@@ -275,7 +275,8 @@ impl FileSystem for LocalSession {
         self.0.table.closes(open.node);
         // The last descriptor of a removed file frees its space, and a far file system is told of locks and sent what it
         // still holds.
-        let is_slow = !open.local || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && is_big(&stat));
+        let is_slow =
+            !open.medium.local || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && is_big(&stat));
         let ending = Ending { session: self.0.clone(), open, through: file.open };
         if is_slow {
             drop(self.in_pool(cx, move |_, _| {
@@ -288,7 +289,7 @@ impl FileSystem for LocalSession {
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
         match self.0.files.find(file) {
             Err(error) => Answer::err(error),
-            Ok(open) if open.local => {
+            Ok(open) if open.medium.local => {
                 self.0.flushed(&open, owner);
                 Answer::ok(())
             }
@@ -309,7 +310,7 @@ impl FileSystem for LocalSession {
         match self.0.files.find(file) {
             Err(error) => Answer::err(error),
             // Where there is no disk there is nothing to wait for.
-            Ok(open) if open.memory => self.now(|_| open.sync(what)),
+            Ok(open) if open.medium.memory => self.now(|_| open.sync(what)),
             Ok(open) => self.in_pool(cx, move |_, _| open.sync(what)),
         }
     }

@@ -244,7 +244,7 @@ impl Session {
         let mounts = &self.export.mounts;
         mounts.all_local()
             || self.location_at_hand(node).ok().flatten().is_some_and(|location| {
-                mounts.mount(location.identity.key.mount).is_ok_and(|mount| mount.local)
+                mounts.mount(location.identity.key.mount).is_ok_and(|mount| mount.medium.local)
             })
     }
 

@@ -20,7 +20,7 @@ use crate::state::{LocalSession, Session};
 const AT_ONCE_BYTES: usize = 1 << 20;
 
 /// What is not read through the cache of the host, or must be stable, waits for a disk.
-const SLOW_FLAGS: OpenFlags = OpenFlags::DIRECT.union(OpenFlags::SYNC).union(OpenFlags::DATA_SYNC);
+pub(crate) const SLOW_FLAGS: OpenFlags = OpenFlags::DIRECT.union(OpenFlags::SYNC).union(OpenFlags::DATA_SYNC);
 
 impl LocalSession {
     pub(crate) fn transfer_in(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
@@ -46,7 +46,7 @@ impl LocalSession {
         };
         let stable = how.stability != Stability::Unstable || open.flags.intersects(SLOW_FLAGS);
         // Where there is no disk there is nothing to wait for.
-        let slow = (stable && !open.memory) || !open.local;
+        let slow = (stable && !open.medium.memory) || !open.medium.local;
         if !slow && from.len() <= AT_ONCE_BYTES && self.0.write_pace().is_quick() {
             return Answer::Done(self.0.write_pace().timed(|| self.0.write_all(cx, &open, &how, &from)));
         }
@@ -72,7 +72,7 @@ enum Progress {
 
 /// Reads what is in memory already, and never waits.
 fn read_from_memory(open: &Arc<OpenFile>, offset: u64, into: &Sink) -> Result<Progress> {
-    let flags = if open.memory { TransferFlags::empty() } else { TransferFlags::NOWAIT };
+    let flags = if open.medium.memory { TransferFlags::empty() } else { TransferFlags::NOWAIT };
     match rw::read(open.fd(), into, offset, flags) {
         Ok(count) if count == into.len() => Ok(Progress::Complete(ReadDone { count, eof: false })),
         // Short: the end of the file, or of what is in memory.

@@ -1,10 +1,10 @@
 //! The host's troubles: a directory that disappears, fills up, breaks; and limits that are reached.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use crate::common::{READ_WRITE, ROOT, World, mode, name, serve, source};
+use crate::common::{Mounted, READ_WRITE, ROOT, World, mode, name, run, serve, source};
 use tombolo_back_local_dir::{LocalDir, OpenError, Options};
 use tombolo_core::fs::{Device, File, FileType, OpenFlags, SetAttr, Write};
 use tombolo_core::{Error, Limits};
@@ -179,25 +179,4 @@ fn requests_refused_at_a_limit_neither_create_nor_truncate() {
 
 fn path(path: &Path) -> &str {
     path.to_str().expect("plain text")
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().expect("run");
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// A mount for the length of a test.
-struct Mounted(PathBuf);
-
-impl Mounted {
-    fn new(what: &[&str], at: &Path) -> Self {
-        run(Command::new("mount").args(what).arg(at));
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{READ_WRITE, ROOT, World, record, serve};
+use crate::common::{Mounted, READ_WRITE, ROOT, World, record, run, serve};
 use tombolo_back_local_dir::Options;
 use tombolo_core::fs::{File, LockKind, LockOwner, OpenFlags, SyncWhat};
-use tombolo_core::{Ctx, Error, Interrupt};
+use tombolo_core::{Answer, Ctx, Error, Interrupt};
 use tombolo_mem::{Region, Sink};
 use tombolo_sys::lock;
 
@@ -132,6 +133,76 @@ fn cached_data_are_read_at_once_and_cold_data_later() {
     assert!(!cold.is_done(), "a read from the disk would have kept its thread waiting");
     assert_eq!(cold.wait().unwrap().count, 1 << 20);
     assert!(!world.fs.fsync(&world.cx, open, SyncWhat::Data).is_done());
+}
+
+/// Two files of a directory and a copy of the first's start into the second.
+struct Copy {
+    world: World,
+    from: File,
+    to: File,
+}
+
+impl Copy {
+    fn of(dir: &Path, bytes: usize, flags: OpenFlags) -> Self {
+        fs::write(dir.join("from"), vec![7; bytes]).unwrap();
+        fs::write(dir.join("to"), []).unwrap();
+        let world = serve(dir, Options::default());
+        let from = world.open(world.lookup(ROOT, "from").unwrap().node, OpenFlags::READ).unwrap();
+        let to = world.open(world.lookup(ROOT, "to").unwrap().node, OpenFlags::WRITE | flags).unwrap();
+        Self { world, from, to }
+    }
+
+    fn start(&self, len: u64) -> Answer<u64> {
+        self.world.fs.ranges().unwrap().copy(&self.world.cx, self.from, 0, self.to, 0, len)
+    }
+}
+
+#[test]
+fn small_cached_files_are_copied_at_once_and_others_later() {
+    const SMALL: u64 = 100_000;
+    for parent in ["/dev/shm", env!("CARGO_TARGET_TMPDIR")] {
+        let dir = tempfile::tempdir_in(parent).unwrap();
+        let copy = Copy::of(dir.path(), SMALL as usize, OpenFlags::empty());
+        // On a busy machine one of these may meet a slow moment, and then the next few go to the pool.
+        let at_once = (0..50).filter(|_| {
+            let answer = copy.start(SMALL);
+            let at_once = answer.is_done();
+            assert_eq!(answer.wait().unwrap(), SMALL);
+            at_once
+        });
+        assert!(at_once.count() > 0, "{parent}");
+        assert_eq!(fs::read(dir.path().join("to")).unwrap(), vec![7; SMALL as usize]);
+        assert!(!copy.start(1 << 20).is_done(), "a large one keeps its thread for long");
+    }
+
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let stable = Copy::of(dir.path(), SMALL as usize, OpenFlags::SYNC);
+    assert!(!stable.start(SMALL).is_done(), "what is stable has waited for a disk");
+    let cold = Copy::of(dir.path(), SMALL as usize, OpenFlags::empty());
+    let drop_cache =
+        format!("sync {0} && dd if={0} iflag=nocache count=0", dir.path().join("from").display());
+    assert!(Command::new("sh").args(["-c", &drop_cache]).output().unwrap().status.success());
+    let answer = cold.start(SMALL);
+    assert!(!answer.is_done(), "a read from the disk would have kept its thread waiting");
+    assert_eq!(answer.wait().unwrap(), SMALL);
+}
+
+/// To share blocks, the file system first writes back what is dirty.
+#[test]
+fn a_copy_that_may_share_blocks_goes_to_the_pool_and_shares_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, at) = (dir.path().join("image"), dir.path().join("mount"));
+    fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
+    fs::create_dir(&at).unwrap();
+    run(Command::new("mkfs.xfs").arg("-q").arg(&image));
+    let _mounted = Mounted::new(&["-o", "loop", image.to_str().unwrap()], &at);
+    let copy = Copy::of(&at, 64 << 10, OpenFlags::empty());
+    let answer = copy.start(64 << 10);
+    assert!(!answer.is_done());
+    assert_eq!(answer.wait().unwrap(), 64 << 10);
+    let extents = Command::new("filefrag").arg("-v").arg(at.join("to")).output().unwrap();
+    let extents = String::from_utf8_lossy(&extents.stdout);
+    assert!(extents.contains("shared"), "{extents}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A served directory and short ways to use it.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -165,4 +166,26 @@ pub fn again_as_nobody(test: &str) -> bool {
         .expect("run again");
     assert!(status.success(), "{test} failed as an unprivileged user");
     true
+}
+
+/// Runs a program, which must succeed.
+pub fn run(command: &mut Command) {
+    let output = command.output().expect("run");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A mount for the length of a test.
+pub struct Mounted(PathBuf);
+
+impl Mounted {
+    pub fn new(what: &[&str], at: &Path) -> Self {
+        run(Command::new("mount").args(what).arg(at));
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
 }
