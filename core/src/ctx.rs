@@ -6,6 +6,7 @@ use std::time::Instant;
 use bitflags::bitflags;
 
 use crate::Interrupt;
+use crate::fs::Attr;
 
 /// A session: one client's use of an export. Unique within a server process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,6 +111,9 @@ pub struct Ctx {
     pub interrupt: Interrupt,
     /// What the front end wants beside the plain answer.
     pub want: Want,
+    /// For a removal: what the caller has just found under the name, where it looked. By now the name may lead to something else; where that
+    /// does not matter, nobody need look again.
+    pub found: Option<Arc<Attr>>,
 }
 
 impl Ctx {
@@ -123,6 +127,7 @@ impl Ctx {
             deadline: None,
             interrupt: Interrupt::default(),
             want: Want::empty(),
+            found: None,
         }
     }
 }

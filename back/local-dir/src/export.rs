@@ -2,8 +2,8 @@
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 
 use thiserror::Error;
 use tombolo_core::Result;
@@ -72,6 +72,7 @@ impl LocalDir {
             write_pace: Pace::default(),
             may_assume: creds::may_assume(),
             waiting: Waiting::default(),
+            root_handle: OnceLock::new(),
             last_look: LastLook::default(),
             sessions: AtomicUsize::new(0),
             node_descriptors: DescriptorBudget::of_process().cache(options.descriptors),

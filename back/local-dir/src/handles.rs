@@ -84,6 +84,9 @@ impl Session {
     /// The handle of a node that was found by handle before: it takes no system call.
     fn known_handle(&self, node: NodeId) -> Option<Result<PersistentHandle>> {
         let mounts = &self.export.mounts;
+        if node == NodeId::ROOT {
+            return self.export.root_handle.get().map(|handle| Parts::join(handle, 0, &*mounts.mount(0)?));
+        }
         self.table.with_handle(node, |handle, mount| Parts::join(handle, mount, &*mounts.mount(mount)?))
     }
 
@@ -92,7 +95,10 @@ impl Session {
         let (handle, _) = FileHandle::of(location.fd())?;
         let mount = location.identity.key.mount;
         let answer = Parts::join(&handle, mount, &*self.export.mounts.mount(mount)?);
-        self.table.remember_handle(node, handle);
+        match node {
+            NodeId::ROOT => drop(self.export.root_handle.set(handle)),
+            node => self.table.remember_handle(node, handle),
+        }
         answer
     }
 

@@ -224,7 +224,7 @@ impl FileSystem for LocalSession {
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
         let quick = self.is_quick(parent);
-        if quick && !self.0.is_big(parent, name) {
+        if quick && !self.0.is_big(parent, name, cx.found.as_deref()) {
             return self.now(|session| session.unlink(cx, parent, name));
         }
         let name = name.to_owned();
@@ -251,7 +251,7 @@ impl FileSystem for LocalSession {
         flags: RenameFlags,
     ) -> Answer<Renamed> {
         let quick = self.is_quick(from_parent) && self.is_quick(to_parent);
-        if quick && !self.0.is_big(to_parent, to) {
+        if quick && !self.0.is_big(to_parent, to, None) {
             return self.now(|session| session.rename(cx, from_parent, from, to_parent, to, flags));
         }
         let (from, to) = (from.to_owned(), to.to_owned());

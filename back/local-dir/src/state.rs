@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Change, File, Name, NodeId, OpenFlags, PermissionCheck, WeakAttr};
+use tombolo_core::fs::{Attr, Change, File, FileType, Name, NodeId, OpenFlags, PermissionCheck, WeakAttr};
 use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId, Want};
 use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_host_runtime::thread_pool::{Lane, ThreadPool};
+use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::OwnDescriptors;
 use tombolo_sys::stat::{self, Stat};
 
@@ -48,6 +49,8 @@ impl Location {
 pub(crate) struct Shared {
     pub options: Options,
     pub root: Location,
+    /// Once it was asked for: the root is never closed, and in no table.
+    pub root_handle: OnceLock<FileHandle>,
     pub own: OwnDescriptors,
     pub mounts: Mounts,
     pub pool: ThreadPool,
@@ -248,8 +251,11 @@ impl Session {
             })
     }
 
-    /// Whether taking this name away frees much space.
-    pub(crate) fn is_big(&self, parent: NodeId, name: Name<'_>) -> bool {
+    /// Whether taking this name away frees much space. `found` is what has it, if that is known.
+    pub(crate) fn is_big(&self, parent: NodeId, name: Name<'_>, found: Option<&Attr>) -> bool {
+        if let Some(found) = found {
+            return found.file_type == FileType::Regular && found.blocks > BIG_BLOCKS && found.nlink == 1;
+        }
         let Ok(Some(dir)) = self.location_at_hand(parent) else { return false };
         stat::stat_entry(dir.fd(), name.as_bytes()).is_ok_and(|stat| is_big(&stat) && stat.links == 1)
     }

@@ -105,6 +105,7 @@ impl Shared {
             deadline: None,
             interrupt: parts.interrupt.clone(),
             want: header.want,
+            found: None,
         };
         operations::dispatch(
             Exchange {

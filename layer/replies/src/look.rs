@@ -36,7 +36,12 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
         Trail::Makes { parent, name, file_type } => {
             named_entry(fs, &cx, parent, name).map(move |at| Deed::Make { at, file_type })
         }
-        Trail::Removes { parent, name } => named_entry(fs, &cx, parent, name).map(|at| Deed::Remove { at }),
+        Trail::Removes { parent, name } => match cx.found.as_deref().map(Inode::from) {
+            None => named_entry(fs, &cx, parent, name).map(|at| Deed::Remove { at }),
+            // The caller looked a moment ago, for the same request.
+            found => handle(fs, &cx, parent)
+                .map(move |parent| Deed::Remove { at: NamedEntry { parent, name, found } }),
+        },
         Trail::Links { node, parent, name } => {
             let (fs, again) = (fs.clone(), cx.clone());
             named_entry(&fs.clone(), &cx, parent, name).then(move |at| {

@@ -322,6 +322,7 @@ impl Session {
             deadline: None,
             interrupt,
             want: if self.pages.wants_attr() { Want::OPEN_ATTRS } else { Want::empty() },
+            found: None,
         }
     }
 

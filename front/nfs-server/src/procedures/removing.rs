@@ -1,7 +1,9 @@
 //! REMOVE, RMDIR, RENAME (RFC 1813 §3.3.12 to §3.3.14).
 
-use tombolo_core::Error;
-use tombolo_core::fs::{Change, FileType, Name, RenameFlags, Renamed};
+use std::sync::Arc;
+
+use tombolo_core::fs::{Change, Entry, FileType, Name, RenameFlags, Renamed};
+use tombolo_core::{Ctx, Error};
 use tombolo_wire_nfs3::args::{DirOpArgs, RenameArgs};
 use tombolo_wire_nfs3::results::{RemoveReply, RenameReply, RenameWcc};
 use tombolo_wire_nfs3::{Reply, WccData};
@@ -13,8 +15,8 @@ use crate::nodes::HeldNode;
 /// REMOVE.
 pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
     take_away(caller, args, async |dir, name| {
-        let victim = kept(dir, name).await;
-        let change = dir.export.file_system.unlink(&dir.cx, dir.node.id, name).resolve().await?;
+        let (victim, cx) = found(dir, name).await;
+        let change = dir.export.file_system.unlink(&cx, dir.node.id, name).resolve().await?;
         close(dir, victim).await;
         Ok(change)
     })
@@ -24,8 +26,8 @@ pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveRe
 /// RMDIR.
 pub(crate) async fn rmdir(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
     take_away(caller, args, async |dir, name| {
-        let victim = kept(dir, name).await;
-        let change = dir.export.file_system.rmdir(&dir.cx, dir.node.id, name).resolve().await?;
+        let (victim, cx) = found(dir, name).await;
+        let change = dir.export.file_system.rmdir(&cx, dir.node.id, name).resolve().await?;
         close(dir, victim).await;
         Ok(change)
     })
@@ -82,7 +84,7 @@ async fn rename_between(from: &Target, old: &[u8], to: &Target, new: &[u8]) -> R
     }
     let (old, new) = (Name::new(old)?, Name::new(new)?);
     let export = &from.export;
-    let victim = kept(to, new).await;
+    let (victim, _) = found(to, new).await;
     let flags = RenameFlags::empty();
     let renamed =
         export.file_system.rename(&from.cx, from.node.id, old, to.node.id, new, flags).resolve().await?;
@@ -101,13 +103,16 @@ struct Victim {
     is_last: bool,
 }
 
-/// The node of a name that is about to go, if we keep it open or at hand: either keeps the space of a removed file.
-async fn kept(dir: &Target, name: Name<'_>) -> Option<Victim> {
-    let export = &dir.export;
-    let entry = dir.child(name).await.ok()??;
-    let held = HeldNode::new(&export.file_system, export.session, entry.node);
-    let is_last = entry.attr.nlink <= 1 || entry.attr.file_type == FileType::Directory;
-    (export.openings.holds(entry.node) || export.nodes.holds(entry.node)).then_some(Victim { held, is_last })
+/// The node of a name that is about to go, if we keep it open or at hand: either keeps the space of a removed file. And the context
+/// in which the name is taken away, which says what was found.
+async fn found(dir: &Target, name: Name<'_>) -> (Option<Victim>, Ctx) {
+    let (export, mut cx) = (&dir.export, dir.cx.clone());
+    let Ok(Some(Entry { node, attr })) = dir.child(name).await else { return (None, cx) };
+    let held = HeldNode::new(&export.file_system, export.session, node);
+    let is_last = attr.nlink <= 1 || attr.file_type == FileType::Directory;
+    cx.found = Some(Arc::new(attr));
+    let is_kept = export.openings.holds(node) || export.nodes.holds(node);
+    (is_kept.then_some(Victim { held, is_last }), cx)
 }
 
 /// Lets go of a node that lost its last name, so that its space is free at once.

@@ -188,7 +188,7 @@ fn assert_answered_again(case: &Case, next: &Next, request: &Ctx, hits: u64, wha
     assert_happened_once(case, &*next.fs, &next.cx, what);
 }
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 12] = [
     Case {
         op: "create",
         prepare: |_, _| {},
@@ -232,6 +232,17 @@ const CASES: [Case; 11] = [
             file(fs, cx, "old");
         },
         send: |fs, cx| fs.unlink(cx, ROOT, name("old")).map(drop),
+    },
+    Case {
+        op: "unlink of what the caller found",
+        prepare: |fs, cx| {
+            file(fs, cx, "old");
+        },
+        send: |fs, cx| {
+            let found = fs.lookup(&Ctx { key: None, ..cx.clone() }, ROOT, name("old")).wait();
+            let found = found.ok().map(|entry| Arc::new(entry.attr));
+            fs.unlink(&Ctx { found, ..cx.clone() }, ROOT, name("old")).map(drop)
+        },
     },
     Case {
         op: "rmdir",
