@@ -8,9 +8,11 @@ mod held;
 mod names;
 mod sides;
 
+use std::cell::RefCell;
+
 use self::sides::Sides;
 use super::Plan;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::measure::Placement;
 use crate::report::Report;
@@ -31,7 +33,7 @@ pub fn run(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report
     let mut report = plan.report("nfs", title);
     let tree = Tree::new(&plan.within, FILES)?;
     let sides = Sides::start(&tree, no_peer, &mut report);
-    let mut table = Table { plan, only, tree: &tree, sides, report };
+    let mut table = Table { plan, only, asked: RefCell::default(), tree: &tree, sides, report };
     calls::one_outstanding(&mut table);
     calls::many_outstanding(&mut table);
     calls::by_libnfs(&mut table);
@@ -43,8 +45,20 @@ pub fn run(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report
     held::after_many_files(&mut table, no_peer)?;
     held::with_many_clients(&mut table)?;
     Placement::leave()?;
+    unknown_row(only, &table.asked.borrow())?;
     conditions(&mut table);
     Ok(table.report)
+}
+
+/// Fails if some beginning is that of none of the `rows`.
+fn unknown_row(only: &[String], rows: &[String]) -> Result<()> {
+    let is_unknown = |beginning: &&String| rows.iter().all(|row| !row.starts_with(beginning.as_str()));
+    match only.iter().find(is_unknown) {
+        Some(unknown) => {
+            Err(Error::Absent(format!("no row begins with {unknown}, but there are: {}", rows.join("; "))))
+        }
+        None => Ok(()),
+    }
 }
 
 fn conditions(table: &mut Table<'_>) {
@@ -68,6 +82,8 @@ fn conditions(table: &mut Table<'_>) {
 struct Table<'a> {
     plan: &'a Plan,
     only: &'a [String],
+    /// All rows that there are, as far as it got.
+    asked: RefCell<Vec<String>>,
     tree: &'a Tree,
     sides: Sides,
     report: Report,
@@ -75,6 +91,10 @@ struct Table<'a> {
 
 impl Table<'_> {
     fn wants(&self, row: &str) -> bool {
+        let mut asked = self.asked.borrow_mut();
+        if asked.iter().all(|known| known != row) {
+            asked.push(row.to_owned());
+        }
         self.only.is_empty() || self.only.iter().any(|beginning| row.starts_with(beginning.as_str()))
     }
 
@@ -86,5 +106,20 @@ impl Table<'_> {
     /// Ours against another, like with like.
     fn compare_alike(&mut self, row: &str, other: &str, variant: &str, target: Option<f64>) {
         self.report.compare_cells(row, (OURS, variant), (other, variant), target);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_does_not_exist_is_an_error_that_names_those_that_do() {
+        let rows = ["GETATTR, 1 outstanding", "READ 1 MiB"].map(str::to_owned);
+        let told =
+            |only: &[&str]| unknown_row(&only.iter().map(|&only| only.to_owned()).collect::<Vec<_>>(), &rows);
+        assert!(told(&[]).is_ok() && told(&["GETATTR", "READ"]).is_ok());
+        let error = told(&["READ", "WRITE"]).expect_err("none").to_string();
+        assert!(error.contains("WRITE") && error.contains("READ 1 MiB"), "{error}");
     }
 }
