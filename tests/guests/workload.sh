@@ -1,8 +1,10 @@
 #!/bin/sh
 # usage: workload.sh DIRECTORY TARBALL
-# A developer's job in a directory: unpack a C project, build it, search it, checksum it, copy it, delete it.
+# A developer's job in a directory: unpack a C project, build it, search it, list it by name and by size, checksum it,
+# copy it, delete it.
 # Leaves the copy in DIRECTORY/result. Prints one line per phase with its time, and lines that start with `=`, which
-# are the same wherever the job runs. Without a compiler the build is left out, and said to be. Runs in busybox too.
+# are the same wherever the job runs. Without a compiler the build is left out, and said to be. $TOMBOLO_PAUSE seconds
+# pass after each phase. Runs in busybox too.
 set -eu
 
 directory=$1
@@ -22,6 +24,7 @@ phase() {
     "$@"
     took=$(($(now) - from))
     printf '%-9s %d.%02d s\n' "$name" $((took / 100)) $((took % 100))
+    [ -z "${TOMBOLO_PAUSE:-}" ] || sleep "$TOMBOLO_PAUSE"
 }
 
 unpack() {
@@ -43,6 +46,14 @@ build() {
 
 search() {
     matches=$(grep -r -l static "$job" | wc -l)
+}
+
+by_name() {
+    find "$job" -name '*.h' >/dev/null
+}
+
+by_size() {
+    find "$job" -size +1k >/dev/null
 }
 
 checksum() {
@@ -72,6 +83,8 @@ httpd-*) echo "build     left out: it needs more than a compiler" ;;
     ;;
 esac
 phase search search
+phase find by_name
+phase stat by_size
 phase checksum checksum "$job"
 first=$digest
 phase copy copy

@@ -15,12 +15,12 @@ pub struct VirtioFs {
 
 impl VirtioFs {
     /// Our own server. `coherence` is `strict`, `auto` or `always`.
-    pub fn tombolo(shared: &Path, socket: &Path, coherence: &str) -> Result<Self> {
+    pub fn tombolo(shared: &Path, socket: &Path, coherence: &str, options: &[&str]) -> Result<Self> {
         let mut command = Command::new(find(Program::Tombolo)?);
         command.arg("serve").arg(shared).arg("--virtiofs").arg(socket).args(["--coherence", coherence]);
         let mut control = socket.as_os_str().to_owned();
         control.push(".control");
-        command.arg("--control").arg(control);
+        command.arg("--control").arg(control).args(options);
         Self::start(Program::Tombolo, socket, &mut command)
     }
 

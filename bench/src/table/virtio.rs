@@ -104,7 +104,7 @@ impl Side {
         let (program, mode) = column.split_once(' ').unwrap_or((column, "auto"));
         let socket = tree.beside(&format!("{column} {variant}").replace([' ', ','], "-"));
         let server = if program == Program::Tombolo.name() {
-            VirtioFs::tombolo(&tree.shared(), &socket, mode)?
+            VirtioFs::tombolo(&tree.shared(), &socket, mode, &[])?
         } else {
             VirtioFs::virtiofsd(&tree.shared(), &socket, mode)?
         };
