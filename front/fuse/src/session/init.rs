@@ -4,14 +4,12 @@ use super::{Coherence, Options};
 use tombolo_core::fs::{FileSystem, PermissionCheck};
 use tombolo_wire_fuse::init::{Capabilities, Wishes};
 
-/// READDIRPLUS, readahead and direct I/O in parallel, sizes, and the long forms of what grew: useful everywhere.
+/// Readahead and direct I/O in parallel, sizes, and the long forms of what grew: useful everywhere.
 const ALWAYS: Capabilities = Capabilities::ASYNC_READ
     .union(Capabilities::BIG_WRITES)
     .union(Capabilities::ATOMIC_O_TRUNC)
     .union(Capabilities::DONT_MASK)
     .union(Capabilities::AUTO_INVAL_DATA)
-    .union(Capabilities::DO_READDIRPLUS)
-    .union(Capabilities::READDIRPLUS_AUTO)
     .union(Capabilities::ASYNC_DIO)
     .union(Capabilities::PARALLEL_DIROPS)
     .union(Capabilities::ABORT_ERROR)
@@ -41,7 +39,9 @@ pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes 
         capabilities |= Capabilities::POSIX_ACL;
     }
     if options.coherence != Coherence::Strict {
-        capabilities |= Capabilities::CACHE_SYMLINKS;
+        // Strict lets no entry of a listing live on: each would be looked up once more, and forgotten.
+        capabilities |=
+            Capabilities::CACHE_SYMLINKS | Capabilities::DO_READDIRPLUS | Capabilities::READDIRPLUS_AUTO;
     }
     Wishes {
         capabilities,
@@ -52,5 +52,29 @@ pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes 
         map_alignment_log2: 0,
         max_stack_depth: 0,
         request_timeout_s: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_back_memory::Memory;
+    use tombolo_core::SessionId;
+    use tombolo_core::fs::{Client, Export};
+
+    #[test]
+    fn listings_come_with_nodes_only_where_those_live_on() {
+        let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
+        let file_system =
+            Memory::new(tombolo_back_memory::Options::default()).attach(&client).expect("attach");
+        for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
+            let options = Options { coherence, ..Options::default() };
+            let asked = wishes(&*file_system, &options).capabilities;
+            assert_eq!(
+                asked.contains(Capabilities::DO_READDIRPLUS),
+                coherence != Coherence::Strict,
+                "{coherence:?}"
+            );
+        }
     }
 }
