@@ -88,6 +88,15 @@ impl PageCache {
         }
     }
 
+    /// What the kernel is told at an open of a directory. In always it keeps the listing, which its own changes of the
+    /// directory drop; else another's change would not be seen before the attributes are asked for again.
+    pub(super) fn directory_flags(&self) -> OpenOutFlags {
+        match self.coherence {
+            Coherence::Always => OpenOutFlags::CACHE_DIR | OpenOutFlags::KEEP_CACHE,
+            Coherence::Strict | Coherence::Auto => OpenOutFlags::empty(),
+        }
+    }
+
     /// What is only written gains nothing from a cache that writes through: past it there is a copy less, and no question
     /// for security.capability at each file's first write. An append the kernel would place where it thinks the end is,
     /// and cache it there.

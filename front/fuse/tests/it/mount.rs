@@ -306,6 +306,118 @@ fn every_coherence_policy_sees_changes_made_below_in_its_time() {
     }
 }
 
+/// Only RELEASE tells of the last close; a kernel that was told ENOSYS at an OPEN sends none, for files it created neither.
+#[test]
+fn a_flock_lock_goes_with_the_last_close_under_every_policy() {
+    let below = tempfile::tempdir().unwrap();
+    fs::write(below.path().join("opened"), b"x").unwrap();
+    let export = LocalDir::open(below.path(), Default::default()).unwrap();
+    for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
+        let mounted = Mounted::new(&export, &Options { coherence, ..Default::default() });
+        for name in ["opened", "created"] {
+            let how = fs::File::options().write(true).create(true).truncate(false).open(mounted.at(name));
+            let open = how.unwrap();
+            open.lock().unwrap();
+            let copy = open.try_clone().unwrap();
+            drop(open);
+            let host = fs::File::open(below.path().join(name)).unwrap();
+            assert!(host.try_lock().is_err(), "{coherence:?} {name}: a copy is still open");
+            drop(copy);
+            let end = Instant::now() + Duration::from_secs(10);
+            while host.try_lock().is_err() {
+                assert!(Instant::now() < end, "{coherence:?} {name}: the lock outlives its file");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        fs::remove_file(mounted.at("created")).unwrap();
+    }
+}
+
+/// The names in a directory, and how many requests for a listing were sent for them.
+fn listed(mounted: &Mounted, dir: &str) -> (Vec<String>, u64) {
+    let requests = || {
+        let counters = mounted.mount.session().counters();
+        counters.requests(Opcode::Readdir) + counters.requests(Opcode::Readdirplus)
+    };
+    let before = requests();
+    let names = fs::read_dir(mounted.at(dir)).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    (names, requests() - before)
+}
+
+#[test]
+fn listings_show_what_the_host_did_unless_the_tree_has_no_other_writers() {
+    let below = tempfile::tempdir().unwrap();
+    let export = LocalDir::open(below.path(), Default::default()).unwrap();
+    for (coherence, name) in
+        [(Coherence::Strict, "strict"), (Coherence::Auto, "auto"), (Coherence::Always, "always")]
+    {
+        let mounted = Mounted::new(&export, &Options { coherence, ..Default::default() });
+        listed(&mounted, "");
+        // A listing that was asked for makes the access time unknown, so the next open asks for the attributes, the last does not.
+        let (before, _) = listed(&mounted, "");
+        fs::write(below.path().join(name), b"").unwrap();
+        let (after, requests) = listed(&mounted, "");
+        let kept = coherence == Coherence::Always;
+        assert_eq!((after == before, requests == 0), (kept, kept), "{coherence:?}: {after:?}");
+    }
+}
+
+#[test]
+fn a_kept_listing_shows_every_change_of_its_own_mount() {
+    let mounted = memory(Coherence::Always);
+    for dir in ["dir", "other"] {
+        fs::create_dir(mounted.at(dir)).unwrap();
+    }
+    let at = |name: &str| mounted.at("dir").join(name);
+    let same = |names: &[&str]| {
+        let (found, _) = listed(&mounted, "dir");
+        assert_eq!(found, names);
+        assert_eq!(listed(&mounted, "dir"), (found, 0), "the second listing is the kernel's");
+    };
+    same(&[]);
+    fs::write(at("file"), b"").unwrap();
+    same(&["file"]);
+    fs::create_dir(at("made")).unwrap();
+    symlink("file", at("symlink")).unwrap();
+    same(&["file", "made", "symlink"]);
+    fs::hard_link(at("file"), at("link")).unwrap();
+    same(&["file", "link", "made", "symlink"]);
+    fs::rename(at("file"), at("moved")).unwrap();
+    same(&["link", "made", "moved", "symlink"]);
+    fs::rename(at("moved"), mounted.at("other/moved")).unwrap();
+    assert_eq!(listed(&mounted, "other").0, ["moved"]);
+    same(&["link", "made", "symlink"]);
+    fs::rename(mounted.at("other/moved"), at("back")).unwrap();
+    assert!(listed(&mounted, "other").0.is_empty());
+    same(&["back", "link", "made", "symlink"]);
+    fs::remove_file(at("link")).unwrap();
+    fs::remove_dir(at("made")).unwrap();
+    same(&["back", "symlink"]);
+}
+
+#[test]
+fn a_kept_listing_goes_on_while_its_names_are_removed() {
+    let mounted = memory(Coherence::Always);
+    fs::create_dir(mounted.at("dir")).unwrap();
+    for number in 0..3000 {
+        fs::write(mounted.at(format!("dir/{number:04}")), b"").unwrap();
+    }
+    assert_eq!(listed(&mounted, "dir").0.len(), 3000);
+    let mut removed = 0;
+    for entry in fs::read_dir(mounted.at("dir")).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+        removed += 1;
+        // Another listing from the start finds the kept one out of date, and drops it under the first.
+        if removed % 700 == 0 {
+            assert_eq!(listed(&mounted, "dir").0.len(), 3000 - removed);
+        }
+    }
+    assert_eq!(removed, 3000);
+    fs::remove_dir(mounted.at("dir")).unwrap();
+}
+
 #[test]
 fn closing_any_descriptor_of_a_locked_file_drops_the_lock_as_posix_has_it() {
     let mounted = memory(Coherence::Auto);

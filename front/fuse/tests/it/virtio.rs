@@ -7,7 +7,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::Export;
-use tombolo_front_fuse::session::Options as SessionOptions;
+use tombolo_front_fuse::session::{Coherence, Options as SessionOptions};
 use tombolo_front_fuse::virtio::{Options, VirtioFs};
 use tombolo_host_vhost::{Device, Server, Settings};
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer};
@@ -17,7 +17,7 @@ use tombolo_wire_fuse::layout::dir::{ForgetIn, MkdirIn};
 use tombolo_wire_fuse::layout::header::{InHeader, OutHeader};
 use tombolo_wire_fuse::layout::init::{InitIn, InitOut};
 use tombolo_wire_fuse::layout::lock::{F_WRLCK, FileLock, LkIn, OFFSET_MAX};
-use tombolo_wire_fuse::layout::open::{CreateIn, OpenOut};
+use tombolo_wire_fuse::layout::open::{CreateIn, OpenIn, OpenOut, OpenOutFlags};
 use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn, WriteOut};
 use tombolo_wire_fuse::{Errno, Opcode};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -45,16 +45,15 @@ impl Guest {
     }
 
     fn before_init() -> Guest {
+        Guest::with(SessionOptions::default())
+    }
+
+    fn with(session: SessionOptions) -> Guest {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let export: Arc<dyn Export> = Arc::new(Memory::default());
         let ids = Arc::new(AtomicU64::new(1));
-        let options = Options {
-            tag: "tombolo".into(),
-            request_queues: 2,
-            label: "test".into(),
-            session: SessionOptions::default(),
-        };
+        let options = Options { tag: "tombolo".into(), request_queues: 2, label: "test".into(), session };
         let server = Server::start(
             UnixListener::bind(&path).unwrap(),
             Settings::default(),
@@ -150,6 +149,35 @@ fn data_written_by_a_guest_comes_back_to_it() {
     let attr: AttrOut =
         guest.call(Opcode::Getattr, entry.nodeid, &[GetattrIn::default().as_bytes()]).unwrap();
     assert_eq!(attr.attr.size as usize, data.len() + 5);
+}
+
+#[test]
+fn a_listing_may_be_kept_under_always_alone() {
+    let kept = OpenOutFlags::CACHE_DIR | OpenOutFlags::KEEP_CACHE;
+    for (coherence, flags) in [
+        (Coherence::Strict, OpenOutFlags::empty()),
+        (Coherence::Auto, OpenOutFlags::empty()),
+        (Coherence::Always, kept),
+    ] {
+        let mut guest = Guest::with(SessionOptions { coherence, ..SessionOptions::default() });
+        guest.init();
+        let open: OpenOut = guest.call(Opcode::Opendir, ROOT, &[OpenIn::default().as_bytes()]).unwrap();
+        assert_eq!(open.open_flags, flags.bits(), "{coherence:?}");
+    }
+}
+
+/// A kernel that is told ENOSYS sends no RELEASE any more, which flock locks and the handles of CREATE wait for.
+#[test]
+fn every_policy_opens_files_and_directories_so_that_a_release_follows() {
+    for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
+        let mut guest = Guest::with(SessionOptions { coherence, ..SessionOptions::default() });
+        guest.init();
+        let (entry, _) = guest.create(b"file");
+        for (opcode, node) in [(Opcode::Open, entry.nodeid), (Opcode::Opendir, ROOT)] {
+            let open: Result<OpenOut, i32> = guest.call(opcode, node, &[OpenIn::default().as_bytes()]);
+            assert_ne!(open.unwrap().fh, 0, "{coherence:?} {opcode:?}");
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,6 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Error};
 use tombolo_wire_fuse::dirent::{DIRENT_ALIGN, DIRENT_BYTES, DIRENT_PLUS_BYTES};
-use tombolo_wire_fuse::layout::open::OpenOutFlags;
 use tombolo_wire_fuse::request::Read;
 use tombolo_wire_fuse::{attr, flags};
 
@@ -76,11 +75,12 @@ pub(super) fn rename(
 
 pub(super) fn opendir(call: Call<'_>) -> Answer<Body> {
     let node = call.node;
+    let fopen = call.session.pages.directory_flags();
     let (callers, opener) = call.opener();
     let answer = call.fs.open(call.ctx, node, OpenFlags::READ | OpenFlags::DIRECTORY);
     answer.map(move |opened| {
         callers.opened(opened.open, opener);
-        Body::Open(File { node, open: opened.open }, OpenOutFlags::empty())
+        Body::Open(File { node, open: opened.open }, fopen)
     })
 }
 
