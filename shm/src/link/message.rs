@@ -233,12 +233,12 @@ impl Message {
                 encode_reason(goodbye.cause.number(), &goodbye.reason, &mut rest);
                 4
             }
-            Message::ForwardRegion(introduce) => {
-                introduce.encode(&mut rest);
+            Message::ForwardRegion(forward) => {
+                forward.encode(&mut rest);
                 5
             }
-            Message::RegionForwarded(introduced) => {
-                introduced.encode(&mut rest);
+            Message::RegionForwarded(forwarded) => {
+                forwarded.encode(&mut rest);
                 6
             }
             Message::Withdraw(withdraw) => {

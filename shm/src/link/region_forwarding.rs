@@ -1,4 +1,4 @@
-//! The messages by which a client makes further domains known (docs/formats/link.md, "Introductions").
+//! The messages by which a client makes further domains known (docs/formats/link.md, "Region forwarding").
 
 use std::mem::{offset_of, size_of};
 use std::ops::Range;
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::address::Domain;
 use crate::link::message::MessageError;
 
-/// Most domains that a client may have introduced on a link at a time.
+/// Most domains whose memory a client may have forwarded on a link at a time.
 pub const FORWARDED_REGIONS_MAX: usize = 8;
 
 /// One more domain, whose memory the server may read.
@@ -25,7 +25,7 @@ pub struct ForwardRegion {
     pub nameable: Range<u64>,
 }
 
-/// What became of an introduction.
+/// What became of a forwarded region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionForwarded {
     /// The domain.

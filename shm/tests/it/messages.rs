@@ -72,20 +72,20 @@ fn a_welcome_is_laid_out_as_the_format_says() {
     assert_eq!(Message::decode(&expected), Ok(Message::Welcome(welcome())));
 }
 
-fn introduce() -> ForwardRegion {
+fn forward_region() -> ForwardRegion {
     ForwardRegion { domain: Domain(0x0302), user: 1000, bytes: 8 << 20, nameable: 0x43000..8 << 20 }
 }
 
 #[test]
-fn introductions_are_laid_out_as_the_format_says() {
+fn forwarded_regions_are_laid_out_as_the_format_says() {
     let head = |kind: u8, len: u8| [&b"TMBLLINK"[..], &[kind, 0, 0, 0, len, 0, 0, 0]].concat();
     let mut expected = head(5, 48);
     expected.extend_from_slice(&[2, 3, 0, 0, 0xe8, 3, 0, 0]);
     expected.extend_from_slice(&[0, 0, 0x80, 0, 0, 0, 0, 0]);
     expected.extend_from_slice(&[0, 0x30, 4, 0, 0, 0, 0, 0]);
     expected.extend_from_slice(&[0, 0, 0x80, 0, 0, 0, 0, 0]);
-    assert_eq!(Message::ForwardRegion(introduce()).encode(), expected);
-    assert_eq!(Message::decode(&expected), Ok(Message::ForwardRegion(introduce())));
+    assert_eq!(Message::ForwardRegion(forward_region()).encode(), expected);
+    assert_eq!(Message::decode(&expected), Ok(Message::ForwardRegion(forward_region())));
     for (is_known, outcome) in [(true, 1), (false, 2)] {
         let message = Message::RegionForwarded(RegionForwarded { domain: Domain(2), is_known });
         let expected = [head(6, 24), vec![2, 0, 0, 0, outcome, 0, 0, 0]].concat();
@@ -98,9 +98,9 @@ fn introductions_are_laid_out_as_the_format_says() {
 }
 
 #[test]
-fn an_introduction_of_the_links_own_sides_or_with_no_sense_is_none() {
+fn a_forwarded_region_of_the_links_own_sides_or_with_no_sense_is_none() {
     for message in [
-        Message::ForwardRegion(introduce()),
+        Message::ForwardRegion(forward_region()),
         Message::RegionForwarded(RegionForwarded { domain: Domain(2), is_known: true }),
         Message::Withdraw(Withdraw { domain: Domain(2) }),
     ] {
@@ -138,7 +138,7 @@ fn lengths_must_be_exact() {
         Message::Welcome(welcome()),
         Message::Refused(Refused::new(RefusalCode::Sizes, "x")),
         Message::Goodbye(Goodbye::new(Cause::Cut, "x")),
-        Message::ForwardRegion(introduce()),
+        Message::ForwardRegion(forward_region()),
         Message::RegionForwarded(RegionForwarded { domain: Domain(2), is_known: true }),
         Message::Withdraw(Withdraw { domain: Domain(2) }),
     ] {

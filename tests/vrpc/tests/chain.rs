@@ -179,7 +179,7 @@ fn the_middle_one_touches_none_of_the_data() {
 }
 
 #[test]
-fn whoever_does_not_agree_has_its_data_copied() {
+fn data_of_a_peer_that_does_not_agree_is_copied() {
     for (program, middle) in [(Features::FORWARDED_REGIONS, BOTH()), (BOTH(), Features::REGION_FORWARDING)] {
         let chain = Chain::new(program, middle, Arc::new(Memory::default()));
         let file = chain.create("file");

@@ -53,7 +53,7 @@ enum State {
 /// Bytes by the names that the server has for them.
 #[derive(Debug)]
 pub struct RemoteBuffer {
-    /// Where they error, and how many bytes each is.
+    /// Where they are, and how many bytes each is.
     pub parts: SmallVec<[(GlobalAddress, u64); 1]>,
     /// To be kept until the server has answered the request that names them.
     pub loan: Loan,

@@ -47,7 +47,7 @@ fn while_there_is_room_a_client_may_have_more_than_its_part() {
 
 /// One client has filled the table; others come and must keep what they did, wherever their entries lie.
 #[test]
-fn whoever_comes_late_does_not_push_out_its_own() {
+fn a_client_that_comes_late_does_not_push_out_its_own_entries() {
     let fixture = fixture(Limits { entries: 256, ..Limits::default() });
     (0..256).for_each(|xid| assert!(mkdir(&fixture, 0, xid)));
     for client in 1..=16 {
