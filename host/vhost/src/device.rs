@@ -28,6 +28,12 @@ pub trait Device: Send + Sync + 'static {
         ChainLimits::default()
     }
 
+    /// Whether the guest waits for what it hands over in this queue. Chains of a queue that is not urgent are taken together, some
+    /// of them 2 ms later: so they cost the guest few kicks and interrupts, and keep no processor from what is urgent.
+    fn is_urgent(&self, _queue: QueueIndex) -> bool {
+        true
+    }
+
     /// The driver has accepted these feature bits (its own and the transport's); no queue runs yet.
     fn negotiated(&self, _features: u64) {}
 

@@ -64,6 +64,9 @@ impl Worker {
 /// This many chains at most before the guest is told of those that are done.
 const BATCH_MAX: usize = 32;
 
+/// So long what is not urgent is gathered. A guest hands over fewer chains meanwhile than a queue of 128 takes.
+const GATHER_MS: u32 = 2;
+
 /// How often to poll a queue whose guest has no way to kick.
 const POLL_MS: u32 = 1;
 
@@ -81,25 +84,37 @@ impl Job {
     }
 
     fn serve(&mut self, stop: &AtomicBool) -> Result<(), QueueFault> {
-        let mut spinner = SpinWindow::new(self.spin_max);
+        let urgent = self.device.is_urgent(self.index);
+        let mut spinner = SpinWindow::new(if urgent { self.spin_max } else { Duration::ZERO });
         let timeout_ms = self.waiter.must_poll().then_some(POLL_MS);
         self.side.suppress_kicks()?;
         while !stop.load(Ordering::Acquire) {
-            if self.drain(stop)? || spinner.spin(|| self.side.has_work() || stop.load(Ordering::Relaxed)) {
+            if self.drain(stop)? {
+                // More may come before long, and need not kick.
+                if !urgent && !self.side.has_work() {
+                    self.sleep(Some(GATHER_MS));
+                }
+                continue;
+            }
+            if spinner.spin(|| self.side.has_work() || stop.load(Ordering::Relaxed)) {
                 continue;
             }
             if self.side.ask_for_kicks()? {
                 continue;
             }
             let asleep = Instant::now();
-            // Waiting on our own epoll fails only when the process is out of memory; then look again soon.
-            if self.waiter.wait(timeout_ms).is_err() {
-                thread::sleep(Duration::from_millis(1));
-            }
+            self.sleep(timeout_ms);
             spinner.slept(asleep.elapsed());
             self.side.suppress_kicks()?;
         }
         self.side.ask_for_kicks().map(|_| ())
+    }
+
+    fn sleep(&self, timeout_ms: Option<u32>) {
+        // Waiting on our own epoll fails only when the process is out of memory; then look again soon.
+        if self.waiter.wait(timeout_ms).is_err() {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Hands what the guest has ready to the device, up to a batch; whether there was anything.

@@ -21,6 +21,8 @@ use zerocopy::FromBytes;
 /// Longest tag in bytes.
 pub const TAG_BYTES_MAX: usize = 36;
 
+const FORGETS: QueueIndex = QueueIndex(0);
+
 /// How much private memory is retained; more is given back to the system.
 const SPARE_MAX: usize = 64;
 
@@ -132,6 +134,11 @@ impl Device for VirtioFs {
 
     fn queue_count(&self) -> u16 {
         self.options.request_queues.saturating_add(1)
+    }
+
+    /// The first queue, named hiprio, is for forgets and interrupts (virtio 1.2, chapter 5.11.2); Linux sends forgets alone.
+    fn is_urgent(&self, queue: QueueIndex) -> bool {
+        queue != FORGETS
     }
 
     fn handle(&self, _queue: QueueIndex, chain: Chain) {

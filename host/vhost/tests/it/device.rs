@@ -26,6 +26,8 @@ pub const PANIC: u8 = b'p';
 pub struct Echo {
     pub counts: Arc<Counts>,
     held: Mutex<Vec<Chain>>,
+    /// The first of its queues is not urgent.
+    first_can_wait: bool,
 }
 
 #[derive(Default)]
@@ -50,6 +52,10 @@ impl Device for Echo {
 
     fn limits(&self) -> ChainLimits {
         ChainLimits { descriptors_max: 64, bytes_max: 1 << 20 }
+    }
+
+    fn is_urgent(&self, queue: QueueIndex) -> bool {
+        queue.0 > 0 || !self.first_can_wait
     }
 
     fn handle(&self, _queue: QueueIndex, chain: Chain) {
@@ -99,13 +105,23 @@ impl TestHost {
     }
 
     pub fn with(settings: Settings) -> TestHost {
+        TestHost::of(settings, false)
+    }
+
+    /// Of devices whose first queue is not urgent.
+    pub fn patient(settings: Settings) -> TestHost {
+        TestHost::of(settings, true)
+    }
+
+    fn of(settings: Settings, first_can_wait: bool) -> TestHost {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("echo.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let counts = Arc::new(Counts::default());
         let shared = counts.clone();
         let make = move |_guest| {
-            let device: Arc<dyn Device> = Arc::new(Echo { counts: shared.clone(), held: Mutex::default() });
+            let echo = Echo { counts: shared.clone(), held: Mutex::default(), first_can_wait };
+            let device: Arc<dyn Device> = Arc::new(echo);
             Ok(device)
         };
         let server = Server::start(listener, settings, Box::new(make)).unwrap();

@@ -125,6 +125,40 @@ fn many_answers_ready_together_raise_few_interrupts() {
     }
 }
 
+/// How many of a hundred chains are taken without a kick, half a millisecond after the one before was done.
+fn taken_without_a_kick(host: &TestHost, settings: DriverSettings) -> usize {
+    let mut guest = host.guest(settings);
+    let Client { queue, request, answer } = &mut guest.queues[0];
+    queue.write(*request, &[ECHO]);
+    let parts = [request.first(1).readable(), answer.first(1).writable()];
+    let mut taken = 0;
+    for _ in 0..100 {
+        queue.submit(&parts).unwrap();
+        queue.wait_used(TIMEOUT).unwrap();
+        std::thread::sleep(Duration::from_micros(500));
+        queue.add(&parts).unwrap();
+        if queue.wait_used(Duration::from_millis(20)).is_ok() {
+            taken += 1;
+        } else {
+            queue.kick_always();
+            queue.wait_used(TIMEOUT).unwrap();
+        }
+    }
+    assert!(guest.echoes());
+    taken
+}
+
+#[test]
+fn what_can_wait_is_gathered_and_needs_few_kicks() {
+    let settings = Settings { spin_max: Duration::ZERO, ..Settings::default() };
+    for event_index in [true, false] {
+        let driver = DriverSettings { event_index, ..DriverSettings::default() };
+        // On a busy machine half a millisecond can be as long as it likes, for us and for the thread of the queue.
+        let taken = taken_without_a_kick(&TestHost::patient(settings), driver);
+        assert!(taken >= 10, "{taken} of 100");
+    }
+}
+
 #[test]
 fn a_guest_that_polls_is_not_interrupted() {
     let host = TestHost::new();
