@@ -31,7 +31,9 @@ impl Session {
             PermissionCheck::Caller => Checks::Skipped,
         };
         let assumed = self.assume(cx, checks)?;
-        Ok(Acting { _assumed: assumed, _masked: Some(umask::mask(mode.umask.bits())?) })
+        // A mask that takes nothing from this mode costs nothing.
+        let masked = umask::mask(mode.umask.bits() & mode.mode.bits())?;
+        Ok(Acting { _assumed: assumed, _masked: Some(masked) })
     }
 
     /// For answering whether the caller might: always as the caller.

@@ -11,7 +11,7 @@ use tombolo_sys::open::{OpenFlags, open_place};
 use tombolo_sys::stat::{self, Stat};
 
 use crate::attr::{attr_of, birth_mark};
-use crate::state::{Location, Session};
+use crate::state::{Location, Session, is_big};
 use crate::table::{Anchor, Cooled, Found, Freed, Identity, Key};
 
 impl Session {
@@ -125,18 +125,27 @@ impl Session {
         }
     }
 
-    /// Takes look-ups of a node back.
-    pub(crate) fn forget_node(&self, node: NodeId, count: u64) {
+    /// Takes look-ups of a node back. What is given back is the descriptor of a removed file: closing it may free much.
+    pub(crate) fn forget_node(&self, node: NodeId, count: u64) -> Option<Arc<OwnedFd>> {
         if node == NodeId::ROOT {
-            return;
+            return None;
         }
-        // It may be asked for again by its number. A descriptor would keep the space of a file that is removed.
-        if let Some(descriptor) = self.table.leaves(node, count)
-            && let Ok((handle, _)) = FileHandle::of(descriptor.as_fd())
-        {
-            self.table.remember_handle(node, handle);
+        let mut slow = None;
+        if let Some((descriptor, is_findable)) = self.table.leaves(node, count) {
+            // Not where a far server would be asked.
+            let stat = self.is_local(node).then(|| stat::stat(descriptor.as_fd()).ok()).flatten();
+            match stat.filter(|stat| stat.links == 0) {
+                Some(stat) => slow = is_big(&stat).then_some(descriptor),
+                // It may be asked for again by its number. A descriptor would keep the space of a file that is removed.
+                None if !is_findable => {
+                    let handle = FileHandle::of(descriptor.as_fd());
+                    handle.into_iter().for_each(|(handle, _)| self.table.remember_handle(node, handle));
+                }
+                None => {}
+            }
         }
         self.freed(self.table.forget(node, count));
+        slow
     }
 
     /// Accounts for nodes that are gone; their descriptors are closed here.

@@ -140,8 +140,15 @@ impl FileSystem for LocalSession {
         self.later(cx, move |session, cx| session.lookup(cx, parent, name.as_name()))
     }
 
-    fn forget(&self, _cx: &Ctx, look_ups: &[(NodeId, u64)]) {
-        look_ups.iter().for_each(|&(node, count)| self.0.forget_node(node, count));
+    fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
+        for &(node, count) in look_ups {
+            if let Some(last) = self.0.forget_node(node, count) {
+                drop(self.in_pool(cx, move |_, _| {
+                    drop(last);
+                    Ok(())
+                }));
+            }
+        }
     }
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
@@ -275,8 +282,8 @@ impl FileSystem for LocalSession {
         self.0.table.closes(open.node);
         // The last descriptor of a removed file frees its space, and a far file system is told of locks and sent what it
         // still holds.
-        let is_slow =
-            !open.medium.local || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && is_big(&stat));
+        let frees_much = || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && is_big(&stat));
+        let is_slow = !open.medium.local || (open.cursor.is_none() && frees_much());
         let ending = Ending { session: self.0.clone(), open, through: file.open };
         if is_slow {
             drop(self.in_pool(cx, move |_, _| {

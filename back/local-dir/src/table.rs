@@ -262,11 +262,11 @@ impl Table {
         });
     }
 
-    /// The descriptor of a node that is forgotten with this many look-ups, and has no handle to be found by then.
-    pub fn leaves(&self, node: NodeId, look_ups: u64) -> Option<Arc<OwnedFd>> {
-        self.with(node, |slot| match &slot.anchor {
-            Anchor::None if slot.look_ups <= look_ups => slot.descriptor.clone(),
-            _ => None,
+    /// The descriptor of a node that is forgotten with this many look-ups, and whether something else finds it then.
+    pub fn leaves(&self, node: NodeId, look_ups: u64) -> Option<(Arc<OwnedFd>, bool)> {
+        self.with(node, |slot| {
+            let descriptor = slot.descriptor.as_ref().filter(|_| slot.look_ups <= look_ups)?;
+            Some((descriptor.clone(), !matches!(slot.anchor, Anchor::None)))
         })?
     }
 

@@ -202,6 +202,29 @@ fn a_handle_is_good_after_a_restart_and_not_for_what_left_the_export() {
 
 /// A handle leads to a file on a mount inside the export, also in a server that has not met that mount before.
 #[test]
+fn a_forgotten_node_is_found_again_by_its_number_as_long_as_it_has_a_name() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    fs::create_dir(dir.path().join("directory")).unwrap();
+    fs::write(dir.path().join("file"), b"").unwrap();
+    fs::write(dir.path().join("linked"), b"").unwrap();
+    fs::hard_link(dir.path().join("linked"), dir.path().join("other name")).unwrap();
+    let world = serve(dir.path(), Options::default());
+    let nodes = ["directory", "file", "linked"].map(|text| world.lookup(ROOT, text).unwrap().node);
+    world.fs.unlink(&world.cx, ROOT, name("linked")).wait().unwrap();
+    let handles = world.fs.persistent_handles().unwrap();
+    for node in nodes {
+        world.fs.forget(&world.cx, &[(node, 1)]);
+        assert_eq!(handles.again(&world.cx, node).wait().unwrap().node, node);
+    }
+    world.fs.rmdir(&world.cx, ROOT, name("directory")).wait().unwrap();
+    fs::remove_file(dir.path().join("file")).unwrap();
+    for node in [nodes[0], nodes[1]] {
+        world.fs.forget(&world.cx, &[(node, 1)]);
+        assert!(matches!(handles.again(&world.cx, node).wait(), Err(Error::Stale)));
+    }
+}
+
+#[test]
 fn a_handle_of_a_file_on_a_mount_inside_is_good_after_a_restart() {
     let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let root = dir.path().join("export");

@@ -226,6 +226,34 @@ fn removing_much_goes_to_the_pool_and_removing_little_does_not() {
     assert!(at_once.count() > 0);
 }
 
+#[test]
+fn a_big_file_that_is_removed_and_forgotten_is_freed_in_the_pool() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("big");
+    let world = serve(dir.path(), Options::default());
+    let timed = |act: &mut dyn FnMut()| {
+        let start = Instant::now();
+        act();
+        start.elapsed()
+    };
+    // The quickest of several: on a busy machine some are slow.
+    let at_once = (0..5).map(|_| {
+        fs::write(&path, vec![7; 64 << 20]).unwrap();
+        let mut open = Some(fs::File::open(&path).unwrap());
+        fs::remove_file(&path).unwrap();
+        timed(&mut || drop(open.take()))
+    });
+    let at_once = at_once.min().unwrap();
+    let forgotten = (0..5).map(|_| {
+        fs::write(&path, vec![7; 64 << 20]).unwrap();
+        let node = world.lookup(ROOT, "big").unwrap().node;
+        world.fs.unlink(&world.cx, ROOT, crate::common::name("big")).wait().unwrap();
+        timed(&mut || world.fs.forget(&world.cx, &[(node, 1)]))
+    });
+    let forgotten = forgotten.min().unwrap();
+    assert!(forgotten < at_once / 2, "{forgotten:?}, and {at_once:?} to free as much");
+}
+
 fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
