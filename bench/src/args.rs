@@ -11,6 +11,7 @@ use tombolo_shm::doorbell::Mode;
 use crate::drive::DriveArgs;
 use crate::nfs::Limit;
 use crate::table::Plan;
+use crate::table::guest::{Place, Xattrs};
 use crate::table::ring::EndpointKind;
 
 /// Measure Tombolo against its peers on this machine, interleaved, and print the figures with their spread.
@@ -59,6 +60,12 @@ pub enum TableArgs {
         /// Only these columns, as the table calls them.
         #[arg(long, value_name = "COLUMN[,COLUMN]…", value_delimiter = ',')]
         only: Vec<String>,
+        /// Only with guest and server placed so.
+        #[arg(long, value_name = "PLACE[,PLACE]…", value_delimiter = ',')]
+        place: Vec<Place>,
+        /// Extended attributes, on both sides.
+        #[arg(long, value_enum, default_value_t)]
+        xattrs: Xattrs,
     },
     /// What the servers hold on to when 100,000 files were touched.
     Memory,

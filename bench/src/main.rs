@@ -28,6 +28,7 @@ use args::{AtomicArgs, BenchArgs, NfsArgs, RingArgs, TableArgs};
 use error::{Doing, Error, Result};
 use report::Report;
 use table::Plan;
+use table::guest::Wanted as GuestJob;
 
 fn main() -> ExitCode {
     match run(&BenchArgs::parse(), &mut io::stdout().lock()) {
@@ -74,7 +75,10 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
             }
             Ok(())
         }
-        TableArgs::Guest { source, only } => publish(args, &table::guest::run(&plan, source, only)?, out),
+        TableArgs::Guest { source, only, place, xattrs } => {
+            let wanted = GuestJob { source, columns: only, places: place, xattrs: *xattrs };
+            publish(args, &table::guest::run(&plan, &wanted)?, out)
+        }
         TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
         TableArgs::Nfs(nfs) => run_nfs(args, nfs, &plan, out),
         TableArgs::Atomic(atomic) => run_atomic(args, atomic, &plan, out),
@@ -98,7 +102,7 @@ const FUSE_TABLES: [Table; 2] = [table::virtio::run, table::mount::run];
 /// Every table; one that cannot be made here does not keep the others from being made.
 fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     let [virtio, mount] = FUSE_TABLES;
-    let guest: Table = |plan| table::guest::run(plan, "lua", &[]);
+    let guest: Table = |plan| table::guest::run(plan, &GuestJob::new("lua"));
     for table in [table::waist::run as Table, virtio, mount, table::memory::run, guest] {
         publish_or_leave_out(args, "", table(plan), out)?;
     }

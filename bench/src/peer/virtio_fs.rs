@@ -25,12 +25,12 @@ impl VirtioFs {
     }
 
     /// virtiofsd. `cache` is `never`, `auto` or `always`.
-    pub fn virtiofsd(shared: &Path, socket: &Path, cache: &str) -> Result<Self> {
+    pub fn virtiofsd(shared: &Path, socket: &Path, cache: &str, options: &[&str]) -> Result<Self> {
         let mut command = Command::new(find(Program::Virtiofsd)?);
         command.arg("--shared-dir").arg(shared).arg("--socket-path").arg(socket);
         command.args(["--cache", cache, "--sandbox", "none", "--announce-submounts", "--log-level", "error"]);
         // As ours is called unless told otherwise.
-        command.args(["--tag", "tombolo"]);
+        command.args(["--tag", "tombolo"]).args(options);
         Self::start(Program::Virtiofsd, socket, &mut command)
     }
 

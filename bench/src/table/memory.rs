@@ -157,7 +157,7 @@ fn through_mount(tree: &Tree) -> Result<Held> {
 fn through_virtio(program: Program, tree: &Tree) -> Result<Held> {
     let socket = tree.beside(&format!("memory-{}.socket", program.name()));
     let server = match program {
-        Program::Virtiofsd => VirtioFs::virtiofsd(&tree.shared(), &socket, "auto")?,
+        Program::Virtiofsd => VirtioFs::virtiofsd(&tree.shared(), &socket, "auto", &[])?,
         _ => VirtioFs::tombolo(&tree.shared(), &socket, "auto", &[])?,
     };
     let mut guest = Guest::connect(server.socket(), Wait::Event, 1, 4096)?;

@@ -106,7 +106,7 @@ impl Side {
         let server = if program == Program::Tombolo.name() {
             VirtioFs::tombolo(&tree.shared(), &socket, mode, &[])?
         } else {
-            VirtioFs::virtiofsd(&tree.shared(), &socket, mode)?
+            VirtioFs::virtiofsd(&tree.shared(), &socket, mode, &[])?
         };
         let guest = Rc::new(RefCell::new(Guest::connect(server.socket(), wait, WINDOW, LARGE)?));
         Ok(Self { column, variant, place, guest, server })
