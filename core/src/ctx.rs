@@ -112,7 +112,7 @@ pub struct Ctx {
     /// What the front end wants beside the plain answer.
     pub want: Want,
     /// For a removal: what the caller has just found under the name, where it looked. By now the name may lead to something else; where that
-    /// does not matter, nobody need look again.
+    /// does not matter, it need not be looked up again.
     pub found: Option<Arc<Attr>>,
 }
 

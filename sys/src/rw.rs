@@ -46,7 +46,7 @@ pub fn is_in_memory(fd: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
     transfer(libc::SYS_preadv2, fd, &spans, offset, TransferFlags::NOWAIT) == Ok(len)
 }
 
-/// Where data go that nobody wants: few enough bytes to stay in the processor's cache.
+/// Where data go that are not wanted: few enough bytes to stay in the processor's cache.
 const SCRATCH_BYTES: usize = 16 << 10;
 
 type Spans = SmallVec<[libc::iovec; INLINE_SEGMENTS]>;
@@ -67,9 +67,9 @@ fn transfer(
 ) -> Result<usize> {
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
     retry(|| {
-        // SAFETY: each span comes from a Sink or Source that the caller borrows to us, which keeps the memory alive, or
-        // is the caller's own scratch memory; the kernel copies, and no Rust reference to those bytes exists. The position is passed in two halves, of
-        // which a 64-bit kernel takes the lower one for all (preadv2(2), NOTES).
+        // SAFETY: each span comes from a Sink or Source that the caller borrows to us, which keeps the memory alive, or is
+        // the caller's own scratch memory; the kernel copies, and no Rust reference to those bytes exists. The position is
+        // passed in two halves, of which a 64-bit kernel takes the lower one for all (preadv2(2), NOTES).
         let outcome = unsafe {
             libc::syscall(call, fd.as_raw_fd(), spans.as_ptr(), spans.len(), offset, 0, flags.bits())
         };

@@ -64,7 +64,7 @@ impl Worker {
 /// This many chains at most before the guest is told of those that are done.
 const BATCH_MAX: usize = 32;
 
-/// So long what is not urgent is gathered. A guest hands over fewer chains meanwhile than a queue of 128 takes.
+/// So long what is not urgent is gathered. While a queue is full Linux's driver tries again after a millisecond, and nothing waits for it.
 const GATHER_MS: u32 = 2;
 
 /// How often to poll a queue whose guest has no way to kick.
