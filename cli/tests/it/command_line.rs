@@ -203,7 +203,9 @@ fn doctor_speaks_to_people_and_programs() {
     let scratch = Scratch::new();
     let told = scratch.run(&["doctor"]);
     told.succeeded();
-    for ability in ["kernel", "FUSE", "file handles", "KVM", "QEMU", "UML", "user namespaces", "fanotify"] {
+    for ability in
+        ["kernel", "FUSE", "file handles", "KVM", "QEMU", "UML", "user namespaces", "fanotify", "wake-ups"]
+    {
         assert!(told.out.lines().any(|line| line.contains(ability)), "{ability} is not in\n{}", told.out);
     }
     let json = scratch.run(&["doctor", "--json"]);

@@ -200,7 +200,6 @@ fn a_handle_is_good_after_a_restart_and_not_for_what_left_the_export() {
     assert!(matches!(resolve(&forged), Err(Error::Stale)));
 }
 
-/// A handle leads to a file on a mount inside the export, also in a server that has not met that mount before.
 #[test]
 fn a_forgotten_node_is_found_again_by_its_number_as_long_as_it_has_a_name() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -224,6 +223,7 @@ fn a_forgotten_node_is_found_again_by_its_number_as_long_as_it_has_a_name() {
     }
 }
 
+/// A handle leads to a file on a mount inside the export, also in a server that has not met that mount before.
 #[test]
 fn a_handle_of_a_file_on_a_mount_inside_is_good_after_a_restart() {
     let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

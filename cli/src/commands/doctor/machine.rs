@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::Finding;
+use super::{Finding, wakeups};
 
 pub(super) fn findings() -> Vec<Finding> {
-    vec![kvm(), qemu(), uml()]
+    vec![kvm(), qemu(), uml(), wakeups::finding()]
 }
 
 /// The first of these programs that is in the path.

@@ -3,6 +3,7 @@
 mod fuse;
 mod kernel;
 mod machine;
+mod wakeups;
 
 use std::io::{self, Write};
 

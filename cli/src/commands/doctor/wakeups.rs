@@ -1,0 +1,56 @@
+//! What it costs to wake a thread on another core, which most of a guest's time on a shared directory can go to.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_sys::affinity;
+
+use super::Finding;
+
+const NAME: &str = "wake-ups";
+const ROUND_TRIPS: usize = 500;
+/// Over this time a guest that waits for each answer spends more on waking its server than on being served.
+const SLOW: Duration = Duration::from_micros(25);
+
+pub(super) fn finding() -> Finding {
+    let cores = affinity::cores(None).unwrap_or_default();
+    let [first, second, ..] = *cores.as_slice() else {
+        return Finding::ok(NAME, "one core only: there is no other to be woken");
+    };
+    let (Some(one), Some(two)) = (round_trip(first, first), round_trip(first, second)) else {
+        return Finding::ok(NAME, "cannot be measured: threads may not be pinned here");
+    };
+    let [one_us, two_us] = [one, two].map(|took| took.as_secs_f64() * 1e6);
+    let found = format!("a request and its answer: {one_us:.0} µs on one core, {two_us:.0} µs across two");
+    if two < SLOW {
+        return Finding::ok(NAME, found);
+    }
+    let mend =
+        "pin guest and server to one core, or let idle cores poll: tuned-adm profile latency-performance";
+    Finding::warn(NAME, found, mend)
+}
+
+/// The median time of a byte there and back between threads on these cores.
+fn round_trip(caller: usize, server: usize) -> Option<Duration> {
+    let (mut ours, mut theirs) = UnixStream::pair().ok()?;
+    // The caller's thread ends with its socket, and the server's then too.
+    thread::spawn(move || {
+        affinity::pin(None, &[server]).ok()?;
+        let mut byte = [0];
+        while theirs.read_exact(&mut byte).and_then(|()| theirs.write_all(&byte)).is_ok() {}
+        Some(())
+    });
+    let caller = thread::spawn(move || {
+        affinity::pin(None, &[caller]).ok()?;
+        let mut once = || {
+            let since = Instant::now();
+            ours.write_all(&[0]).and_then(|()| ours.read_exact(&mut [0])).ok().map(|()| since.elapsed())
+        };
+        let mut took = (0..ROUND_TRIPS).map(|_| once()).collect::<Option<Vec<_>>>()?;
+        took.sort_unstable();
+        took.get(ROUND_TRIPS / 2).copied()
+    });
+    caller.join().ok()?
+}
