@@ -16,6 +16,9 @@ pub struct Machine {
     pub time_secs: u64,
     /// Processes that wanted to run in the last minute before the run, other work included.
     pub load: f64,
+    /// For how long an idle core polls before it halts, where this machine is a guest itself and its kernel can (haltpoll): what wakes a core
+    /// meanwhile is cheap.
+    pub halt_poll_us: Option<u64>,
     /// How much the run was preferred to that other work (nice(2)): −20 is the most.
     pub niceness: i32,
     pub version: String,
@@ -40,14 +43,16 @@ impl Machine {
                 .next()
                 .and_then(|load| load.parse().ok())
                 .unwrap_or_default(),
+            halt_poll_us: halt_poll_us(&read("/sys/module/haltpoll/parameters/guest_halt_poll_ns")),
             niceness: niceness(&read("/proc/self/stat")),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
 
     pub fn line(&self) -> String {
+        let idle = self.halt_poll_us.map_or_else(String::new, |us| format!("idle cores poll for {us} µs, "));
         format!(
-            "{}, {} cores, Linux {}, {}; load before the run {:.1}, niceness {}; Tombolo {}",
+            "{}, {} cores, Linux {}, {}; {idle}load before the run {:.1}, niceness {}; Tombolo {}",
             self.processor,
             self.cores,
             self.kernel,
@@ -57,6 +62,10 @@ impl Machine {
             self.version
         )
     }
+}
+
+fn halt_poll_us(parameter: &str) -> Option<u64> {
+    parameter.trim().parse::<u64>().ok().map(|ns| ns / 1000)
 }
 
 /// Field 19 of /proc/PID/stat; the second, the program's name in brackets, may hold anything.
@@ -87,6 +96,14 @@ mod tests {
     fn the_niceness_is_found_behind_any_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 108 0 0 0 0 0 0 0 0 -20 1 0 7";
         assert_eq!(niceness(stat), -20);
+    }
+
+    #[test]
+    fn a_kernel_without_haltpoll_says_nothing_about_idle_cores() {
+        assert_eq!(
+            (halt_poll_us(""), halt_poll_us("0\n"), halt_poll_us("200000\n")),
+            (None, Some(0), Some(200))
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use tombolo_sys::affinity;
 use super::Finding;
 
 const NAME: &str = "wake-ups";
+const HALT_POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 const ROUND_TRIPS: usize = 500;
 /// Over this time a guest that waits for each answer spends more on waking its server than on being served.
 const SLOW: Duration = Duration::from_micros(25);
@@ -27,8 +29,13 @@ pub(super) fn finding() -> Finding {
     if two < SLOW {
         return Finding::ok(NAME, found);
     }
-    let mend =
-        "pin guest and server to one core, or let idle cores poll: tuned-adm profile latency-performance";
+    // Idle cores of a machine that is a guest itself halt, and its hypervisor wakes them. They may poll first.
+    let mend = if Path::new(HALT_POLL).exists() {
+        format!("let idle cores poll before they halt: echo 200000 > {HALT_POLL}")
+    } else {
+        "keep idle cores awake (tuned-adm profile latency-performance), or pin guest and server to one core"
+            .to_owned()
+    };
     Finding::warn(NAME, found, mend)
 }
 
