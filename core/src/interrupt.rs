@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -21,6 +21,18 @@ pub struct Interrupt(Option<Arc<State>>);
 struct State {
     raised: AtomicBool,
     wakers: Mutex<Vec<Waker>>,
+    /// Whether either has ever changed: most requests end as they began.
+    is_used: AtomicBool,
+}
+
+impl State {
+    /// As new, and held by nothing else: every other hold was given up before this one is looked at again.
+    fn is_fresh(self: &Arc<Self>) -> bool {
+        let is_alone = Arc::strong_count(self) == 1;
+        // What the others did before they gave it up.
+        fence(Ordering::Acquire);
+        is_alone && !self.is_used.load(Ordering::Relaxed)
+    }
 }
 
 impl Interrupt {
@@ -31,10 +43,15 @@ impl Interrupt {
 
     /// Makes this one fresh for the next request. It allocates only when an earlier request still holds it.
     pub fn renew(&mut self) {
+        // Without this look `get_mut` is a locked instruction for each request.
+        if self.0.as_ref().is_some_and(State::is_fresh) {
+            return;
+        }
         match self.0.as_mut().and_then(Arc::get_mut) {
             Some(state) => {
                 *state.raised.get_mut() = false;
                 state.wakers.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+                *state.is_used.get_mut() = false;
             }
             None => *self = Self::new(),
         }
@@ -45,6 +62,7 @@ impl Interrupt {
         let Some(state) = &self.0 else { return };
         let wakers = {
             let mut wakers = state.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+            state.is_used.store(true, Ordering::Relaxed);
             state.raised.store(true, Ordering::Release);
             std::mem::take(&mut *wakers)
         };
@@ -83,6 +101,7 @@ impl Future for Raised {
             return Poll::Ready(());
         }
         if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.is_used.store(true, Ordering::Relaxed);
             wakers.push(context.waker().clone());
         }
         Poll::Pending
@@ -91,6 +110,9 @@ impl Future for Raised {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
     use super::*;
     use crate::Answer;
 
@@ -118,5 +140,28 @@ mod tests {
         assert!(earlier.is_raised());
         assert!(!slot.is_raised());
         assert!(slot.can_be_raised() && !Interrupt::default().can_be_raised());
+    }
+
+    #[test]
+    fn what_was_raised_or_waited_for_is_not_when_it_is_renewed() {
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let mut slot = Interrupt::new();
+        for _ in 0..2 {
+            let waker = Waker::from(count.clone());
+            assert!(Pin::new(&mut slot.raised()).poll(&mut Context::from_waker(&waker)).is_pending());
+            // Its waiter is gone; what is raised for the next request must not wake it.
+            slot.renew();
+            slot.raise();
+            assert!(slot.is_raised());
+            slot.renew();
+            assert!(!slot.is_raised());
+        }
+        assert_eq!(count.0.load(Ordering::SeqCst), 0);
     }
 }

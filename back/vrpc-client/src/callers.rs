@@ -12,29 +12,36 @@ use tombolo_wire_vrpc::CallerId;
 /// server would perform it on behalf of the wrong one.
 #[derive(Debug)]
 pub(crate) struct Callers {
+    slots: Box<[Slot]>,
     table: RwLock<Table>,
-    /// The last caller; often also the next one.
+    /// The last caller; often also the next one, which needs no lock then.
     last: AtomicU16,
-    max: u16,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    slots: Vec<Slot>,
+    /// Of the numbers that were given.
+    identities: Vec<Identity>,
     /// Numbers by user and group; those may differ in supplementary groups.
     by_user: HashMap<(u32, u32), SmallVec<[u16; 2]>>,
     /// Where the search for a number to give anew goes on.
     hand: usize,
 }
 
+/// A number. What it stands for changes only while it is vacant, under the table's lock.
 #[derive(Debug)]
 struct Slot {
-    identity: Identity,
-    /// Requests that bear the number.
+    /// Requests that bear the number, and [`VACANT`] on top.
     uses: AtomicU32,
+    user: AtomicU32,
+    group: AtomicU32,
+    has_groups: AtomicBool,
     /// The server has said that it knows.
     known: AtomicBool,
 }
+
+/// The number stands for no identity. A thread may add a use for a moment, until it sees that.
+const VACANT: u32 = 1 << 31;
 
 /// A number for a request. It counts as used until [`Callers::leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,37 +56,49 @@ pub(crate) enum Entered {
 
 impl Callers {
     pub(crate) fn new(max: u16) -> Self {
-        Self { table: RwLock::default(), last: AtomicU16::new(0), max }
+        let slots = (0..max).map(|_| Slot::default()).collect();
+        Self { slots, table: RwLock::default(), last: AtomicU16::new(0) }
     }
 
     /// The number of an identity, for one request.
+    #[inline]
     pub(crate) fn enter(&self, identity: &Identity) -> Entered {
-        {
-            let table = self.read();
-            let last = self.last.load(Ordering::Relaxed);
-            let found = table.is(last, identity).then_some(last).or_else(|| table.find(identity));
-            if let Some(entered) = found.and_then(|number| table.enter(number)) {
-                if let Some(number) = found {
-                    self.last.store(number, Ordering::Relaxed);
-                }
-                return entered;
-            }
+        let last = self.last.load(Ordering::Relaxed);
+        match self.slots.get(usize::from(last)).and_then(|slot| slot.enter_as(identity)) {
+            Some(is_known) => Entered::new(last, is_known),
+            None => self.find(identity),
         }
-        let mut table = self.write();
-        let found = table.find(identity).or_else(|| table.add(identity, self.max));
-        found.and_then(|number| table.enter(number)).unwrap_or(Entered::Full)
+    }
+
+    fn find(&self, identity: &Identity) -> Entered {
+        let found = {
+            let table = self.read();
+            // While the lock is held no number is given anew.
+            table
+                .find(identity)
+                .and_then(|number| Some((number, self.slots.get(usize::from(number))?.enter())))
+        };
+        let found = found.or_else(|| {
+            let mut table = self.write();
+            let number = table.find(identity).or_else(|| table.add(identity, &self.slots))?;
+            Some((number, self.slots.get(usize::from(number))?.enter()))
+        });
+        let Some((number, is_known)) = found else { return Entered::Full };
+        self.last.store(number, Ordering::Relaxed);
+        Entered::new(number, is_known)
     }
 
     /// The server knows the number, which is in use.
     pub(crate) fn is_known(&self, caller: CallerId) {
-        if let Some(slot) = self.read().slots.get(usize::from(caller.0)) {
+        if let Some(slot) = self.slots.get(usize::from(caller.0)) {
             slot.known.store(true, Ordering::Release);
         }
     }
 
     /// The request was answered, or will never be sent.
+    #[inline]
     pub(crate) fn leave(&self, caller: CallerId) {
-        if let Some(slot) = self.read().slots.get(usize::from(caller.0)) {
+        if let Some(slot) = self.slots.get(usize::from(caller.0)) {
             slot.uses.fetch_sub(1, Ordering::Release);
         }
     }
@@ -93,9 +112,69 @@ impl Callers {
     }
 }
 
+impl Entered {
+    fn new(number: u16, is_known: bool) -> Self {
+        let caller = CallerId(number);
+        if is_known { Self::Known(caller) } else { Self::Unknown(caller) }
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self {
+            uses: AtomicU32::new(VACANT),
+            user: AtomicU32::new(0),
+            group: AtomicU32::new(0),
+            has_groups: AtomicBool::new(false),
+            known: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Slot {
+    /// Uses the number if it stands for that identity, which has no supplementary groups: those are in the table. Whether the server knows it.
+    #[inline]
+    fn enter_as(&self, identity: &Identity) -> Option<bool> {
+        if identity.groups.is_some() {
+            return None;
+        }
+        // From here on it stands for what it does, unless it is vacant.
+        let is_vacant = self.uses.fetch_add(1, Ordering::Acquire) & VACANT != 0;
+        let is_same = self.user.load(Ordering::Relaxed) == identity.uid
+            && self.group.load(Ordering::Relaxed) == identity.gid
+            && !self.has_groups.load(Ordering::Relaxed);
+        if is_vacant || !is_same {
+            self.uses.fetch_sub(1, Ordering::Release);
+            return None;
+        }
+        Some(self.known.load(Ordering::Acquire))
+    }
+
+    /// Uses the number, which stands for an identity. Whether the server knows it.
+    fn enter(&self) -> bool {
+        self.uses.fetch_add(1, Ordering::Relaxed);
+        self.known.load(Ordering::Acquire)
+    }
+
+    /// Has it stand for nothing, if no request bears it. To be called under the table's lock.
+    fn vacate(&self) -> bool {
+        self.uses.compare_exchange(0, VACANT, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Has the number, which is vacant, stand for that identity. To be called under the table's lock.
+    fn occupy(&self, identity: &Identity) {
+        self.user.store(identity.uid, Ordering::Relaxed);
+        self.group.store(identity.gid, Ordering::Relaxed);
+        self.has_groups.store(identity.groups.is_some(), Ordering::Relaxed);
+        self.known.store(false, Ordering::Relaxed);
+        // Not a store: a thread may be about to take back a use.
+        self.uses.fetch_sub(VACANT, Ordering::Release);
+    }
+}
+
 impl Table {
     fn is(&self, number: u16, identity: &Identity) -> bool {
-        self.slots.get(usize::from(number)).is_some_and(|slot| slot.identity == *identity)
+        self.identities.get(usize::from(number)).is_some_and(|found| found == identity)
     }
 
     fn find(&self, identity: &Identity) -> Option<u16> {
@@ -103,27 +182,17 @@ impl Table {
         numbers.iter().copied().find(|&number| self.is(number, identity))
     }
 
-    fn enter(&self, number: u16) -> Option<Entered> {
-        let slot = self.slots.get(usize::from(number))?;
-        slot.uses.fetch_add(1, Ordering::Relaxed);
-        let caller = CallerId(number);
-        let known = slot.known.load(Ordering::Acquire);
-        Some(if known { Entered::Known(caller) } else { Entered::Unknown(caller) })
-    }
-
     /// A number that is free, or that no request bears.
-    fn add(&mut self, identity: &Identity, max: u16) -> Option<u16> {
-        let slot =
-            Slot { identity: identity.clone(), uses: AtomicU32::new(0), known: AtomicBool::new(false) };
-        let number = match u16::try_from(self.slots.len()).ok().filter(|&len| len < max) {
-            Some(number) => {
-                self.slots.push(slot);
+    fn add(&mut self, identity: &Identity, slots: &[Slot]) -> Option<u16> {
+        let number = match u16::try_from(self.identities.len()).ok() {
+            Some(number) if usize::from(number) < slots.len() => {
+                self.identities.push(identity.clone());
                 number
             }
-            None => {
-                let number = self.unused()?;
-                let place = self.slots.get_mut(usize::from(number))?;
-                let former = std::mem::replace(place, slot).identity;
+            _ => {
+                let number = self.vacate(slots)?;
+                let place = self.identities.get_mut(usize::from(number))?;
+                let former = std::mem::replace(place, identity.clone());
                 let user = (former.uid, former.gid);
                 if let Some(numbers) = self.by_user.get_mut(&user) {
                     numbers.retain(|other| *other != number);
@@ -135,13 +204,14 @@ impl Table {
             }
         };
         self.by_user.entry((identity.uid, identity.gid)).or_default().push(number);
+        slots.get(usize::from(number))?.occupy(identity);
         Some(number)
     }
 
-    fn unused(&mut self) -> Option<u16> {
-        let len = self.slots.len();
+    fn vacate(&mut self, slots: &[Slot]) -> Option<u16> {
+        let len = slots.len();
         let mut numbers = (0..len).map(|step| (self.hand + step) % len);
-        let found = numbers.find(|&at| self.slots[at].uses.load(Ordering::Acquire) == 0)?;
+        let found = numbers.find(|&at| slots[at].vacate())?;
         self.hand = found + 1;
         u16::try_from(found).ok()
     }
@@ -180,5 +250,51 @@ mod tests {
             "the server must be told anew"
         );
         assert_eq!(callers.enter(&user(2, &[])), Entered::Full);
+    }
+
+    #[test]
+    fn a_number_that_stands_for_another_now_is_not_taken_for_the_one_before() {
+        let callers = Callers::new(1);
+        let known = |uid: u32, groups: &[u32]| {
+            let entered = callers.enter(&user(uid, groups));
+            callers.is_known(CallerId(0));
+            callers.leave(CallerId(0));
+            entered
+        };
+        assert_eq!(known(1, &[]), Entered::Unknown(CallerId(0)));
+        assert_eq!(known(1, &[]), Entered::Known(CallerId(0)));
+        for (uid, groups) in [(1, &[5][..]), (1, &[]), (2, &[]), (1, &[])] {
+            assert_eq!(
+                known(uid, groups),
+                Entered::Unknown(CallerId(0)),
+                "{uid} {groups:?}: the server must be told"
+            );
+        }
+    }
+
+    #[test]
+    fn threads_of_many_users_never_have_a_number_in_common() {
+        const THREADS: u32 = 4;
+        let callers = Callers::new(2);
+        let bearers: [AtomicU32; 2] = Default::default();
+        std::thread::scope(|scope| {
+            for uid in 1..=THREADS {
+                let (callers, bearers) = (&callers, &bearers);
+                scope.spawn(move || {
+                    for _ in 0..20_000 {
+                        let (Entered::Known(caller) | Entered::Unknown(caller)) =
+                            callers.enter(&user(uid, &[]))
+                        else {
+                            std::thread::yield_now();
+                            continue;
+                        };
+                        let bearer = &bearers[usize::from(caller.0)];
+                        assert_eq!(bearer.swap(uid, Ordering::SeqCst), 0);
+                        bearer.store(0, Ordering::SeqCst);
+                        callers.leave(caller);
+                    }
+                });
+            }
+        });
     }
 }

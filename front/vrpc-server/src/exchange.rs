@@ -57,14 +57,14 @@ impl<'a> Exchange<'a> {
         answer: Answer<T>,
         send: impl FnOnce(&mut Closing<'_>, T) + Send + 'static,
     ) {
-        let Exchange { shared, kind, mut parts, responder, .. } = self;
+        let Exchange { shared, cx, kind, mut parts, responder, .. } = self;
         match answer {
             Answer::Done(result) => {
                 end(shared, kind, &mut parts, responder, result, send);
                 shared.parts_pool.give_back(parts);
             }
             Answer::Later(later) => {
-                let permit = admit(shared, &responder, &parts.interrupt);
+                let permit = admit(shared, &responder, &cx.interrupt);
                 let shared = shared.clone();
                 task::spawn(async move {
                     let result = match later.await {
@@ -75,7 +75,7 @@ impl<'a> Exchange<'a> {
                     shared.pending.remove(responder.id());
                     drop(permit);
                     end(&shared, kind, &mut parts, responder, result, send);
-                    shared.parts_pool.give_back(parts);
+                    shared.parts_pool.give_back_later(parts);
                 });
             }
         }

@@ -1,5 +1,7 @@
 //! Private memory of a request, used again by the next.
 
+use std::cell::Cell;
+
 use tombolo_core::Interrupt;
 use tombolo_core::fs::{DirBudget, DirPage};
 use tombolo_host_runtime::free_list::FreeList;
@@ -14,7 +16,8 @@ const SPARE_MAX: usize = 16;
 pub(crate) struct Parts {
     /// Where the variable part of the answer is put together.
     pub(crate) frame: Box<[u8; FRAME_BYTES]>,
-    pub(crate) interrupt: Interrupt,
+    /// Of the request before.
+    interrupt: Interrupt,
     page: Option<DirPage>,
     /// Where a READ puts what goes into the answer itself, and where a WRITE finds what came in the request.
     data: Option<Buffer>,
@@ -24,10 +27,17 @@ impl Parts {
     fn new() -> Box<Self> {
         Box::new(Self {
             frame: Box::new([0; FRAME_BYTES]),
-            interrupt: Interrupt::new(),
+            interrupt: Interrupt::default(),
             page: None,
             data: None,
         })
+    }
+
+    /// A fresh interrupt, which is [given back](PartsPool::keep) apart from the parts: a hold less to be counted.
+    pub(crate) fn take_interrupt(&mut self) -> Interrupt {
+        let mut interrupt = std::mem::take(&mut self.interrupt);
+        interrupt.renew();
+        interrupt
     }
 
     /// An empty page with this budget.
@@ -78,14 +88,31 @@ impl Default for PartsPool {
     }
 }
 
+thread_local! {
+    /// What the last request on this link's thread had: most are answered before the next is begun, which needs no lock then.
+    static LAST: Cell<Option<Box<Parts>>> = const { Cell::new(None) };
+}
+
 impl PartsPool {
     pub(crate) fn take(&self) -> Box<Parts> {
-        let mut parts = self.0.take().unwrap_or_else(Parts::new);
-        parts.interrupt.renew();
-        parts
+        LAST.take().or_else(|| self.0.take()).unwrap_or_else(Parts::new)
     }
 
+    /// Of a request that was answered at once, on the link's thread.
     pub(crate) fn give_back(&self, parts: Box<Parts>) {
+        LAST.set(Some(parts));
+    }
+
+    /// Of one that was answered later, on whatever thread.
+    pub(crate) fn give_back_later(&self, parts: Box<Parts>) {
         self.0.give_back(parts);
+    }
+
+    /// The interrupt of the request whose parts were given back last, if they were.
+    pub(crate) fn keep(interrupt: Interrupt) {
+        if let Some(mut parts) = LAST.take() {
+            parts.interrupt = interrupt;
+            LAST.set(Some(parts));
+        }
     }
 }

@@ -96,14 +96,14 @@ impl Shared {
         };
         let key =
             RequestKey { client: self.guard.client_id(), key: header.sequence.into(), properties: PROMISES };
-        let parts = self.parts_pool.take();
+        let mut parts = self.parts_pool.take();
         let cx = Ctx {
             session: self.id,
             request: RequestId(header.sequence),
             key: Some(key),
             identity,
             deadline: None,
-            interrupt: parts.interrupt.clone(),
+            interrupt: parts.take_interrupt(),
             want: header.want,
             found: None,
         };
@@ -119,6 +119,7 @@ impl Shared {
             },
             request,
         );
+        PartsPool::keep(cx.interrupt);
     }
 }
 
