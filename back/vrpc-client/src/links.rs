@@ -52,14 +52,25 @@ impl Links {
     /// Those of a session that has its first link.
     pub(crate) fn new(first: Arc<Link>, patience: Patience, supervisor: SyncSender<()>) -> Self {
         let (terms, things) = (first.terms, first.things.clone());
-        Self {
+        let links = Self {
             current: ArcSwap::new(first),
             terms,
             things,
             patience,
             link_waiters: Mutex::default(),
             supervisor,
-        }
+        };
+        links.watch(&links.current.load());
+        links
+    }
+
+    /// Has the supervisor look at the end of that link, also while there are no requests.
+    fn watch(&self, link: &Link) {
+        let supervisor = self.supervisor.clone();
+        // One that was told already will look.
+        link.line.on_end(move || {
+            let _told = supervisor.try_send(());
+        });
     }
 
     /// The link of the moment, which may be lost.
@@ -301,6 +312,8 @@ impl Links {
     /// There is another.
     pub(crate) fn found(&self, link: Arc<Link>) {
         let former = self.current.swap(link);
+        // Not before: the supervisor looks at the current one.
+        self.watch(&self.current.load());
         self.link_waiters().since = None;
         former.bulk_waiters.changed();
         self.tell_left();

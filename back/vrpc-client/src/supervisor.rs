@@ -22,7 +22,7 @@ use crate::links::Links;
 use crate::recovery;
 use crate::request::NoAnswer;
 
-/// How often the link is checked while there are no requests.
+/// How often requests that wait for a link look at their deadlines.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long one waits after the first attempt that failed; twice as long after each further one.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -72,7 +72,8 @@ impl Supervisor {
         let mut pause = Duration::ZERO;
         let mut latest = Latest { since: Instant::now(), answers: 0, is_first: true };
         loop {
-            if pokes.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected) {
+            // The end of the link pokes too.
+            if pokes.recv().is_err() {
                 return;
             }
             let Some(current) = links.upgrade() else { return };

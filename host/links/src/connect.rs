@@ -191,6 +191,7 @@ impl Connection {
         let heartbeat = Heartbeat::new(&self.ends, Instant::now());
         let handler = Box::new(ClientHandler { line: line.clone(), heartbeat, end: End::Stopped });
         let control_socket = watcher.watch(self.socket, handler).map_err(StartError::Thread)?;
+        line.on_end(watcher.tick_fn());
         if self.agreement.features.contains(Features::FORWARDED_REGIONS) {
             line.may_forward(RegionForwarder::new(control_socket.sender(), self.user));
         }

@@ -14,12 +14,13 @@ use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, socket};
 
 use super::end::{End, ProtocolError};
+use super::heartbeat::HEARTBEAT;
 use tombolo_host_runtime::lock;
 
 /// What a link's owner does about its socket, on the watcher's thread: none of it may block. While [`tick`](Self::tick) and
 /// [`received`](Self::received) run the watcher is locked: they must neither end a link nor drop what may. It is dropped without that lock.
 pub trait Handler: Send {
-    /// Called every [`TICK`]. What it returns ends the link, and is sent to the other side; [`ended`](Self::ended) is not called then.
+    /// Called every [`TICK`], and when it is [asked](Watcher::tick_fn) for. What it returns ends the link, and is sent to the other side; [`ended`](Self::ended) is not called then.
     fn tick(&mut self, now: Instant) -> Option<Goodbye>;
 
     /// A message came that is no goodbye, with these descriptors beside it. What is returned is sent in answer.
@@ -38,8 +39,9 @@ pub trait Handler: Send {
 /// What came beside a message.
 pub type Descriptors = smallvec::SmallVec<[OwnedFd; 1]>;
 
-/// How often links are looked after.
-pub const TICK: Duration = Duration::from_millis(100);
+/// How often links are looked after. Both sides' processes are woken so often while a link rests; what must be known sooner is told by the
+/// socket, or by [`Watcher::tick_fn`].
+pub const TICK: Duration = HEARTBEAT;
 
 /// Watches the sockets of any number of links, with one thread. Dropping it says goodbye on all of them.
 #[derive(Debug)]
@@ -125,6 +127,17 @@ impl Watcher {
             return Err(error.into());
         }
         Ok(ControlSocket { watched, shared: Arc::clone(&self.shared), token })
+    }
+
+    /// What has all links looked after soon, from any thread: to be called when one of them was ended otherwise. Nothing once the watcher is
+    /// gone.
+    pub(super) fn tick_fn(&self) -> impl FnOnce() + Send + 'static {
+        let shared = Arc::downgrade(&self.shared);
+        move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.wakeup.notify();
+            }
+        }
     }
 
     /// How many links are watched.
@@ -257,7 +270,10 @@ fn watch(shared: &Shared) {
         }
         for event in &events {
             match event.token {
-                WAKEUP => shared.wakeup.clear(),
+                WAKEUP => {
+                    shared.wakeup.clear();
+                    next_tick = Instant::now();
+                }
                 _ => handle(shared, event),
             }
         }

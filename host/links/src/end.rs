@@ -1,13 +1,14 @@
 //! Why a link came to an end.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use thiserror::Error;
 use tombolo_shm::address::AddressError;
 use tombolo_shm::link::FRAME_BYTES;
 use tombolo_shm::ring::StampFault;
+
+use tombolo_host_runtime::lock;
 
 /// Why a link came to an end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -82,19 +83,39 @@ pub enum ProtocolError {
 }
 
 /// The end of a link, decided once.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct EndState {
     why: OnceLock<End>,
     /// Whether it is decided: cheaper to look at.
     is_over: AtomicBool,
+    /// What is to be called then.
+    listeners: Mutex<Vec<Listener>>,
 }
+
+/// Told of the end of a link, once. It is called on the thread that ends the link, so it must not block, end a link, or drop what may.
+pub(super) type Listener = Box<dyn FnOnce() + Send>;
 
 impl EndState {
     /// Decides it. False if it was decided before.
     pub(super) fn decide(&self, why: End) -> bool {
         let first = self.why.set(why).is_ok();
         self.is_over.store(true, Ordering::SeqCst);
+        self.tell();
         first
+    }
+
+    /// Has it called when the link ends; at once if it has.
+    pub(super) fn on_end(&self, listener: Listener) {
+        lock(&self.listeners).push(listener);
+        // If the end was decided before that, the other thread may not have found it.
+        if self.is_over() {
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        let listeners = std::mem::take(&mut *lock(&self.listeners));
+        listeners.into_iter().for_each(|listener| listener());
     }
 
     #[inline]
@@ -105,5 +126,35 @@ impl EndState {
     /// Why, if it is over.
     pub(super) fn why(&self) -> Option<End> {
         self.why.get().cloned()
+    }
+}
+
+impl std::fmt::Debug for EndState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EndState").field("why", &self.why).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn the_end_is_told_once_to_those_that_ask_before_and_after() {
+        let (end, told) = (EndState::default(), Arc::new(AtomicUsize::new(0)));
+        let listener = || {
+            let told = told.clone();
+            Box::new(move || {
+                told.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        end.on_end(listener());
+        assert_eq!(told.load(Ordering::SeqCst), 0);
+        assert!(end.decide(End::Left) && !end.decide(End::Died));
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+        end.on_end(listener());
+        assert_eq!(told.load(Ordering::SeqCst), 2);
     }
 }

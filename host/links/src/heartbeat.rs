@@ -2,9 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_shm::link::{Ends, Extent, Health, Pulse, Watch};
+use tombolo_shm::link::{Ends, Extent, Health, Patience, Pulse, Watch};
 
 use super::end::End;
+
+/// The interval of heartbeats at a socket, whose end tells death: a heartbeat only shows there that a side is stuck, and no process is to be
+/// woken more often for that.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
+/// The peer may beat a bit late, and be looked at a bit early.
+const PATIENCE: Patience = Patience { late: Duration::from_secs(3), lost: Duration::from_secs(5) };
 
 /// Sends our heartbeat and watches the peer's.
 #[derive(Debug)]
@@ -18,7 +24,8 @@ pub(super) struct Heartbeat {
 impl Heartbeat {
     pub(super) fn new(ends: &Ends, now: Instant) -> Heartbeat {
         let (own, peer) = (ends.own.clone(), ends.peer.clone());
-        let (pulse, watch) = (Pulse::of(&own, now), Watch::of(&peer, now));
+        let pulse = Pulse::of(&own, now).every(HEARTBEAT);
+        let watch = Watch::of(&peer, now).with_patience(PATIENCE);
         Heartbeat { own, peer, pulse, watch }
     }
 

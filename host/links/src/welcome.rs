@@ -79,7 +79,7 @@ pub struct Guest {
     pub since: SystemTime,
     /// Its heartbeat.
     pub health: Health,
-    /// For how long its heartbeat had been silent when last looked at, about ten times a second.
+    /// For how long its heartbeat had been silent when last looked at: about once a second at a socket.
     pub silence: Duration,
     /// What the link has done; none if it is coming to an end.
     pub counts: Option<Counts>,
@@ -300,7 +300,11 @@ fn keep(
     let mut control_socket = {
         let watcher = lock(&links.watcher);
         let Some(watcher) = watcher.as_ref() else { return Err(std::io::Error::other("the server ends")) };
-        permit.with(|live| *live = Some(Live { guest: Guest::new(peer), handle, control_socket: None }));
+        let ended = watcher.tick_fn();
+        permit.with(|live| {
+            let live = live.insert(Live { guest: Guest::new(peer), handle, control_socket: None });
+            live.handle.on_end(ended);
+        });
         Some(watcher.watch(socket, Box::new(handler))?)
     };
     // If it was over at once the handler has ended the link before the control socket was there, which is dropped then.

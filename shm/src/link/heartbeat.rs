@@ -8,20 +8,27 @@ use std::time::{Duration, Instant};
 use crate::link::ends::Extent;
 use crate::link::header::{heartbeat, set_heartbeat};
 
-/// The interval of heartbeats.
+/// The interval of heartbeats, if nothing else is [said](Pulse::every).
 pub const BEAT: Duration = Duration::from_millis(100);
 
 /// Our own heartbeat.
 #[derive(Debug)]
 pub struct Pulse {
     count: u64,
+    interval: Duration,
     next: Instant,
 }
 
 impl Pulse {
     /// A heartbeat whose counter goes on from `count`, with the first beat due at once.
     pub fn new(count: u64, now: Instant) -> Pulse {
-        Pulse { count, next: now }
+        Pulse { count, interval: BEAT, next: now }
+    }
+
+    /// The same with another interval.
+    #[must_use]
+    pub fn every(self, interval: Duration) -> Pulse {
+        Pulse { interval, ..self }
     }
 
     /// The heartbeat of an end, which goes on from where the counter is.
@@ -42,7 +49,7 @@ impl Pulse {
             return None;
         }
         self.count = self.count.wrapping_add(1);
-        self.next = now + BEAT;
+        self.next = now + self.interval;
         Some(self.count)
     }
 
@@ -100,6 +107,12 @@ impl Watch {
         Watch::new(heartbeat(peer), Patience::default(), now)
     }
 
+    /// The same with another patience.
+    #[must_use]
+    pub fn with_patience(self, patience: Patience) -> Watch {
+        Watch { patience, ..self }
+    }
+
     /// Takes note of the counter of the other side's end.
     pub fn look_at(&mut self, peer: &Extent, now: Instant) -> Health {
         self.look(heartbeat(peer), now)
@@ -155,6 +168,14 @@ mod tests {
         // Late ourselves: one beat, not many.
         assert_eq!(pulse.beat(at(start, 1000)), Some(2));
         assert_eq!(pulse.beat(at(start, 1001)), None);
+    }
+
+    #[test]
+    fn a_slower_heart_beats_as_often_as_it_was_told() {
+        let start = Instant::now();
+        let mut pulse = Pulse::new(0, start).every(Duration::from_secs(1));
+        let beats = (0..=30).filter(|tick| pulse.beat(at(start, tick * 100)).is_some()).count();
+        assert_eq!(beats, 4);
     }
 
     #[test]

@@ -168,6 +168,12 @@ impl Line {
         self.core().outcome.why()
     }
 
+    /// Has `listener` called when the link ends, whichever side ended it; at once if it has. It is called on the thread that ends the link,
+    /// so it must not block, end a link, or drop what may.
+    pub fn on_end(&self, listener: impl FnOnce() + Send + 'static) {
+        self.core().outcome.on_end(Box::new(listener));
+    }
+
     /// Ends the link, if it has not ended before: for the owner of its control socket, and after a malformed reply. All calls that are
     /// not answered fail; their wakers are woken on this thread. The memory stays mapped as long as there are
     /// clones, calls, sinks or sources.

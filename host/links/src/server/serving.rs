@@ -169,6 +169,11 @@ impl LinkHandle {
         self.outcome.why()
     }
 
+    /// Has `listener` called when the link ends; at once if it has.
+    pub(crate) fn on_end(&self, listener: impl FnOnce() + Send + 'static) {
+        self.outcome.on_end(Box::new(listener));
+    }
+
     /// What it has done; none if its memory is gone.
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {
