@@ -52,6 +52,15 @@ struct Life {
     links: Vec<Arc<Mutex<Option<LinkHandle>>>>,
 }
 
+impl Life {
+    fn end(self) {
+        for handle in self.links.iter().filter_map(|link| lock(link).take()) {
+            handle.cut(End::Died);
+            handle.stop();
+        }
+    }
+}
+
 impl Site {
     /// An empty place.
     #[must_use]
@@ -87,18 +96,19 @@ impl Site {
 
     /// As [`start`](Self::start), whatever that server says.
     pub fn start_any(&self, service: Arc<dyn Service>) {
-        self.kill();
-        *lock(&self.life) = Some(Life { server: Arc::new(Server::new(service)), links: Vec::new() });
+        let life = Life { server: Arc::new(Server::new(service)), links: Vec::new() };
+        // In place before the links of the former one are cut: a client that is told of the end connects at once, and finds this one.
+        let former = lock(&self.life).replace(life);
+        if let Some(former) = former {
+            former.end();
+        }
     }
 
     /// The server ends, as when its process is killed.
     pub fn kill(&self) {
         let life = lock(&self.life).take();
         if let Some(life) = life {
-            for handle in life.links.iter().filter_map(|link| lock(link).take()) {
-                handle.cut(End::Died);
-                handle.stop();
-            }
+            life.end();
         }
     }
 
