@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    Attr, Client, FileSystem, FileType, NodeId, PermissionCheck, PersistentHandles, Profile, SyncWhat,
+    Attr, Client, FileSystem, FileType, NodeId, PermissionCheck, PersistentHandles, Profile,
 };
 use tombolo_core::{Ctx, Error, RequestId, Result, SessionId};
 use tombolo_host_rpc::server::Origin;
@@ -179,11 +179,11 @@ impl Served {
     /// Makes what was changed stable. What cannot be opened (a device, what the server's own user may not read, one more than
     /// may be open) can only be made so together with everything else.
     async fn settled(&self, opening: Result<Arc<Opening>>) -> Result<()> {
-        let cx = self.own_ctx();
         let settled = match opening {
-            Ok(opening) => opening.sync(&cx, SyncWhat::All).await,
+            Ok(opening) => opening.sync().await,
             Err(Error::AccessDenied | Error::NotPermitted | Error::TooManyOpen) => {
-                self.file_system.syncfs(&cx).resolve().await
+                let syncing = self.file_system.syncfs(&self.own_ctx());
+                syncing.resolve().await
             }
             Err(error) => Err(error),
         };

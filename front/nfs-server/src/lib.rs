@@ -27,6 +27,7 @@ mod permission;
 mod procedures;
 mod server;
 mod service;
+mod shared_sync;
 mod unchecked_creates;
 
 pub use access::{AllowList, Groups, Identities, NO_ID, Network, NetworkError, Squash, SquashMode};

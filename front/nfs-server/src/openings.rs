@@ -15,6 +15,8 @@ use tombolo_core::fs::{File, FileSystem, NodeId, OpenFlags, OpenId, SyncWhat};
 use tombolo_core::{Answer, Ctx, Error, NO_ID, Result, SessionId};
 use tombolo_host_runtime::task;
 
+use crate::shared_sync::{self, SharedSync, Syncs};
+
 /// The write verifier (RFC 1813 §3.3.7, §3.3.21). It changes at every start, and whenever data that was taken but not yet stable could
 /// not be written. A client that sees it change sends its unstable data again.
 #[derive(Debug)]
@@ -57,6 +59,7 @@ impl Use {
 pub(crate) struct Opening {
     backing: Arc<Backing>,
     file: File,
+    syncs: SharedSync,
     /// Took writes that were not made stable since.
     unsynced: AtomicBool,
     /// When it was last used, in seconds of the cache's clock.
@@ -94,11 +97,23 @@ impl Opening {
     }
 
     /// Makes the file stable. When that fails, unstable data may be lost, and the verifier says so from then on.
-    pub async fn sync(&self, cx: &Ctx, what: SyncWhat) -> Result<()> {
+    pub async fn sync(self: &Arc<Self>) -> Result<()> {
+        shared_sync::sync(self).await
+    }
+}
+
+impl Syncs for Opening {
+    fn shared(&self) -> &SharedSync {
+        &self.syncs
+    }
+
+    async fn sync_now(&self) -> Result<()> {
         // Before the call: a write that comes meanwhile counts again.
         let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
         let backing = &self.backing;
-        let synced = backing.file_system.fsync(cx, self.file, what).resolve().await;
+        // In a statement of its own: the context is not kept while it pends.
+        let syncing = backing.file_system.fsync(&backing.ctx(), self.file, SyncWhat::All);
+        let synced = syncing.resolve().await;
         match &synced {
             Ok(()) => {}
             Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded) => backing.lost(&synced),
@@ -269,7 +284,7 @@ impl Openings {
         let Some(unsynced) = self.close_half(seen) else { return true };
         // One, since it has to be made stable first. A failure is told by the verifier.
         for (key, opening) in unsynced {
-            let _ = opening.sync(&self.backing.ctx(), SyncWhat::All).await;
+            let _ = opening.sync().await;
             if self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening)).is_some() {
                 return true;
             }
@@ -316,6 +331,7 @@ impl Openings {
         let opening = Arc::new(Opening {
             backing: self.backing.clone(),
             file: File { node, open },
+            syncs: SharedSync::default(),
             unsynced: AtomicBool::new(false),
             used_at_s: AtomicU32::new(self.now_s()),
             owner: AtomicU32::new(NO_ID),
@@ -393,7 +409,7 @@ mod tests {
         let opening = block_on(openings.for_listing(node)).expect("kept");
         opening.set_unsynced();
         assert!(!openings.close_stable(node) && openings.holds(node));
-        block_on(opening.sync(&Ctx::root(SESSION), SyncWhat::All)).expect("sync");
+        block_on(opening.sync()).expect("sync");
         assert!(openings.close_stable(node) && !openings.holds(node));
     }
 

@@ -15,8 +15,7 @@ use super::failure::{Failure, is_passing};
 use super::journal::Journal;
 use super::key::EntryKey;
 use super::look::look;
-use super::outcome::{Inode, NodeMark, Outcome};
-use super::pending_reply::PendingReply;
+use super::outcome::{Inode, NodeMark, Outcome, PendingReply};
 use super::table::{Begin, Entry, Table};
 
 /// One request and the session below that performs it.
@@ -158,7 +157,7 @@ impl Execution<'_> {
 
 /// The outcome of another caller's operation, unless the waiter is interrupted before.
 async fn outcome_of(pending: Arc<PendingReply>, cx: &Ctx) -> Result<Outcome> {
-    let (mut completed, mut raised) = (pin!(pending.completed()), pin!(cx.interrupt.raised()));
+    let (mut completed, mut raised) = (pin!(pending.kept()), pin!(cx.interrupt.raised()));
     let outcome = poll_fn(|context| match completed.as_mut().poll(context) {
         Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
         Poll::Pending => raised.as_mut().poll(context).map(|()| None),

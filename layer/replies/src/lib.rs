@@ -40,7 +40,6 @@ mod key;
 mod look;
 mod options;
 mod outcome;
-mod pending_reply;
 mod reconcile;
 mod session;
 mod shard;

@@ -3,7 +3,12 @@
 use tombolo_core::Stability;
 use tombolo_core::fs::{Attr, PersistentHandle, Timestamp};
 
+use tombolo_host_runtime::promise::Promise;
+
 use super::failure::Failure;
+
+/// The reply of an operation under way, awaited by its duplicates. Made when the first of them comes.
+pub(super) type PendingReply = Promise<Outcome>;
 
 /// How an operation ended, in words that stay good when the session and the server are gone.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,7 @@ use super::chain::{Chain, Linked, Links};
 use super::hashed::{Hashed, Ready};
 use super::journal::Kept;
 use super::key::{ClientKey, EntryKey};
-use super::outcome::Outcome;
-use super::pending_reply::PendingReply;
+use super::outcome::{Outcome, PendingReply};
 
 /// One part of a [`Table`](super::table::Table). Numbers fit 32 bits: a table holds far fewer.
 #[derive(Debug, Default)]

@@ -14,8 +14,7 @@ use super::journal::{Intended, Journal, Kept, StoredOutcome};
 use super::key::{ClientKey, EntryKey};
 use super::look::Seen;
 use super::options::Limits;
-use super::outcome::{Inode, Outcome};
-use super::pending_reply::PendingReply;
+use super::outcome::{Inode, Outcome, PendingReply};
 use super::shard::{Answered, Shard, State};
 
 /// So many locks; a client's entries are all behind one of them.
@@ -247,7 +246,7 @@ impl Entry {
         let waited_for = self.table.shard(&self.client).answer(self.number, answered);
         self.table.counters.recorded.count();
         if let Some((pending, outcome)) = waited_for {
-            pending.complete(outcome);
+            pending.keep(outcome);
         }
     }
 
@@ -265,7 +264,7 @@ impl Entry {
         if let Some(state) = removed {
             self.table.entries.fetch_sub(1, Ordering::Relaxed);
             if let State::Running(Some(pending)) = state {
-                pending.complete(Outcome::Failed(failure));
+                pending.keep(Outcome::Failed(failure));
             }
         }
     }

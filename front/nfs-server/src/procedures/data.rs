@@ -1,6 +1,6 @@
 //! READ, WRITE, COMMIT (RFC 1813 §3.3.6, §3.3.7, §3.3.21).
 
-use tombolo_core::fs::{Attr, Change, SyncWhat, WeakAttr, Write, Written};
+use tombolo_core::fs::{Attr, Change, WeakAttr, Write, Written};
 use tombolo_core::{Error, Stability};
 use tombolo_host_rpc::server::ReplyData;
 use tombolo_host_runtime::buffer_pool::Buffers;
@@ -188,7 +188,7 @@ async fn sync(target: &Target) -> Result<Change> {
     let export = &target.export;
     export.permissions.check_write(&target.cx, target.node.id, &before).await?;
     let opening = export.openings.for_writing(target.node.id).await?;
-    opening.sync(&target.cx, SyncWhat::All).await?;
+    opening.sync().await?;
     let after = target.attr().await.ok();
     Ok(Change { before: Some(WeakAttr::from(&before)), after })
 }

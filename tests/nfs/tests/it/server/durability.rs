@@ -3,12 +3,14 @@
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::Op;
-use tombolo_core::fs::{Export, Written};
+use tombolo_core::fs::{Created, Export, Written};
 use tombolo_core::{Answer, Error, Stability};
 use tombolo_front_nfs_server::Durability;
+use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_basic::around::{Call, Payload};
 use tombolo_layer_basic::fault::{self, Rule, What, When};
 use tombolo_layer_basic::{Around, Layered};
@@ -86,7 +88,6 @@ fn a_write_is_as_stable_in_the_back_end_as_the_reply_says() {
         below
     };
     if write(StableHow::Unstable) > Stability::Unstable {
-        eprintln!("skipped: {} lies in memory, where every write is stable", tree.path().display());
         return;
     }
     assert_eq!(write(StableHow::DataSync), Stability::DataSync);
@@ -164,6 +165,93 @@ fn a_create_syncs_its_node_and_directory() {
         assert_eq!(fixture.nfs.send(&fixture.nfs.message(&call, b"")).status(), Ok(()), "{call:?}");
         assert!(spy.take().syncs >= 2, "{call:?}");
     }
+}
+
+/// Notes what was made and synced, in order. Syncs are slow.
+#[derive(Default)]
+struct Order(Arc<Mutex<Vec<Event>>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// The file of this number is made.
+    Made(u64),
+    /// The so-manieth sync.
+    SyncBegan(usize),
+    SyncEnded(usize),
+    /// The client has the answer about this file.
+    Answered(u64),
+}
+
+impl Order {
+    fn note(events: &Mutex<Vec<Event>>, event: Event) {
+        events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+
+    fn begins(&self) -> usize {
+        let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = events.iter().filter(|event| matches!(event, Event::SyncBegan(_))).count();
+        events.push(Event::SyncBegan(number));
+        number
+    }
+}
+
+impl Around for Order {
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let events = self.0.clone();
+        if call.op == Op::Fsync {
+            let (number, over) = (self.begins(), Arc::<Promise<()>>::default());
+            std::thread::spawn({
+                let over = over.clone();
+                move || {
+                    std::thread::sleep(Duration::from_millis(3));
+                    over.keep(());
+                }
+            });
+            let synced = inner();
+            return Answer::later(async move {
+                over.kept().await;
+                Self::note(&events, Event::SyncEnded(number));
+                synced.resolve().await
+            });
+        }
+        inner().map(move |payload| {
+            if let Some(created) = (&payload as &dyn Any).downcast_ref::<Created>() {
+                Self::note(&events, Event::Made(created.entry.attr.fileid));
+            }
+            payload
+        })
+    }
+}
+
+#[test]
+fn files_made_at_once_share_syncs_that_began_after_they_were_made() {
+    const CLIENTS: usize = 8;
+    const FILES: usize = 10;
+    let order = Arc::<Order>::default();
+    let export = Layered::new(Arc::new(Memory::default()), order.clone());
+    let fixture = Fixture::new(Plan::over(Arc::new(export)), None);
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (nfs, root, events) = (fixture.server.nfs(), fixture.root, order.0.clone());
+            scope.spawn(move || {
+                for number in 0..FILES {
+                    let name = format!("{client}.{number}");
+                    let made = nfs.create(&root, name.as_bytes(), CreateHow::Guarded(mode(0o644))).done();
+                    let fileid = made.attributes.expect("attributes").fileid;
+                    Order::note(&events, Event::Answered(fileid));
+                }
+            });
+        }
+    });
+    let events = order.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let at = |event| events.iter().position(|&it| it == event).unwrap_or_else(|| panic!("{event:?}"));
+    let syncs = events.iter().filter(|event| matches!(event, Event::SyncBegan(_))).count();
+    for made in events.iter().filter_map(|event| if let Event::Made(it) = event { Some(*it) } else { None }) {
+        let (from, to) = (at(Event::Made(made)), at(Event::Answered(made)));
+        let is_between = |number| from < at(Event::SyncBegan(number)) && at(Event::SyncEnded(number)) < to;
+        assert!((0..syncs).any(is_between), "{made} is answered without a sync of its own: {events:?}");
+    }
+    assert!(syncs < CLIENTS * FILES / 2, "{syncs} syncs");
 }
 
 #[test]

@@ -1,0 +1,201 @@
+//! One sync for all that wait for it.
+//!
+//! A sync makes stable what was changed before it began. So callers that come while one is under way need another, but all of
+//! them the same one, the next. Without this file each makes its own, and everything works as well.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::{Error, Result};
+use tombolo_host_runtime::promise::Promise;
+use tombolo_host_runtime::{lock, task};
+
+/// The syncs of one opening: one at a time.
+#[derive(Default)]
+pub(crate) struct SharedSync(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    is_running: bool,
+    /// The one after it, if any caller waits for that.
+    next: Option<Arc<Promise<Outcome>>>,
+}
+
+/// How a sync ended: it is the outcome of all that waited for it.
+#[derive(Clone, Copy)]
+enum Outcome {
+    Stable,
+    /// The kernel tells of a failure once.
+    Failed(fn() -> Error),
+    /// Each waiter has to try itself.
+    NotTried,
+}
+
+/// What syncs.
+pub(crate) trait Syncs: Send + Sync + 'static {
+    fn shared(&self) -> &SharedSync;
+
+    /// Makes all stable that was changed before the call.
+    fn sync_now(&self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Makes all stable that was changed before the call, with others that want the same.
+pub(crate) async fn sync<S: Syncs>(what: &Arc<S>) -> Result<()> {
+    let outcome = match what.shared().wait() {
+        Some(promise) => Some(promise.kept().await),
+        None => None,
+    };
+    let _turn = match outcome {
+        Some(Outcome::Stable) => return Ok(()),
+        Some(Outcome::Failed(failure)) => return Err(failure()),
+        Some(Outcome::NotTried) => None,
+        None => Some(Turn { what: what.clone(), promise: None }),
+    };
+    what.sync_now().await
+}
+
+impl SharedSync {
+    /// What the next sync promises, if one is under way. If not, this caller's is, until its [`Turn`] ends.
+    fn wait(&self) -> Option<Arc<Promise<Outcome>>> {
+        let mut state = lock(&self.0);
+        if state.is_running {
+            return Some(state.next.get_or_insert_default().clone());
+        }
+        state.is_running = true;
+        None
+    }
+}
+
+/// A sync under way. Its end, or that of a caller that gave up, begins the next one.
+struct Turn<S: Syncs> {
+    what: Arc<S>,
+    /// Of those that wait for this one.
+    promise: Option<Arc<Promise<Outcome>>>,
+}
+
+impl<S: Syncs> Turn<S> {
+    async fn run(mut self) {
+        let outcome = match self.what.sync_now().await {
+            Ok(()) => Outcome::Stable,
+            Err(Error::Io { .. }) => Outcome::Failed(|| Error::Io { source: None }),
+            Err(Error::NoSpace) => Outcome::Failed(|| Error::NoSpace),
+            Err(Error::QuotaExceeded) => Outcome::Failed(|| Error::QuotaExceeded),
+            Err(_) => Outcome::NotTried,
+        };
+        if let Some(promise) = self.promise.take() {
+            promise.keep(outcome);
+        }
+    }
+}
+
+impl<S: Syncs> Drop for Turn<S> {
+    fn drop(&mut self) {
+        // After a panic.
+        if let Some(promise) = self.promise.take() {
+            promise.keep(Outcome::NotTried);
+        }
+        let next = {
+            let mut state = lock(&self.what.shared().0);
+            let next = state.next.take();
+            state.is_running = next.is_some();
+            next
+        };
+        if next.is_some() {
+            task::spawn(Turn { what: self.what.clone(), promise: next }.run());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::future::poll_fn;
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    /// Syncs that end when they are told to.
+    #[derive(Default)]
+    struct Manual {
+        shared: SharedSync,
+        state: Mutex<(usize, VecDeque<Result<()>>, Option<Waker>)>,
+    }
+
+    impl Syncs for Manual {
+        fn shared(&self) -> &SharedSync {
+            &self.shared
+        }
+
+        async fn sync_now(&self) -> Result<()> {
+            lock(&self.state).0 += 1;
+            poll_fn(|context| {
+                let mut state = lock(&self.state);
+                state.2 = Some(context.waker().clone());
+                state.1.pop_front().map_or(Poll::Pending, Poll::Ready)
+            })
+            .await
+        }
+    }
+
+    impl Manual {
+        fn end(&self, how: Result<()>) {
+            let waker = {
+                let mut state = lock(&self.state);
+                state.1.push_back(how);
+                state.2.take()
+            };
+            waker.into_iter().for_each(Waker::wake);
+        }
+
+        fn count(&self) -> usize {
+            lock(&self.state).0
+        }
+    }
+
+    fn polled<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn those_that_wait_share_the_next_sync_and_its_failure() {
+        let syncs = Arc::<Manual>::default();
+        let (mut first, mut second, mut third) = (pin!(sync(&syncs)), pin!(sync(&syncs)), pin!(sync(&syncs)));
+        for waiting in [&mut first, &mut second, &mut third] {
+            assert!(polled(waiting.as_mut()).is_pending());
+        }
+        syncs.end(Ok(()));
+        assert!(matches!(polled(first), Poll::Ready(Ok(()))));
+        assert!(polled(second.as_mut()).is_pending(), "the first sync had begun before it came");
+        assert_eq!(syncs.count(), 2);
+        let mut fourth = pin!(sync(&syncs));
+        assert!(polled(fourth.as_mut()).is_pending());
+        syncs.end(Err(Error::NoSpace));
+        assert!(matches!(polled(second), Poll::Ready(Err(Error::NoSpace))));
+        assert!(matches!(polled(third), Poll::Ready(Err(Error::NoSpace))));
+        assert!(polled(fourth.as_mut()).is_pending(), "the second sync had begun before it came");
+        syncs.end(Ok(()));
+        assert!(matches!(polled(fourth), Poll::Ready(Ok(()))));
+        assert_eq!(syncs.count(), 3);
+    }
+
+    #[test]
+    fn a_caller_that_gives_up_keeps_none_waiting() {
+        let syncs = Arc::<Manual>::default();
+        let mut given_up = Box::pin(sync(&syncs));
+        assert!(polled(given_up.as_mut()).is_pending());
+        let (mut second, mut third) = (pin!(sync(&syncs)), pin!(sync(&syncs)));
+        assert!(polled(second.as_mut()).is_pending() && polled(third.as_mut()).is_pending());
+        drop(given_up);
+        assert_eq!(syncs.count(), 2);
+        // It was not tried: each tries itself.
+        syncs.end(Err(Error::WouldBlock));
+        assert!(polled(second.as_mut()).is_pending() && polled(third.as_mut()).is_pending());
+        assert_eq!(syncs.count(), 4);
+        syncs.end(Ok(()));
+        syncs.end(Ok(()));
+        assert!(
+            matches!(polled(second), Poll::Ready(Ok(()))) && matches!(polled(third), Poll::Ready(Ok(())))
+        );
+    }
+}

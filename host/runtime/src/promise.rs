@@ -1,0 +1,61 @@
+//! A value that comes later, for any number of futures.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use crate::lock;
+
+/// A value that is given once and that several futures wait for.
+#[derive(Debug)]
+pub struct Promise<T>(Mutex<State<T>>);
+
+#[derive(Debug)]
+struct State<T> {
+    value: Option<T>,
+    wakers: Vec<Waker>,
+}
+
+impl<T> Default for Promise<T> {
+    fn default() -> Self {
+        Self(Mutex::new(State { value: None, wakers: Vec::new() }))
+    }
+}
+
+impl<T: Clone> Promise<T> {
+    /// Gives the value, unless it was given before, and wakes the futures that wait for it: on this thread, so that they may be polled here.
+    pub fn keep(&self, value: T) {
+        let wakers = {
+            let mut state = lock(&self.0);
+            state.value.get_or_insert(value);
+            std::mem::take(&mut state.wakers)
+        };
+        // Outside of the lock: a waker may run anything.
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// A future of the value. It can be dropped any time.
+    pub fn kept(self: Arc<Self>) -> Kept<T> {
+        Kept(self)
+    }
+}
+
+/// See [`Promise::kept`].
+#[derive(Debug)]
+pub struct Kept<T>(Arc<Promise<T>>);
+
+impl<T: Clone> Future for Kept<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let mut state = lock(&self.0.0);
+        if let Some(value) = &state.value {
+            return Poll::Ready(value.clone());
+        }
+        if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.wakers.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+}
