@@ -135,19 +135,24 @@ impl Slot {
     /// Uses the number if it stands for that identity, which has no supplementary groups: those are in the table. Whether the server knows it.
     #[inline]
     fn enter_as(&self, identity: &Identity) -> Option<bool> {
-        if identity.groups.is_some() {
+        // Before a use is added: one that is about to be taken back keeps the number from being given anew.
+        if identity.groups.is_some() || !self.stands_for(identity) {
             return None;
         }
         // From here on it stands for what it does, unless it is vacant.
         let is_vacant = self.uses.fetch_add(1, Ordering::Acquire) & VACANT != 0;
-        let is_same = self.user.load(Ordering::Relaxed) == identity.uid
-            && self.group.load(Ordering::Relaxed) == identity.gid
-            && !self.has_groups.load(Ordering::Relaxed);
-        if is_vacant || !is_same {
+        if is_vacant || !self.stands_for(identity) {
             self.uses.fetch_sub(1, Ordering::Release);
             return None;
         }
         Some(self.known.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn stands_for(&self, identity: &Identity) -> bool {
+        self.user.load(Ordering::Relaxed) == identity.uid
+            && self.group.load(Ordering::Relaxed) == identity.gid
+            && !self.has_groups.load(Ordering::Relaxed)
     }
 
     /// Uses the number, which stands for an identity. Whether the server knows it.

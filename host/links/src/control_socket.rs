@@ -20,7 +20,8 @@ use tombolo_host_runtime::lock;
 /// What a link's owner does about its socket, on the watcher's thread: none of it may block. While [`tick`](Self::tick) and
 /// [`received`](Self::received) run the watcher is locked: they must neither end a link nor drop what may. It is dropped without that lock.
 pub trait Handler: Send {
-    /// Called every [`TICK`], and when it is [asked](Watcher::tick_fn) for. What it returns ends the link, and is sent to the other side; [`ended`](Self::ended) is not called then.
+    /// Called every [`TICK`], and when it is [asked](Watcher::tick_fn) for. What it returns ends the link, and is sent to the other side;
+    /// [`ended`](Self::ended) is not called then.
     fn tick(&mut self, now: Instant) -> Option<Goodbye>;
 
     /// A message came that is no goodbye, with these descriptors beside it. What is returned is sent in answer.

@@ -18,7 +18,7 @@ pub(super) fn findings() -> Vec<Finding> {
     if own_uid != 0 {
         findings.extend([helper(), allow_other()]);
     }
-    findings.extend([passthrough(own_uid), over_io_uring()]);
+    findings.push(passthrough(own_uid));
     findings
 }
 
@@ -67,17 +67,5 @@ fn passthrough(own_uid: u32) -> Finding {
         (true, 0) => Finding::ok("FUSE passthrough", "reads and writes can stay in the kernel"),
         (true, _) => Finding::warn("FUSE passthrough", "for root only", "run as root"),
         (false, _) => Finding::warn("FUSE passthrough", "not in this kernel", "run Linux 6.9 or newer"),
-    }
-}
-
-fn over_io_uring() -> Finding {
-    const NAME: &str = "FUSE over io_uring";
-    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-    match fs::read_to_string(SWITCH) {
-        Ok(value) if value.trim() == "Y" => Finding::ok(NAME, "switched on"),
-        Ok(_) => Finding::warn(NAME, "switched off", format!("echo Y > {SWITCH}")),
-        Err(_) => {
-            Finding::warn(NAME, "not in this kernel", "run Linux 6.14 or newer with CONFIG_FUSE_IO_URING")
-        }
     }
 }
