@@ -65,6 +65,23 @@ impl FileHandle {
         self.bytes().chunks_exact(number.len()).any(|word| word == number)
     }
 
+    /// The inode number, where the kind of handle is known: those of ext4, f2fs, xfs, btrfs and tmpfs.
+    pub fn inode(&self) -> Option<u64> {
+        /// `FILEID_INO32_GEN`, `FILEID_INO64_GEN`, `FILEID_BTRFS_WITHOUT_PARENT` (include/linux/exportfs.h).
+        const INO32: i32 = 1;
+        const INO64: i32 = 0x81;
+        const BTRFS: i32 = 0x4d;
+        let bytes = self.bytes();
+        let half = |at: usize| bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes).map(u64::from);
+        match (self.kind(), bytes.len()) {
+            (INO32, 8) => half(0),
+            // tmpfs: generation, and the two halves of the number.
+            (INO32, 12) => Some(half(1 << 2)? | half(2 << 2)? << 32),
+            (INO64, 12) | (BTRFS, 20) => bytes.first_chunk().copied().map(u64::from_ne_bytes),
+            _ => None,
+        }
+    }
+
     /// Opens the file on the file system in which `mount` lies.
     ///
     /// ESTALE when the file is gone, EPERM without CAP_DAC_READ_SEARCH. May wait for a disk.

@@ -15,6 +15,7 @@ pub mod cycles;
 pub mod dir;
 pub mod epoll;
 pub mod errno;
+pub mod fanotify;
 pub mod fuse_dev;
 pub mod futex;
 pub mod gather;

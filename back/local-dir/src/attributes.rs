@@ -69,7 +69,14 @@ impl Session {
         }
         {
             let _acting = self.checked(cx)?;
-            self.apply(&target, set)?;
+            let applied = self.apply(&target, set);
+            if let Some(telling) = self.telling() {
+                match set.size {
+                    Some(_) => telling.data(node, 0, u64::MAX),
+                    None => telling.attributes(node),
+                }
+            }
+            applied?;
         }
         let attr = attr_of(&stat::stat(target.fd())?);
         Ok((attr, Change { before, after: wants.then_some(attr) }))

@@ -11,6 +11,7 @@ use tombolo_sys::open::{OpenFlags, open_place};
 use tombolo_sys::stat::{self, Stat};
 
 use crate::attr::{attr_of, birth_mark};
+use crate::mounts::packed;
 use crate::state::{Location, Session, is_big};
 use crate::table::{Anchor, Cooled, Found, Freed, Identity, Key};
 
@@ -57,7 +58,11 @@ impl Session {
         parent: NodeId,
         name: Option<Name<'_>>,
     ) -> Result<(Entry, Option<OwnedFd>)> {
+        let is_known = self.export.mounts.index_of(stat).is_some();
         let mount_index = self.export.mounts.meet(&self.export.own, location.as_fd(), stat)?;
+        if !is_known {
+            self.export.host_watch.joined(&self.export, &*self.export.mounts.mount(mount_index)?);
+        }
         let identity = self.identity(stat, mount_index);
         if identity.key == self.export.root.identity.key {
             return Ok((Entry { node: NodeId::ROOT, attr: attr_of(stat) }, (!keep).then_some(location)));
@@ -79,8 +84,15 @@ impl Session {
                 (Some(Arc::new(kept)), Some(location))
             }
         };
+        let place = descriptor.clone();
         let node = self.enter_node(identity, descriptor.as_ref(), anchor, permit);
-        Ok((Entry { node, attr: attr_of(stat) }, opening))
+        // What was changed since that look, and before the node was known, was not told.
+        let again = match (self.notices.is_watched(), &place, &opening) {
+            (true, Some(place), _) => Some(stat::stat(place.as_fd())?),
+            (true, None, Some(opening)) => Some(stat::stat(opening.as_fd())?),
+            _ => None,
+        };
+        Ok((Entry { node, attr: attr_of(again.as_ref().unwrap_or(stat)) }, opening))
     }
 
     /// Makes a node of a file that is not open, but can be found by `handle`.
@@ -162,9 +174,13 @@ impl Session {
         usize::try_from(self.clock.open.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    fn identity(&self, stat: &Stat, mount: u32) -> Identity {
-        let device = stat.device.major << 20 | (stat.device.minor & 0xF_FFFF);
-        let key = Key { inode: stat.inode, device, mount };
+    /// Whether both looks were at one file.
+    pub(crate) fn is_same(&self, a: &Stat, b: &Stat) -> bool {
+        a.mount == b.mount && self.identity(a, 0) == self.identity(b, 0)
+    }
+
+    pub(crate) fn identity(&self, stat: &Stat, mount: u32) -> Identity {
+        let key = Key { inode: stat.inode, device: packed(stat.device), mount };
         Identity { key, birth: birth_mark(stat), kind: stat.kind() }
     }
 

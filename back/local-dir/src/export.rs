@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use thiserror::Error;
 use tombolo_core::Result;
-use tombolo_core::fs::{Client, Export, FileSystem};
+use tombolo_core::fs::{Client, Export, FileSystem, Watchers};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::thread_pool::ThreadPool;
 use tombolo_sys::open::{OwnDescriptors, open_root};
@@ -15,7 +15,8 @@ use tombolo_sys::stat::stat;
 use tombolo_sys::{Errno, creds, umask};
 
 use crate::attr::birth_mark;
-use crate::mounts::Mounts;
+use crate::host_watch::HostWatch;
+use crate::mounts::{Mounts, packed};
 use crate::options::Options;
 use crate::pace::Pace;
 use crate::state::{LastLook, LocalSession, Location, Shared};
@@ -56,11 +57,7 @@ impl LocalDir {
         let mounts = Mounts::default();
         mounts.meet(&own, root.as_fd(), &facts).map_err(|_| refused(Errno::IO))?;
         umask::clear();
-        let key = Key {
-            inode: facts.inode,
-            device: facts.device.major << 20 | (facts.device.minor & 0xF_FFFF),
-            mount: 0,
-        };
+        let key = Key { inode: facts.inode, device: packed(facts.device), mount: 0 };
         let identity = Identity { key, birth: birth_mark(&facts), kind: facts.kind() };
         Ok(Self(Arc::new(Shared {
             options,
@@ -76,6 +73,8 @@ impl LocalDir {
             last_look: LastLook::default(),
             sessions: AtomicUsize::new(0),
             node_descriptors: DescriptorBudget::of_process().cache(options.descriptors),
+            watchers: Watchers::default(),
+            host_watch: HostWatch::default(),
         })))
     }
 }

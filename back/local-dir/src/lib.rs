@@ -29,10 +29,12 @@
 mod acting;
 mod attr;
 mod attributes;
+mod changes;
 mod descriptors;
 mod export;
 mod files;
 mod handles;
+mod host_watch;
 mod listing;
 mod locks;
 mod mounts;

@@ -9,7 +9,7 @@ use tombolo_sys::handle::FileHandle;
 use tombolo_sys::stat::{S_IFDIR, Stat, stat_entry};
 
 use crate::acting::Acting;
-use crate::attr::file_type;
+use crate::attr::{attr_of, file_type};
 use crate::files::{Cursor, OpenFile};
 use crate::options::Submounts;
 use crate::state::{LocalSession, Location, Session};
@@ -53,7 +53,7 @@ impl Session {
         page: &mut DirPage,
         most: usize,
     ) -> Result<()> {
-        cursor.go_to(open.fd(), cookie)?;
+        self.reading(open.node, open.fd(), || cursor.go_to(open.fd(), cookie))?;
         let mut finder = Finder::new(self, cx, open.node);
         let mut count = 0;
         while let Some(listing) = &cursor.listing {
@@ -67,7 +67,7 @@ impl Session {
                 cursor.given += 1;
                 cursor.next = Cookie(entry.next.0);
             }
-            if !cursor.read(open.fd())? {
+            if !self.reading(open.node, open.fd(), || cursor.read(open.fd()))? {
                 break;
             }
         }
@@ -189,6 +189,17 @@ impl<'a> Finder<'a> {
         if mount != stat.mount || !handle.tells(stat.inode) {
             return Ok(None);
         }
-        self.session.adopt_by_handle(stat, index, handle).map(Some)
+        let mut entry = self.session.adopt_by_handle(stat, index, handle)?;
+        if self.session.notices.is_watched() {
+            let again = stat_entry(dir.fd(), name.as_bytes());
+            match again.ok().filter(|again| self.session.is_same(again, stat)) {
+                Some(again) => entry.attr = attr_of(&again),
+                None => {
+                    self.session.forget_node(entry.node, 1);
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(entry))
     }
 }

@@ -8,7 +8,7 @@ use tombolo_core::fs::Volume;
 use tombolo_core::{Error, Result};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::{OpenFlags, OwnDescriptors};
-use tombolo_sys::stat::Stat;
+use tombolo_sys::stat::{Device, Stat};
 use tombolo_sys::statfs::{self, file_system_stat};
 
 /// Tells the file systems of an export apart, in handles: the two halves of the [`Volume`], one xored with the other.
@@ -22,6 +22,8 @@ pub(crate) struct Mount {
     id: u64,
     /// Something open on it, where it could be opened.
     descriptor: Option<OwnedFd>,
+    /// The device, packed as in [`Key`](crate::table::Key). Subvolumes of btrfs have others.
+    pub device: u32,
     /// Which file system it is.
     pub volume: Volume,
     /// Whether files can be found again by handle.
@@ -128,6 +130,11 @@ impl Mounts {
     }
 }
 
+/// A device number as the kernel packs it: 12 and 20 bits.
+pub(crate) fn packed(device: Device) -> u32 {
+    device.major << 20 | (device.minor & 0xF_FFFF)
+}
+
 fn examine(own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Mount {
     let descriptor = if stat.is_directory() {
         own.reopen_directory(location).ok()
@@ -146,6 +153,7 @@ fn examine(own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Mount
     Mount {
         id: stat.mount,
         descriptor,
+        device: packed(stat.device),
         volume: Volume(volume),
         handles: handle.is_some(),
         handles_tell_numbers: handle.is_some_and(|handle| handle.tells(stat.inode)),

@@ -82,7 +82,9 @@ impl Session {
             return Err(Error::InvalidArgument);
         }
         let mut buffer = [MaybeUninit::uninit(); TARGET_MAX_LEN];
-        Ok(namespace::link_target(location.fd(), &mut buffer)?.to_vec())
+        let target =
+            self.reading(node, location.fd(), || namespace::link_target(location.fd(), &mut buffer))?;
+        Ok(target.to_vec())
     }
 
     pub(crate) fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Result<()> {
@@ -141,6 +143,10 @@ impl Session {
             let _acting = self.checked(cx)?;
             namespace::link(file.fd(), dir.fd(), name.as_bytes())?;
         }
+        if let Some(telling) = self.telling() {
+            telling.name(&dir, name);
+            telling.attributes(node);
+        }
         let entry = self.lookup(cx, parent, name)?;
         Ok(Made { entry, dir: self.change(cx, before, &dir) })
     }
@@ -161,6 +167,9 @@ impl Session {
         {
             let _acting = self.making(cx, mode)?;
             make(&dir)?;
+        }
+        if let Some(telling) = self.telling() {
+            telling.name(&dir, name);
         }
         let entry = self.meet(cx, permit, parent, &dir, name)?;
         Ok(Made { entry, dir: self.change(cx, before, &dir) })
@@ -190,10 +199,17 @@ impl Session {
         let to_dir = self.location(to_parent)?;
         let before = (self.before(cx, &from_dir), self.before(cx, &to_dir));
         self.hold_fast(to_parent, &to_dir, to);
+        let (source, target) = (self.victim(&from_dir, from), self.victim(&to_dir, to));
         {
             let _acting = self.checked(cx)?;
             let flags = rename_flags(flags)?;
             namespace::rename(from_dir.fd(), from.as_bytes(), to_dir.fd(), to.as_bytes(), flags)?;
+        }
+        if let Some(telling) = self.telling() {
+            telling.name(&from_dir, from);
+            telling.name(&to_dir, to);
+            telling.victim(source, false);
+            telling.victim(target, !flags.contains(RenameFlags::EXCHANGE));
         }
         self.moved(to_parent, &to_dir, to);
         if flags.contains(RenameFlags::EXCHANGE) {
@@ -216,9 +232,14 @@ impl Session {
         let dir = self.location(parent)?;
         let before = self.before(cx, &dir);
         self.hold_fast(parent, &dir, name);
+        let victim = self.victim(&dir, name);
         {
             let _acting = self.checked(cx)?;
             remove(&dir)?;
+        }
+        if let Some(telling) = self.telling() {
+            telling.name(&dir, name);
+            telling.victim(victim, true);
         }
         Ok(self.change(cx, before, &dir))
     }

@@ -67,7 +67,15 @@ impl Session {
             }
             S_IFDIR => (self.open_directory(cx, &location)?, flags | OpenFlags::DIRECTORY),
             _ if flags.contains(OpenFlags::DIRECTORY) => return Err(Error::NotDirectory),
-            S_IFREG => (self.open_regular(cx, &location, flags)?, flags),
+            S_IFREG => {
+                let file = self.open_regular(cx, &location, flags)?;
+                if flags.contains(OpenFlags::TRUNCATE)
+                    && let Some(telling) = self.telling()
+                {
+                    telling.data(node, 0, u64::MAX);
+                }
+                (file, flags)
+            }
             S_IFLNK => return Err(Error::SymlinkLoop),
             // Pipes, sockets and devices belong to the kernel of the client; opening the host's would reach its drivers.
             _ => return Err(Error::NoDevice),
@@ -99,6 +107,9 @@ impl Session {
             let _acting = self.making(cx, how.mode)?;
             open_entry(dir.fd(), name.as_bytes(), flags, how.mode.mode.bits())?
         };
+        if let Some(telling) = self.telling() {
+            telling.name(dir, name);
+        }
         if let Exclusive::Verifier(verifier) = how.exclusive {
             let (accessed, modified) = verifier_times(verifier);
             change::times(file.as_fd(), SetTime::To(accessed), SetTime::To(modified))?;

@@ -24,19 +24,23 @@ pub struct Options {
     pub descriptors: usize,
     /// What one session may hold.
     pub limits: Limits,
+    /// Watch, while a session wants to be told of changes, what other processes of the host do to the file systems of the export. It costs
+    /// them 2 µs for each write and 7 µs for each new file, all over those file systems, and takes CAP_SYS_ADMIN.
+    pub watch_host: bool,
     /// The threads for what may block.
     pub pool: ThreadPoolLimits,
 }
 
 impl Default for Options {
     /// Writable, submounts shown, 768 descriptors (so that with openings and the rest a thousand
-    /// suffice), the default limits.
+    /// suffice), the default limits; the host is not watched.
     fn default() -> Self {
         Self {
             read_only: false,
             submounts: Submounts::Show,
             descriptors: 768,
             limits: Limits::default(),
+            watch_host: false,
             pool: ThreadPoolLimits::default(),
         }
     }

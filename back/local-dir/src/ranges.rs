@@ -20,7 +20,12 @@ impl Ranges for LocalSession {
         match self.opening(file, OpenFlags::WRITE) {
             Ok(open) => self.in_pool(cx, move |session, cx| {
                 let _dropping = session.dropping_as_written(cx, &open, false)?;
-                Ok(ranges::allocate(open.fd(), sys_mode(mode), offset, len)?)
+                let allocated = ranges::allocate(open.fd(), sys_mode(mode), offset, len);
+                if let Some(telling) = session.telling() {
+                    // What follows may have moved.
+                    telling.data(open.node, offset, u64::MAX);
+                }
+                Ok(allocated?)
             }),
             Err(error) => Answer::err(error),
         }
@@ -89,7 +94,13 @@ impl Piece {
     fn copy(&self, session: &Session, cx: &Ctx, from: &OpenFile, to: &OpenFile) -> Result<u64> {
         let _dropping = session.dropping_as_written(cx, to, false)?;
         let len = usize::try_from(self.len.min(COPY_MAX_BYTES)).map_err(|_| Error::InvalidArgument)?;
-        Ok(ranges::copy(from.fd(), self.from_offset, to.fd(), self.to_offset, len)? as u64)
+        let copied = session.reading(from.node, from.fd(), || {
+            ranges::copy(from.fd(), self.from_offset, to.fd(), self.to_offset, len)
+        });
+        if let Some(telling) = session.telling() {
+            telling.data(to.node, self.to_offset, len as u64);
+        }
+        Ok(copied? as u64)
     }
 }
 

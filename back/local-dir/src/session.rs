@@ -1,13 +1,13 @@
 //! One session: the waist's operations, each sent to where it may run.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
-    FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened, PermissionCheck,
-    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write,
-    Written, Xattrs,
+    AccessMask, Attr, Change, Changes, Client, Cookie, Create, Created, Device, DirPage, Entry, File,
+    FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened,
+    PermissionCheck, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
+    SyncWhat, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
@@ -55,6 +55,8 @@ impl LocalSession {
             allowance,
             _node_descriptors: node_descriptors,
             lane: export.pool.lane(),
+            notices: Arc::default(),
+            watch: Once::new(),
             export,
         })))
     }
@@ -62,6 +64,11 @@ impl LocalSession {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.notices.end();
+        self.export.watchers.ended();
+        if self.watch.is_completed() {
+            self.export.host_watch.end();
+        }
         self.export.detached();
         // Its locks go with it; their waiters should know now rather than at the next look.
         self.records.end();
@@ -356,6 +363,10 @@ impl FileSystem for LocalSession {
     }
 
     fn ranges(&self) -> Option<&dyn Ranges> {
+        Some(self)
+    }
+
+    fn changes(&self) -> Option<&dyn Changes> {
         Some(self)
     }
 }

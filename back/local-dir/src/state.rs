@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Attr, Change, File, FileType, Name, NodeId, OpenFlags, PermissionCheck, WeakAttr};
+use tombolo_core::fs::{
+    Attr, Change, File, FileType, Name, NodeId, NoticeQueue, OpenFlags, PermissionCheck, Watchers, WeakAttr,
+};
 use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId, Want};
 use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_host_runtime::thread_pool::{Lane, ThreadPool};
@@ -16,6 +18,7 @@ use tombolo_sys::stat::{self, Stat};
 
 use crate::attr::attr_of;
 use crate::files::{Allowance, Files, OpenFile};
+use crate::host_watch::HostWatch;
 use crate::mounts::Mounts;
 use crate::options::{Options, Submounts};
 use crate::pace::Pace;
@@ -65,6 +68,9 @@ pub(crate) struct Shared {
     pub sessions: AtomicUsize,
     /// What the nodes of all sessions may have open.
     pub node_descriptors: Share,
+    /// Sessions that are told of changes.
+    pub watchers: Watchers<Session>,
+    pub host_watch: HostWatch,
 }
 
 /// The nodes of no session get fewer descriptors than this.
@@ -135,6 +141,10 @@ pub(crate) struct Session {
     /// For its nodes, whatever the others' have.
     pub _node_descriptors: descriptors::Permit,
     pub lane: Lane,
+    /// What it is to be told.
+    pub notices: Arc<NoticeQueue>,
+    /// It has asked.
+    pub watch: Once,
 }
 
 /// Removing or cutting off more than this (4 MiB, in units of 512 bytes) takes the file system long enough to matter.

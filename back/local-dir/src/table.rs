@@ -283,6 +283,11 @@ impl Table {
         }
     }
 
+    /// What a node is known by.
+    pub fn key_of(&self, node: NodeId) -> Option<Key> {
+        self.with(node, |slot| slot.identity.key)
+    }
+
     /// Whether a node has a descriptor.
     pub fn is_open(&self, node: NodeId) -> bool {
         self.with(node, |slot| slot.descriptor.is_some()).unwrap_or(false)

@@ -30,13 +30,16 @@ impl LocalSession {
         };
         let mut done = 0;
         if into.len() <= AT_ONCE_BYTES && !open.flags.contains(OpenFlags::DIRECT) {
-            match read_from_memory(&open, offset, &into) {
+            let read = || read_from_memory(&open, offset, &into);
+            match self.0.reading(open.node, open.fd(), read) {
                 Ok(Progress::Complete(answer)) => return Answer::ok(answer),
                 Ok(Progress::Partial(count)) => done = count,
                 Err(error) => return Answer::err(error),
             }
         }
-        self.transfer_in_pool(cx, into.len(), move |_, _| read_all(&open, offset, &into, done))
+        self.transfer_in_pool(cx, into.len(), move |session, _| {
+            session.reading(open.node, open.fd(), || read_all(&open, offset, &into, done))
+        })
     }
 
     pub(crate) fn transfer_out(&self, cx: &Ctx, file: File, how: Write, from: Source) -> Answer<Written> {
@@ -121,7 +124,15 @@ impl Session {
         let before = found.filter(|_| wants).map(|found| WeakAttr::from(&attr_of(&found)));
         let count = {
             let _dropping = self.dropping_as_written(cx, open, how.kill_privileges)?;
-            write_out(open, how, from)?
+            let written = write_out(open, how, from);
+            if let Some(telling) = self.telling() {
+                match open.flags.contains(OpenFlags::APPEND) && !how.in_place {
+                    // Where the end was is not known here.
+                    true => telling.data(open.node, 0, u64::MAX),
+                    false => telling.data(open.node, how.offset, from.len() as u64),
+                }
+            }
+            written?
         };
         let after = if wants { stat::stat(open.fd()).ok().map(|stat| attr_of(&stat)) } else { None };
         Ok(Written { count, stability: stability(open, how), file: Change { before, after } })

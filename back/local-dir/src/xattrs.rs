@@ -78,14 +78,19 @@ impl Session {
             XattrSet::Replace => SetMode::Replace,
         };
         let _acting = self.checked(cx)?;
-        xattr::set(location.fd(), name, value, mode)?;
-        if kill_set_gid {
-            let bits = stat::stat(location.fd())?.mode;
+        let set = || -> Result<()> {
+            xattr::set(location.fd(), name, value, mode)?;
+            let bits = if kill_set_gid { stat::stat(location.fd())?.mode } else { 0 };
             if bits & SET_GID != 0 {
                 change::permissions(location.fd(), bits & !SET_GID)?;
             }
+            Ok(())
+        };
+        let set = set();
+        if let Some(telling) = self.telling() {
+            telling.attributes(node);
         }
-        Ok(())
+        set
     }
 
     fn value_names(&self, node: NodeId, limit: usize) -> Result<Vec<u8>> {
@@ -97,7 +102,11 @@ impl Session {
         self.writable()?;
         let location = self.location(node)?;
         let _acting = self.checked(cx)?;
-        Ok(xattr::remove(location.fd(), name)?)
+        let removed = xattr::remove(location.fd(), name);
+        if let Some(telling) = self.telling() {
+            telling.attributes(node);
+        }
+        Ok(removed?)
     }
 }
 

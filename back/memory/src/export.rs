@@ -2,7 +2,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::Result;
-use tombolo_core::fs::{Client, Export, FileSystem};
+use tombolo_core::fs::{Client, Export, FileSystem, Watchers};
 
 use crate::options::Options;
 use crate::session::Session;
@@ -18,7 +18,14 @@ impl Memory {
     /// An empty tree.
     pub fn new(options: Options) -> Self {
         let tree = Mutex::new(Tree::new(&options));
-        Self { shared: Arc::new(Shared { options, tree, next_id: AtomicU64::new(1) }) }
+        Self {
+            shared: Arc::new(Shared {
+                options,
+                tree,
+                next_id: AtomicU64::new(1),
+                watchers: Watchers::default(),
+            }),
+        }
     }
 }
 
@@ -30,6 +37,6 @@ impl Default for Memory {
 
 impl Export for Memory {
     fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(Session::new(self.shared.clone(), client.checks)))
+        Ok(Session::new(self.shared.clone(), client.checks))
     }
 }

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod change_log;
 mod content;
 mod directory;
 mod export;

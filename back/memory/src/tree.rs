@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tombolo_core::fs::{Device, FileType, Mode};
+use tombolo_core::fs::{Device, FileType, Mode, Watchers};
 use tombolo_core::{Error, Result};
 
+use crate::change_log::{ChangeLog, Changed};
 use crate::content::{Content, PAGE_BYTES, Space};
 use crate::directory::{Directory, Ino};
 use crate::lock_table::{LockTable, Owner};
 use crate::node::{Kind, Node, Times};
 use crate::options::Options;
+use crate::session::Session;
 
 /// All nodes of an export.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub(crate) struct Tree {
     pub(crate) space: Space,
     /// Which owner waits on which node's locks.
     pub(crate) waiting: Vec<(Owner, Ino)>,
+    /// Of the operation under way.
+    pub(crate) change_log: ChangeLog,
 }
 
 /// State that the sessions of one export share.
@@ -32,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) tree: Mutex<Tree>,
     /// Numbers sessions and openings.
     pub(crate) next_id: AtomicU64,
+    /// Sessions that are told of changes.
+    pub(crate) watchers: Watchers<Session>,
 }
 
 impl Shared {
@@ -58,6 +64,7 @@ impl Tree {
             fsid: unique_fsid(),
             space: Space::new(options.size_limit_bytes / PAGE_BYTES),
             waiting: Vec::new(),
+            change_log: ChangeLog::default(),
         };
         let root = Birth {
             kind: Kind::Directory(Directory::new(Ino::ROOT)),
@@ -106,12 +113,35 @@ impl Tree {
     }
 
     pub(crate) fn node_mut(&mut self, ino: Ino) -> Result<&mut Node> {
-        self.nodes.get_mut(&ino).ok_or(Error::Stale)
+        let node = self.nodes.get_mut(&ino).ok_or(Error::Stale)?;
+        self.change_log.note(node);
+        Ok(node)
+    }
+
+    /// Gives a name to a node.
+    pub(crate) fn set_name(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
+        self.change_log.note_name(dir, name);
+        self.node_mut(dir)?.directory_mut()?.set(name, ino);
+        Ok(())
+    }
+
+    /// Takes a name away.
+    pub(crate) fn remove_name(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.change_log.note_name(dir, name);
+        self.node_mut(dir)?.directory_mut()?.remove(name);
+        Ok(())
+    }
+
+    /// What the operation has changed that ends here.
+    pub(crate) fn changed(&mut self) -> Vec<Changed> {
+        let Self { change_log, nodes, .. } = self;
+        change_log.take(|ino| nodes.get(&ino))
     }
 
     /// The contents of a file, and the space that they are taken from.
     pub(crate) fn content_mut(&mut self, ino: Ino) -> Result<(&mut Content, &mut Space)> {
         let node = self.nodes.get_mut(&ino).ok_or(Error::Stale)?;
+        self.change_log.note(node);
         Ok((node.content_mut()?, &mut self.space))
     }
 

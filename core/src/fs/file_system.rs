@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tombolo_mem::{Sink, Source};
 
 use super::{
-    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileType, LockOwner,
-    Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Ranges, ReadDone, RenameFlags,
-    Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileType,
+    LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Ranges, ReadDone,
+    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
 };
 use crate::{Answer, Ctx, Result, SessionId};
 
@@ -152,6 +152,10 @@ pub trait FileSystem: Send + Sync {
     }
     /// Operations on ranges of files.
     fn ranges(&self) -> Option<&dyn Ranges> {
+        None
+    }
+    /// Word of what others have changed, where the back end knows it.
+    fn changes(&self) -> Option<&dyn Changes> {
         None
     }
 }

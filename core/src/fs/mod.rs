@@ -2,9 +2,10 @@
 //!
 //! [`Export`] is what a server offers; attaching to it gives one session's [`FileSystem`]. Operations take a [`Ctx`](crate::Ctx) and
 //! return an [`Answer`](crate::Answer): `Done` when nothing had to wait, `Later` when something did. Operations that only some file
-//! systems have are in optional groups ([`Xattrs`], [`Locks`], [`PersistentHandles`], [`Ranges`]).
+//! systems have are in optional groups ([`Xattrs`], [`Locks`], [`PersistentHandles`], [`Ranges`], [`Changes`]).
 
 mod attr;
+mod changes;
 mod dir;
 mod file_system;
 mod forward;
@@ -17,6 +18,7 @@ mod open;
 mod read_whole;
 
 pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
+pub use changes::{Changes, NOTICE_BYTES, Notice, NoticeQueue, Notices, Watchers};
 pub use dir::{DirBudget, DirEntry, DirPage};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
 pub use groups::{

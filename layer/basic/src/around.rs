@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, AllocateMode, Attr, Change, Client, Created, DirPage, Entry, Export, File, FileSystem, Lock,
-    LockFamily, LockOwner, LockRange, Locks, Made, NodeId, Op, OpenFlags, Opened, PersistentHandle,
-    PersistentHandles, Profile, Ranges, ReadDone, Renamed, StatFs, Volume, Whence, Write, Written, XattrName,
-    XattrSet, Xattrs,
+    AccessMask, AllocateMode, Attr, Change, Changes, Client, Created, DirPage, Entry, Export, File,
+    FileSystem, Lock, LockFamily, LockOwner, LockRange, Locks, Made, NodeId, Op, OpenFlags, Opened,
+    PersistentHandle, PersistentHandles, Profile, Ranges, ReadDone, Renamed, StatFs, Volume, Whence, Write,
+    Written, XattrName, XattrSet, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::{Sink, Source};
@@ -184,6 +184,11 @@ impl<A: Around> FileSystem for Layered<dyn FileSystem, A> {
 
     fn ranges(&self) -> Option<&dyn Ranges> {
         self.inner.ranges().map(|_| self as &dyn Ranges)
+    }
+
+    // Not a call to be counted, delayed or refused: it pends until something happens.
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.inner.changes()
     }
 }
 

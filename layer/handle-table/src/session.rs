@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 use tombolo_core::fs::{
-    Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType, Locks, Made,
-    Name, NameBuf, NewMode, NodeId, PersistentHandle, PersistentHandles, Profile, Ranges, RenameFlags,
-    Renamed, Volume, Xattrs,
+    Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
+    Locks, Made, Name, NameBuf, NewMode, NodeId, PersistentHandle, PersistentHandles, Profile, Ranges,
+    RenameFlags, Renamed, Volume, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 
@@ -349,6 +349,10 @@ impl FileSystem for Session {
 
     fn ranges(&self) -> Option<&dyn Ranges> {
         self.inner.ranges()
+    }
+
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.inner.changes()
     }
 }
 

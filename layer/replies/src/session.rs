@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Attr, Change, Create, Created, Device, File, FileSystem, FileType, Locks, Made, Name, NewMode, NodeId,
-    OpenFlags, Opened, PersistentHandles, Profile, Ranges, RenameFlags, Renamed, SetAttr, Write, Written,
-    Xattrs,
+    Attr, Change, Changes, Create, Created, Device, File, FileSystem, FileType, Locks, Made, Name, NewMode,
+    NodeId, OpenFlags, Opened, PersistentHandles, Profile, Ranges, RenameFlags, Renamed, SetAttr, Write,
+    Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_mem::Source;
@@ -175,5 +175,9 @@ impl FileSystem for Session {
 
     fn ranges(&self) -> Option<&dyn Ranges> {
         self.inner.ranges().map(|_| self as &dyn Ranges)
+    }
+
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.inner.changes()
     }
 }

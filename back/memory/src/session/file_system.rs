@@ -1,9 +1,9 @@
 //! The waist, each operation one step under the lock.
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
-    LockOwner, Locks, Made, NAME_MAX, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
-    Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
+    FileType, LockOwner, Locks, Made, NAME_MAX, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
+    Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_mem::{Sink, Source};
@@ -149,6 +149,10 @@ impl FileSystem for Session {
     }
 
     fn ranges(&self) -> Option<&dyn Ranges> {
+        Some(self)
+    }
+
+    fn changes(&self) -> Option<&dyn Changes> {
         Some(self)
     }
 }

@@ -136,8 +136,8 @@ impl View<'_> {
         let node = self.tree.node_mut(ino)?;
         let is_directory = node.is_directory();
         node.nlink = if is_directory { 2 } else { 1 };
+        self.tree.set_name(dir, name.as_bytes(), ino)?;
         let parent = self.tree.node_mut(dir)?;
-        parent.directory_mut()?.set(name.as_bytes(), ino);
         parent.nlink += u32::from(is_directory);
         parent.touch_mtime();
         Ok(Made { entry: self.remember(ino)?, dir: self.change(dir, before) })

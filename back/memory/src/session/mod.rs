@@ -1,6 +1,7 @@
 //! One client's view of the tree: the nodes that it knows, and its openings.
 
 mod attributes;
+mod changes;
 mod file_system;
 mod handles;
 mod locks;
@@ -11,12 +12,15 @@ mod ranges;
 mod xattrs;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
-use tombolo_core::fs::{AccessMask, Change, Entry, File, NodeId, OpenFlags, PermissionCheck, WeakAttr};
+use tombolo_core::fs::{
+    AccessMask, Change, Entry, File, NodeId, NoticeQueue, OpenFlags, PermissionCheck, WeakAttr,
+};
 use tombolo_core::{Budget, Ctx, Error, Identity, Resource, Result, Want};
 
+use self::changes::Told;
 use crate::directory::Directory;
 use crate::directory::Ino;
 use crate::node::{Node, is_root};
@@ -32,6 +36,9 @@ pub(crate) struct Session {
     checks: PermissionCheck,
     budget: Arc<Budget>,
     held: Mutex<Held>,
+    notices: Arc<NoticeQueue>,
+    /// For those that tell it.
+    me: Weak<Self>,
 }
 
 /// What a session holds.
@@ -56,6 +63,14 @@ struct View<'a> {
     tree: MutexGuard<'a, Tree>,
     /// Woken last, when the locks above are given back.
     wakes: Wakes,
+    /// Told then.
+    told: Told<'a>,
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        self.told.changes = self.tree.changed();
+    }
 }
 
 /// Wakers to be called once nothing is locked.
@@ -69,20 +84,25 @@ impl Drop for Wakes {
 }
 
 impl Session {
-    pub(crate) fn new(shared: Arc<Shared>, checks: PermissionCheck) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, checks: PermissionCheck) -> Arc<Self> {
         let (id, budget) = (shared.unique_id(), Budget::new(shared.options.session_limits));
-        Self { shared, checks, id, budget, held: Mutex::default() }
+        let (held, notices) = (Mutex::default(), Arc::default());
+        Arc::new_cyclic(|me| Self { shared, checks, id, budget, held, notices, me: me.clone() })
     }
 
     fn view(&self) -> View<'_> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let tree = self.shared.tree.lock().unwrap_or_else(PoisonError::into_inner);
-        View { session: self, held, tree, wakes: Wakes::default() }
+        let mut tree = self.shared.tree.lock().unwrap_or_else(PoisonError::into_inner);
+        // A session that begins to watch while this is locked looks at the tree after it.
+        tree.change_log.keep(self.shared.watchers.any());
+        View { session: self, held, tree, wakes: Wakes::default(), told: Told::by(self) }
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.notices.end();
+        self.shared.watchers.ended();
         let mut view = self.view();
         let Held { known, opens } = std::mem::take(&mut *view.held);
         let inos = opens.values().map(|opening| opening.ino).chain(known.into_keys());

@@ -34,7 +34,7 @@ impl View<'_> {
         node.nlink += 1;
         node.linkable = false;
         node.touch_ctime();
-        self.tree.node_mut(dir)?.directory_mut()?.set(name.as_bytes(), ino);
+        self.tree.set_name(dir, name.as_bytes(), ino)?;
         self.tree.node_mut(dir)?.touch_mtime();
         Ok(Made { entry: self.remember(ino)?, dir: self.change(dir, before) })
     }
@@ -44,7 +44,7 @@ impl View<'_> {
         let ino = self.find(cx, parent, name.as_bytes())?.ok_or(Error::NotFound)?;
         self.check_remove(cx, dir, ino, false)?;
         let before = self.before(cx, dir);
-        self.tree.node_mut(dir)?.directory_mut()?.remove(name.as_bytes());
+        self.tree.remove_name(dir, name.as_bytes())?;
         self.tree.node_mut(dir)?.touch_mtime();
         self.drop_name(ino)?;
         Ok(self.change(dir, before))
@@ -58,7 +58,7 @@ impl View<'_> {
             return Err(Error::NotEmpty);
         }
         let before = self.before(cx, dir);
-        self.tree.node_mut(dir)?.directory_mut()?.remove(name.as_bytes());
+        self.tree.remove_name(dir, name.as_bytes())?;
         self.drop_directory(dir, ino)?;
         self.tree.node_mut(dir)?.touch_mtime();
         Ok(self.change(dir, before))
@@ -205,11 +205,10 @@ impl View<'_> {
             true => Some(self.make_whiteout(cx, from.dir)?),
             false => None,
         };
-        self.tree.node_mut(to.dir)?.directory_mut()?.set(to.name, source);
-        let from_directory = self.tree.node_mut(from.dir)?.directory_mut()?;
+        self.tree.set_name(to.dir, to.name, source)?;
         match whiteout {
-            Some(whiteout) => from_directory.set(from.name, whiteout),
-            None => from_directory.remove(from.name),
+            Some(whiteout) => self.tree.set_name(from.dir, from.name, whiteout)?,
+            None => self.tree.remove_name(from.dir, from.name)?,
         }
         if let Some(target) = target {
             match self.tree.node(target)?.is_directory() {
@@ -222,8 +221,8 @@ impl View<'_> {
     }
 
     fn exchange(&mut self, from: Location<'_>, source: Ino, to: Location<'_>, target: Ino) -> Result<()> {
-        self.tree.node_mut(from.dir)?.directory_mut()?.set(from.name, target);
-        self.tree.node_mut(to.dir)?.directory_mut()?.set(to.name, source);
+        self.tree.set_name(from.dir, from.name, target)?;
+        self.tree.set_name(to.dir, to.name, source)?;
         self.reparent(source, from.dir, to.dir)?;
         self.reparent(target, to.dir, from.dir)?;
         self.touch_renamed(from, to)

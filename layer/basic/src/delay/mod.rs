@@ -14,10 +14,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    AccessMask, AllocateMode, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, Export,
-    File, FileSystem, FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode, NodeId,
-    OpenFlags, Opened, PersistentHandle, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed,
-    SetAttr, StatFs, SyncWhat, Volume, Whence, Write, Written, XattrName, XattrSet, Xattrs,
+    AccessMask, AllocateMode, Attr, Change, Changes, Client, Cookie, Create, Created, Device, DirPage, Entry,
+    Export, File, FileSystem, FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode,
+    NodeId, OpenFlags, Opened, PersistentHandle, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags,
+    Renamed, SetAttr, StatFs, SyncWhat, Volume, Whence, Write, Written, XattrName, XattrSet, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::{Sink, Source};
@@ -220,6 +220,11 @@ impl FileSystem for Delayed {
 
     fn ranges(&self) -> Option<&dyn Ranges> {
         self.inner.ranges().map(|_| self as &dyn Ranges)
+    }
+
+    // Not a call to be counted, delayed or refused: it pends until something happens.
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.inner.changes()
     }
 }
 

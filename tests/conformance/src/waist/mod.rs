@@ -41,6 +41,8 @@ bitflags! {
         const AT_ONCE = 1 << 10;
         /// What was allowed when a file was opened stays so through that opening.
         const RIGHTS = 1 << 11;
+        /// The optional group of changes: a session is told what others have changed.
+        const CHANGES = 1 << 12;
     }
 }
 
@@ -103,5 +105,6 @@ fn offered(fs: &dyn FileSystem, setup: Setup) -> Needs {
     offered.set(Needs::LOCKS, fs.locks().is_some());
     offered.set(Needs::HANDLES, fs.persistent_handles().is_some());
     offered.set(Needs::RANGES, fs.ranges().is_some());
+    offered.set(Needs::CHANGES, fs.changes().is_some());
     offered
 }

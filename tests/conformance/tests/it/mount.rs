@@ -48,7 +48,7 @@ fn later(export: Arc<dyn Export>) -> impl Export {
 
 #[test]
 fn memory_under_every_coherence() {
-    for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
+    for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always, Coherence::Push] {
         run(&format!("memory, {coherence:?}"), &Memory::default(), coherence);
     }
 }

@@ -35,6 +35,7 @@ pub(crate) const MAY_SKIP: &[&str] = &[
     "needs Needs(XATTRS)",
     "needs Needs(LOCKS)",
     "needs Needs(RANGES)",
+    "needs Needs(CHANGES)",
     // Renames with flags, unnamed files.
     "the file system beneath does not support it",
 ];

@@ -1,6 +1,7 @@
 //! The cases, a file for each theme.
 
 mod attributes;
+mod changes;
 mod create;
 mod data;
 mod handles;
@@ -35,6 +36,7 @@ pub(super) const GROUPS: &[&[Case]] = &[
     handles::CASES,
     ranges::CASES,
     races::CASES,
+    changes::CASES,
 ];
 
 /// A table of cases: each the name of a function, with what it needs.

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    Attr, Change, Client, Cookie, Create, Created, Device, DirBudget, DirEntry, DirPage, Exclusive, Export,
-    File, FileSystem, FileType, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
-    Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, Write, Written, Xattrs,
+    Attr, Change, Changes, Client, Cookie, Create, Created, Device, DirBudget, DirEntry, DirPage, Exclusive,
+    Export, File, FileSystem, FileType, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened,
+    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Identity, Result};
 use tombolo_mem::{Sink, Source};
@@ -226,5 +226,9 @@ impl FileSystem for Session {
 
     fn ranges(&self) -> Option<&dyn Ranges> {
         self.inner.ranges()
+    }
+
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.inner.changes()
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tombolo_core::fs::{
-    AllocateMode, Attr, Change, Client, Create, Created, Device, Entry, Export, File, FileSystem, FileType,
-    Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode, NodeId, PersistentHandles, Profile,
-    Ranges, RenameFlags, Renamed, SetAttr, Whence, Write, Written, XattrName, XattrSet, Xattrs,
+    AllocateMode, Attr, Change, Changes, Client, Create, Created, Device, Entry, Export, File, FileSystem,
+    FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode, NodeId, PersistentHandles,
+    Profile, Ranges, RenameFlags, Renamed, SetAttr, Whence, Write, Written, XattrName, XattrSet, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, KeyProperties, RequestKey, Result};
 use tombolo_mem::Source;
@@ -168,6 +168,10 @@ impl FileSystem for Session {
 
     fn ranges(&self) -> Option<&dyn Ranges> {
         self.0.ranges().map(|_| self as &dyn Ranges)
+    }
+
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.0.changes()
     }
 }
 

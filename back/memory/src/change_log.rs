@@ -1,0 +1,63 @@
+//! What an operation changes, found by looking at what it may have changed before and after.
+
+use tombolo_core::fs::{Attr, FileType, Name, NameBuf};
+
+use crate::directory::Ino;
+use crate::node::Node;
+
+/// What one operation has changed.
+#[derive(Debug)]
+pub(crate) enum Changed {
+    Attributes(Ino),
+    Data(Ino),
+    Name(Ino, NameBuf),
+    Gone(Ino),
+}
+
+/// Nodes and names that one operation may change. Kept only when a session is to be told.
+#[derive(Debug, Default)]
+pub(crate) struct ChangeLog {
+    is_kept: bool,
+    nodes: Vec<(Ino, Attr)>,
+    names: Vec<(Ino, NameBuf)>,
+}
+
+impl ChangeLog {
+    /// For the operation that begins.
+    pub(crate) fn keep(&mut self, is_kept: bool) {
+        self.is_kept = is_kept;
+    }
+
+    /// The node may change.
+    #[inline]
+    pub(crate) fn note(&mut self, node: &Node) {
+        if self.is_kept && !self.nodes.iter().any(|(ino, _)| *ino == node.ino) {
+            self.nodes.push((node.ino, node.attr(0)));
+        }
+    }
+
+    /// The name changes.
+    pub(crate) fn note_name(&mut self, dir: Ino, name: &[u8]) {
+        if self.is_kept
+            && let Ok(name) = Name::new(name)
+        {
+            self.names.push((dir, name.to_owned()));
+        }
+    }
+
+    /// What has changed, now that the operation is over.
+    pub(crate) fn take<'n>(&mut self, node: impl Fn(Ino) -> Option<&'n Node>) -> Vec<Changed> {
+        let names = self.names.drain(..).map(|(dir, name)| Changed::Name(dir, name));
+        let nodes = self.nodes.drain(..).filter_map(|(ino, before)| {
+            let Some(after) = node(ino).map(|node| node.attr(0)) else { return Some(Changed::Gone(ino)) };
+            let is_rewritten = (before.mtime, before.size) != (after.mtime, after.size);
+            match () {
+                () if before == after => None,
+                () if before.nlink > 0 && after.nlink == 0 => Some(Changed::Gone(ino)),
+                () if is_rewritten && after.file_type == FileType::Regular => Some(Changed::Data(ino)),
+                () => Some(Changed::Attributes(ino)),
+            }
+        });
+        names.chain(nodes).collect()
+    }
+}

@@ -1,0 +1,69 @@
+//! Telling other sessions what one has changed.
+
+use std::sync::PoisonError;
+
+use tombolo_core::fs::{Changes, NodeId, Notice, Notices};
+use tombolo_core::{Answer, Ctx};
+
+use super::{Held, Session};
+use crate::change_log::Changed;
+use crate::directory::Ino;
+
+impl Changes for Session {
+    fn next(&self, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices> {
+        if !self.notices.is_watched() {
+            self.shared.watchers.add(self.me.clone());
+        }
+        self.notices.next(cx, since, limit_bytes)
+    }
+
+    fn is_complete(&self) -> bool {
+        true
+    }
+}
+
+/// What a session has changed; the others are told when it is dropped, which takes their locks.
+pub(super) struct Told<'a> {
+    by: &'a Session,
+    pub(super) changes: Vec<Changed>,
+}
+
+impl<'a> Told<'a> {
+    pub(super) fn by(by: &'a Session) -> Self {
+        Self { by, changes: Vec::new() }
+    }
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        if self.changes.is_empty() {
+            return;
+        }
+        self.by.shared.watchers.tell(|session| {
+            if session.id == self.by.id {
+                return;
+            }
+            let held = session.held.lock().unwrap_or_else(PoisonError::into_inner);
+            let notices: Vec<_> =
+                self.changes.iter().filter_map(|changed| changed.as_told_to(&held)).collect();
+            drop(held);
+            notices.into_iter().for_each(|notice| session.notices.push(notice));
+        });
+    }
+}
+
+impl Changed {
+    /// In the numbers of a session, if it knows the node.
+    fn as_told_to(&self, held: &Held) -> Option<Notice> {
+        let known = |ino: Ino| {
+            let is_known = ino == Ino::ROOT || held.known.contains_key(&ino);
+            is_known.then_some(NodeId(ino.0))
+        };
+        Some(match self {
+            Self::Attributes(ino) => Notice::Attributes(known(*ino)?),
+            Self::Data(ino) => Notice::Data { node: known(*ino)?, start: 0, last: u64::MAX },
+            Self::Name(dir, name) => Notice::Name { dir: known(*dir)?, name: name.clone() },
+            Self::Gone(ino) => Notice::Gone(known(*ino)?),
+        })
+    }
+}

@@ -1,0 +1,314 @@
+//! The notices of one session that it has not acknowledged.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use super::{Notice, Notices};
+use crate::fs::{NameBuf, NodeId};
+use crate::{Answer, Ctx, Error, Result};
+
+/// So many notices are kept for a session; with more it is told [`Notice::Everything`].
+const NOTICES_MAX: usize = 8192;
+
+/// Notices for one session: numbered, kept until they are acknowledged, one for any number of like changes that come before it is asked for.
+/// A session that never asks costs nothing. Any thread may use it; nothing waits but the answers.
+#[derive(Debug, Default)]
+pub struct NoticeQueue(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    is_watched: bool,
+    has_ended: bool,
+    /// The number of the first one in the queue, when it is watched.
+    first: u64,
+    notices: VecDeque<Notice>,
+    /// Up to which number they were given out: those stay as they are.
+    given_out: u64,
+    /// The number of the notice of each thing, among those that were not given out when it came up.
+    latest: HashMap<Thing, u64>,
+    wakers: Vec<Waker>,
+}
+
+/// What a notice is about.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Thing {
+    Attributes(NodeId),
+    Data(NodeId),
+    Name(NodeId, NameBuf),
+    Gone(NodeId),
+    Everything,
+}
+
+impl NoticeQueue {
+    /// Whether the session has begun to ask.
+    pub fn is_watched(&self) -> bool {
+        self.state().is_watched
+    }
+
+    /// A notice for the session, if it asks for any.
+    pub fn push(&self, notice: Notice) {
+        let wakers = self.state().push(notice);
+        // Outside of the lock: a waker may run anything.
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The session ends: nothing is waited for any more.
+    pub fn end(&self) {
+        let wakers = {
+            let mut state = self.state();
+            state.has_ended = true;
+            std::mem::take(&mut state.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// As [`Changes::next`](super::Changes::next). The answer holds the queue and not the session.
+    pub fn next(self: &Arc<Self>, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices> {
+        if let Some(ready) = self.state().next(since, limit_bytes) {
+            return Answer::Done(ready);
+        }
+        let (queue, interrupt) = (self.clone(), cx.interrupt.clone());
+        Answer::later(async move {
+            let mut raised = pin!(interrupt.raised());
+            poll_fn(|context| {
+                if raised.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Err(Error::Interrupted));
+                }
+                let mut state = queue.state();
+                let ready = state.next(since, limit_bytes);
+                if ready.is_none() && !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+                    state.wakers.push(context.waker().clone());
+                }
+                ready.map_or(Poll::Pending, Poll::Ready)
+            })
+            .await
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The number of the last one in the queue.
+    fn last(&self) -> u64 {
+        self.first + self.notices.len() as u64 - 1
+    }
+
+    /// Begins anew after that number, with everything.
+    fn restart(&mut self, after: u64) {
+        self.notices.clear();
+        self.latest.clear();
+        self.first = after.wrapping_add(1).max(1);
+        self.given_out = self.first - 1;
+        self.notices.push_back(Notice::Everything);
+        self.latest.insert(Thing::Everything, self.first);
+    }
+
+    fn push(&mut self, notice: Notice) -> Vec<Waker> {
+        if !self.is_watched || self.has_ended || self.absorb(&notice) {
+            return Vec::new();
+        }
+        if self.notices.len() >= NOTICES_MAX {
+            self.restart(self.last());
+        } else {
+            let number = self.last() + 1;
+            self.latest.insert(Thing::of(&notice), number);
+            self.notices.push_back(notice);
+        }
+        std::mem::take(&mut self.wakers)
+    }
+
+    /// Whether a notice that was not given out yet says it too, or now does.
+    fn absorb(&mut self, notice: &Notice) -> bool {
+        let held = |thing: Thing| self.latest.get(&thing).is_some_and(|&number| number > self.given_out);
+        if held(Thing::Everything) {
+            return true;
+        }
+        match notice {
+            Notice::Attributes(node) if held(Thing::Data(*node)) => true,
+            Notice::Data { node, start, last } if held(Thing::Data(*node)) => {
+                let at = self.latest.get(&Thing::Data(*node)).map(|number| (number - self.first) as usize);
+                if let Some(Notice::Data { start: first, last: end, .. }) =
+                    at.and_then(|at| self.notices.get_mut(at))
+                {
+                    (*first, *end) = ((*first).min(*start), (*end).max(*last));
+                }
+                true
+            }
+            notice => held(Thing::of(notice)),
+        }
+    }
+
+    /// What follows `since`, if there is anything.
+    fn next(&mut self, since: u64, limit_bytes: usize) -> Option<Result<Notices>> {
+        if self.has_ended {
+            return Some(Err(Error::Disconnected));
+        }
+        let is_known = self.is_watched && (self.first.saturating_sub(1)..=self.given_out).contains(&since);
+        if is_known {
+            self.notices.drain(..(since + 1 - self.first) as usize);
+            self.first = since + 1;
+        } else {
+            self.is_watched = true;
+            self.restart(since.max(self.given_out));
+        }
+        if self.notices.is_empty() {
+            return None;
+        }
+        let mut room = limit_bytes;
+        let fits = |notice: &&Notice| {
+            let left = room.checked_sub(notice.size_bytes());
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let mut list: Vec<_> = self.notices.iter().take_while(fits).cloned().collect();
+        if list.is_empty() {
+            list.extend(self.notices.front().cloned());
+        }
+        let last = self.first + list.len() as u64 - 1;
+        if last > self.given_out {
+            self.given_out = last;
+            let given_out = self.given_out;
+            self.latest.retain(|_, number| *number > given_out);
+        }
+        Some(Ok(Notices { last, list }))
+    }
+}
+
+impl Thing {
+    fn of(notice: &Notice) -> Self {
+        match notice {
+            Notice::Attributes(node) => Self::Attributes(*node),
+            Notice::Data { node, .. } => Self::Data(*node),
+            Notice::Name { dir, name } => Self::Name(*dir, name.clone()),
+            Notice::Gone(node) => Self::Gone(*node),
+            Notice::Everything => Self::Everything,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::Name;
+    use crate::{Interrupt, SessionId};
+
+    fn cx() -> Ctx {
+        Ctx::root(SessionId(1))
+    }
+
+    /// What is there now, in a page without limit.
+    fn ready(queue: &Arc<NoticeQueue>, since: u64) -> Option<Notices> {
+        match queue.next(&cx(), since, usize::MAX) {
+            Answer::Done(notices) => Some(notices.expect("notices")),
+            Answer::Later(_) => None,
+        }
+    }
+
+    fn watched() -> Arc<NoticeQueue> {
+        let queue = Arc::<NoticeQueue>::default();
+        queue.push(Notice::Attributes(NodeId(7)));
+        assert_eq!(ready(&queue, 0), Some(Notices { last: 1, list: vec![Notice::Everything] }));
+        assert_eq!(ready(&queue, 1), None);
+        queue
+    }
+
+    fn data(node: u64, start: u64, last: u64) -> Notice {
+        Notice::Data { node: NodeId(node), start, last }
+    }
+
+    fn name(text: &str) -> Notice {
+        let name = Name::new(text.as_bytes()).expect("a name").to_owned();
+        Notice::Name { dir: NodeId::ROOT, name }
+    }
+
+    #[test]
+    fn what_was_not_acknowledged_can_be_asked_for_again() {
+        let queue = watched();
+        queue.push(Notice::Attributes(NodeId(2)));
+        queue.push(Notice::Gone(NodeId(3)));
+        let both = Notices { last: 3, list: vec![Notice::Attributes(NodeId(2)), Notice::Gone(NodeId(3))] };
+        assert_eq!(ready(&queue, 1), Some(both.clone()));
+        assert_eq!(ready(&queue, 1), Some(both));
+        assert_eq!(ready(&queue, 2), Some(Notices { last: 3, list: vec![Notice::Gone(NodeId(3))] }));
+        assert_eq!(ready(&queue, 3), None);
+        let forgotten = ready(&queue, 1).expect("an answer");
+        assert_eq!(forgotten.list, [Notice::Everything], "it was acknowledged");
+        assert!(forgotten.last > 3, "numbers are not given twice");
+    }
+
+    #[test]
+    fn like_changes_are_one_notice_until_it_is_given_out() {
+        let queue = watched();
+        for at in 0..1000 {
+            queue.push(data(2, 100 + at, 100 + at));
+            queue.push(Notice::Attributes(NodeId(2)));
+            queue.push(name("a"));
+        }
+        queue.push(name("b"));
+        let notices = ready(&queue, 1).expect("notices");
+        assert_eq!(notices.list, [data(2, 100, 1099), name("a"), name("b")]);
+        // What comes now may have been missed by a look after that answer.
+        queue.push(data(2, 0, 0));
+        queue.push(name("a"));
+        assert_eq!(ready(&queue, notices.last).expect("notices").list, [data(2, 0, 0), name("a")]);
+    }
+
+    #[test]
+    fn a_page_ends_where_its_limit_does_but_has_one_at_least() {
+        let queue = watched();
+        (2..12).for_each(|node| queue.push(Notice::Attributes(NodeId(node))));
+        let Answer::Done(Ok(page)) = queue.next(&cx(), 1, 3 * super::super::NOTICE_BYTES + 1) else {
+            panic!("it pends")
+        };
+        assert_eq!((page.list.len(), page.last), (3, 4));
+        let Answer::Done(Ok(page)) = queue.next(&cx(), 4, 0) else { panic!("it pends") };
+        assert_eq!((page.list.len(), page.last), (1, 5));
+    }
+
+    #[test]
+    fn a_session_that_leaves_too_many_lying_is_told_everything_and_its_memory_is_bounded() {
+        let queue = watched();
+        (0..100_000).for_each(|node| queue.push(Notice::Attributes(NodeId(node))));
+        {
+            let state = queue.state();
+            assert!(state.notices.len() <= NOTICES_MAX && state.latest.len() <= NOTICES_MAX);
+        }
+        let notices = ready(&queue, 1).expect("notices");
+        assert_eq!(notices.list, [Notice::Everything]);
+        queue.push(name("a"));
+        assert_eq!(ready(&queue, notices.last).expect("notices").list, [name("a")]);
+    }
+
+    #[test]
+    fn another_server_s_numbers_are_not_mistaken_for_ours() {
+        let queue = watched();
+        let notices = ready(&queue, 5_000).expect("notices");
+        assert_eq!(notices, Notices { last: 5_001, list: vec![Notice::Everything] });
+        assert_eq!(ready(&queue, u64::MAX).expect("notices").list, [Notice::Everything]);
+    }
+
+    #[test]
+    fn waiting_ends_with_a_notice_an_interrupt_and_the_session() {
+        let queue = watched();
+        let waiting = queue.next(&cx(), 1, usize::MAX);
+        let interruptible = Ctx { interrupt: Interrupt::new(), ..cx() };
+        let interrupted = queue.next(&interruptible, 1, usize::MAX);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| waiting.wait());
+            let interrupted = scope.spawn(|| interrupted.wait());
+            interruptible.interrupt.raise();
+            assert!(matches!(interrupted.join().expect("joined"), Err(Error::Interrupted)));
+            queue.push(name("a"));
+            assert_eq!(waiting.join().expect("joined").expect("notices").list, [name("a")]);
+        });
+        let last = queue.next(&cx(), 2, usize::MAX);
+        queue.end();
+        assert!(matches!(last.wait(), Err(Error::Disconnected)));
+    }
+}

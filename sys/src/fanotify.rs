@@ -1,0 +1,206 @@
+//! Word of what all processes do to a file system (fanotify(7), with file handles and names: Linux 5.17).
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use bitflags::bitflags;
+
+use crate::errno::{Errno, Result, check, retry};
+use crate::handle::FileHandle;
+
+bitflags! {
+    /// What has been done. The kernel may put several things about one file into one event.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Deeds: u64 {
+        /// Data.
+        const MODIFY = libc::FAN_MODIFY;
+        /// Attributes, extended ones and the number of names among them.
+        const ATTRIB = libc::FAN_ATTRIB;
+        /// A name has gone to another directory, or become another.
+        const MOVED_FROM = libc::FAN_MOVED_FROM;
+        /// A name has come so.
+        const MOVED_TO = libc::FAN_MOVED_TO;
+        /// A name has been made.
+        const CREATE = libc::FAN_CREATE;
+        /// A name has been removed.
+        const DELETE = libc::FAN_DELETE;
+        /// To a directory.
+        const TO_DIRECTORY = libc::FAN_ONDIR;
+        /// More was done than the queue could take: it is not known what.
+        const OVERFLOW = libc::FAN_Q_OVERFLOW;
+    }
+}
+
+impl Deeds {
+    /// Whether a name has come or gone.
+    pub fn is_about_a_name(self) -> bool {
+        self.intersects(Self::MOVED_FROM | Self::MOVED_TO | Self::CREATE | Self::DELETE)
+    }
+}
+
+/// Something that was done.
+#[derive(Clone, Debug)]
+pub struct Event<'a> {
+    /// What.
+    pub deeds: Deeds,
+    /// By which process; 0 if it is none that this one can see.
+    pub process: u32,
+    /// To which file; none when that is gone already.
+    pub file: Option<FileHandle>,
+    /// In which directory, and by which name; `.` for the directory itself.
+    pub name: Option<(FileHandle, &'a [u8])>,
+}
+
+/// Receives the events of the file systems that are added.
+#[derive(Debug)]
+pub struct Fanotify(OwnedFd);
+
+/// So many bytes are read at a time, of some 100 for each event.
+const BATCH_BYTES: usize = 64 << 10;
+
+impl Fanotify {
+    /// One without file systems. EPERM without CAP_SYS_ADMIN, EINVAL before Linux 5.17.
+    pub fn new() -> Result<Self> {
+        let flags = libc::FAN_CLASS_NOTIF
+            | libc::FAN_REPORT_DFID_NAME_TARGET
+            | libc::FAN_CLOEXEC
+            | libc::FAN_NONBLOCK;
+        // SAFETY: the call takes two numbers.
+        let outcome = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as libc::c_uint) };
+        let number = i32::try_from(check(outcome.into())?).map_err(|_| Errno::BADF)?;
+        // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(number) }))
+    }
+
+    /// Adds the file system on which `root` lies. ENODEV, EOPNOTSUPP or EXDEV for one whose files cannot be told apart by handle
+    /// (overlayfs, a subvolume of btrfs).
+    pub fn add_file_system(&self, root: BorrowedFd<'_>) -> Result<()> {
+        let wanted = Deeds::all().difference(Deeds::OVERFLOW);
+        retry(|| {
+            // SAFETY: numbers, and a path that ends in NUL.
+            let outcome = unsafe {
+                libc::fanotify_mark(
+                    self.0.as_raw_fd(),
+                    libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM,
+                    wanted.bits(),
+                    root.as_raw_fd(),
+                    c".".as_ptr(),
+                )
+            };
+            check(outcome.into())
+        })
+        .map(drop)
+    }
+
+    /// Hands all events that are there to `take`. False when there were none.
+    pub fn read(&self, buffer: &mut Vec<u8>, mut take: impl FnMut(&Event<'_>)) -> Result<bool> {
+        buffer.clear();
+        buffer.reserve(BATCH_BYTES);
+        let room: &mut [MaybeUninit<u8>] = buffer.spare_capacity_mut();
+        let bytes = match retry(|| rustix::io::read(&self.0, &mut *room).map(|(bytes, _)| bytes.len())) {
+            Ok(len) => len,
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        // SAFETY: the kernel has filled so many bytes from the start of the spare room.
+        unsafe { buffer.set_len(bytes) };
+        let mut rest = buffer.as_slice();
+        while let Some((event, after)) = event(rest) {
+            take(&event);
+            rest = after;
+        }
+        Ok(true)
+    }
+}
+
+impl AsFd for Fanotify {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// `struct fanotify_event_metadata`: length, version, a byte, length of this, deeds, descriptor, process.
+const METADATA_BYTES: usize = 24;
+/// `struct fanotify_event_info_header` and the file system's id.
+const INFO_BYTES: usize = 12;
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+/// The first event, and what follows it.
+fn event(bytes: &[u8]) -> Option<(Event<'_>, &[u8])> {
+    let len = u32::from_ne_bytes(number(bytes, 0)?) as usize;
+    let (whole, after) = bytes.split_at_checked(len)?;
+    let deeds = Deeds::from_bits_truncate(u64::from_ne_bytes(number(whole, 8)?));
+    let process = u32::try_from(i32::from_ne_bytes(number(whole, 20)?)).unwrap_or(0);
+    let mut event = Event { deeds, process, file: None, name: None };
+    let mut records = whole.get(METADATA_BYTES..)?;
+    while let Some(len) = number(records, 2).map(|len| usize::from(u16::from_ne_bytes(len))) {
+        let Some((record, next)) = records.split_at_checked(len).filter(|_| len > 0) else { break };
+        records = next;
+        let (Some(&kind), Some((handle, name))) = (record.first(), handle(record)) else { continue };
+        match kind {
+            libc::FAN_EVENT_INFO_TYPE_FID => event.file = Some(handle),
+            libc::FAN_EVENT_INFO_TYPE_DFID_NAME => event.name = Some((handle, name)),
+            libc::FAN_EVENT_INFO_TYPE_DFID => event.file = event.file.or(Some(handle)),
+            _ => {}
+        }
+    }
+    Some((event, after))
+}
+
+/// The `struct file_handle` of a record, and the name behind it.
+fn handle(record: &[u8]) -> Option<(FileHandle, &[u8])> {
+    let len = u32::from_ne_bytes(number(record, INFO_BYTES)?) as usize;
+    let kind = i32::from_ne_bytes(number(record, INFO_BYTES + 4)?);
+    let (bytes, rest) = record.get(INFO_BYTES + 8..)?.split_at_checked(len)?;
+    let name = rest.split(|byte| *byte == 0).next().unwrap_or_default();
+    Some((FileHandle::from_parts(kind, bytes).ok()?, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_to_files_is_told_with_handles_and_names() {
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let root = std::fs::File::open(dir.path()).expect("open");
+        let Ok(watch) = Fanotify::new() else {
+            return eprintln!("skipped: no CAP_SYS_ADMIN, or Linux before 5.17");
+        };
+        watch.add_file_system(root.as_fd()).expect("a mark on tmpfs");
+        let (dir_handle, _) = FileHandle::of(root.as_fd()).expect("a handle");
+        std::fs::write(dir.path().join("file"), b"data").expect("written");
+        let (file_handle, _) = FileHandle::of_entry(root.as_fd(), b"file").expect("a handle");
+        std::fs::remove_file(dir.path().join("file")).expect("removed");
+        let (mut deeds, mut buffer) = (Deeds::empty(), Vec::new());
+        while watch
+            .read(&mut buffer, |event| {
+                // Other tests of the machine use this file system too.
+                if event.name.as_ref().is_some_and(|(dir, name)| *dir == dir_handle && *name == b"file") {
+                    assert_eq!(event.file.as_ref(), Some(&file_handle));
+                    assert_eq!(event.process, std::process::id());
+                    deeds |= event.deeds;
+                }
+            })
+            .expect("read")
+        {}
+        assert!(deeds.contains(Deeds::CREATE | Deeds::MODIFY | Deeds::DELETE), "{deeds:?}");
+    }
+
+    #[test]
+    fn events_that_end_early_are_not_read_past_their_end() {
+        for len in 0..METADATA_BYTES {
+            assert!(event(&vec![0xFF; len]).is_none());
+            let mut short = vec![0; len];
+            short.extend([0xFF; 4]);
+            let _ = event(&short);
+        }
+        let mut zero = vec![0; 64];
+        zero[..4].copy_from_slice(&64_u32.to_ne_bytes());
+        let (found, rest) = event(&zero).expect("an event");
+        assert!(found.file.is_none() && found.name.is_none() && rest.is_empty());
+    }
+}

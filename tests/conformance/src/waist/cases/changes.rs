@@ -1,0 +1,339 @@
+//! Word of what others have changed.
+
+use std::collections::BTreeMap;
+
+use tombolo_core::Error;
+use tombolo_core::fs::{
+    Attr, Changes, File, Mode, NodeId, Notice, OpenFlags, RenameFlags, SetAttr, SetTime, Write, XattrName,
+    XattrSet,
+};
+
+use super::cases;
+use crate::waist::world::{name, plain};
+use crate::waist::{Verdict, World};
+
+cases! { "changes":
+    the_first_answer_is_that_nothing_is_to_be_believed needs CHANGES,
+    changes_by_another_session_are_told needs CHANGES,
+    a_change_of_data_is_told_with_its_range needs CHANGES,
+    a_session_is_not_told_of_its_own_changes needs CHANGES,
+    what_a_session_does_not_know_it_is_not_told_of needs CHANGES,
+    whatever_was_not_told_is_as_it_was needs CHANGES,
+}
+
+/// A session that is told.
+struct Watcher {
+    world: World,
+    since: u64,
+    /// What [`Watcher::settled`] changes in turn, in the other session's numbers and in its own.
+    marks: Vec<(NodeId, NodeId)>,
+    turn: usize,
+}
+
+/// So many that a notice of an earlier turn is not taken for that of a later one.
+const MARKS: usize = 8;
+
+impl Watcher {
+    /// Another session than `w`, which has begun to watch.
+    fn beside(w: &World) -> Self {
+        let names: Vec<_> = (0..MARKS).map(|mark| format!("mark-{mark}")).collect();
+        let theirs: Vec<_> = names.iter().map(|name| w.file_with(name, b"")).collect();
+        let mut watcher = Self { world: w.other_session(), since: 0, marks: Vec::new(), turn: 0 };
+        assert_eq!(watcher.next(), [Notice::Everything]);
+        let own = names.iter().map(|name| watcher.known(name)).collect::<Vec<_>>();
+        watcher.marks = theirs.into_iter().zip(own).collect();
+        watcher
+    }
+
+    fn changes(&self) -> &dyn Changes {
+        self.world.fs.changes().expect("word of changes")
+    }
+
+    fn next(&mut self) -> Vec<Notice> {
+        let notices = self.changes().next(&self.world.cx, self.since, 4096).wait().expect("notices");
+        self.since = notices.last;
+        notices.list
+    }
+
+    fn known(&self, text: &str) -> NodeId {
+        self.world.lookup(self.world.dir, text).expect("lookup").node
+    }
+
+    /// Has `w` change the next mark, and gives its notice.
+    fn mark(&mut self, w: &World) -> Notice {
+        self.turn += 1;
+        let (theirs, own) = self.marks[self.turn % MARKS];
+        // Behind another link, a server tells only of what it was asked about.
+        self.world.attr(own);
+        w.chmod(theirs, 0o600 + (self.turn / MARKS % 8) as u32).expect("chmod");
+        Notice::Attributes(own)
+    }
+
+    /// All that was told of what `w` has done so far: notices come in order, and that of a mark is the last.
+    fn settled(&mut self, w: &World) -> Vec<Notice> {
+        let mut mark = self.mark(w);
+        let mut all = Vec::new();
+        loop {
+            let told = self.next();
+            let is_last = told.contains(&mark);
+            // Over a link that was lost meanwhile: it may stand for the mark's notice, or for what was before.
+            let is_lost = told.contains(&Notice::Everything);
+            all.extend(told);
+            if is_lost {
+                mark = self.mark(w);
+            } else if is_last {
+                all.retain(|notice| !self.marks.iter().any(|(_, own)| *notice == Notice::Attributes(*own)));
+                return all;
+            }
+        }
+    }
+}
+
+fn the_first_answer_is_that_nothing_is_to_be_believed(w: &World) -> Verdict {
+    let mut watcher = Watcher::beside(w);
+    let mark = watcher.mark(w);
+    assert_eq!(watcher.next(), std::slice::from_ref(&mark));
+    // Not acknowledged: told again. Acknowledged: forgotten.
+    watcher.since -= 1;
+    assert_eq!(watcher.next(), [mark]);
+    watcher.mark(w);
+    watcher.next();
+    watcher.since -= 2;
+    assert_eq!(watcher.next(), [Notice::Everything]);
+    Ok(())
+}
+
+fn changes_by_another_session_are_told(w: &World) -> Verdict {
+    let file = w.file_with("file", b"data");
+    w.dir("sub");
+    let mut watcher = Watcher::beside(w);
+    let (known, sub, dir) = (watcher.known("file"), watcher.known("sub"), watcher.world.dir);
+    let named = |dir: NodeId, text: &str| Notice::Name { dir, name: name(text).to_owned() };
+    let told = |watcher: &mut Watcher, what: &str, expected: &[Notice]| {
+        let told = watcher.settled(w);
+        for notice in expected {
+            assert!(told.contains(notice), "{what}: {notice:?} is not among {told:?}");
+        }
+    };
+    w.chmod(file, 0o600).expect("chmod");
+    told(&mut watcher, "chmod", &[Notice::Attributes(known)]);
+    w.link(file, w.dir, "other").expect("link");
+    let parent = Notice::Attributes(dir);
+    told(&mut watcher, "link", &[named(dir, "other"), parent.clone(), Notice::Attributes(known)]);
+    w.unlink("other").expect("unlink");
+    told(&mut watcher, "unlink", &[named(dir, "other"), parent.clone(), Notice::Attributes(known)]);
+    w.rename("file", "moved", RenameFlags::empty()).expect("rename");
+    told(&mut watcher, "rename", &[named(dir, "file"), named(dir, "moved"), Notice::Attributes(known)]);
+    w.unlink("moved").expect("unlink");
+    told(&mut watcher, "last unlink", &[named(dir, "moved"), parent.clone(), Notice::Gone(known)]);
+    w.rmdir("sub").expect("rmdir");
+    told(&mut watcher, "rmdir", &[named(dir, "sub"), parent.clone(), Notice::Gone(sub)]);
+    w.dir("made");
+    told(&mut watcher, "mkdir", &[named(dir, "made"), parent.clone()]);
+    w.symlink("link", b"target").expect("symlink");
+    told(&mut watcher, "symlink", &[named(dir, "link"), parent.clone()]);
+    w.release(w.file("created"));
+    told(&mut watcher, "create", &[named(dir, "created"), parent]);
+    Ok(())
+}
+
+fn a_change_of_data_is_told_with_its_range(w: &World) -> Verdict {
+    let file = w.file("file");
+    w.put(file, 0, &[1; 10_000]);
+    let mut watcher = Watcher::beside(w);
+    let known = watcher.known("file");
+    let covers = |told: Vec<Notice>, from: u64, to: u64| {
+        let covers = |notice: &Notice| matches!(notice, Notice::Data { node, start, last } if *node == known && *start <= from && *last >= to);
+        assert!(told.iter().any(covers), "{from} to {to}: {told:?}");
+    };
+    w.put(file, 5000, &[2; 100]);
+    covers(watcher.settled(w), 5000, 5099);
+    w.truncate(file.node, 7000).expect("truncate");
+    covers(watcher.settled(w), 7000, 9999);
+    w.release(w.open(file.node, OpenFlags::WRITE | OpenFlags::TRUNCATE).expect("open"));
+    covers(watcher.settled(w), 0, 6999);
+    w.release(file);
+    Ok(())
+}
+
+fn a_session_is_not_told_of_its_own_changes(w: &World) -> Verdict {
+    let mut watcher = Watcher::beside(w);
+    let own = &watcher.world;
+    let node = own.file_with("own", b"data");
+    own.chmod(node, 0o600).expect("chmod");
+    own.rename("own", "renamed", RenameFlags::empty()).expect("rename");
+    own.unlink("renamed").expect("unlink");
+    assert_eq!(watcher.settled(w), []);
+    Ok(())
+}
+
+fn what_a_session_does_not_know_it_is_not_told_of(w: &World) -> Verdict {
+    let (file, sub) = (w.file_with("file", b"data"), w.dir("sub"));
+    let mut watcher = Watcher::beside(w);
+    w.chmod(file, 0o600).expect("chmod");
+    w.release(w.file_in(sub, "inside"));
+    assert_eq!(watcher.settled(w), []);
+    let known = watcher.known("file");
+    w.chmod(file, 0o644).expect("chmod");
+    assert_eq!(watcher.settled(w), [Notice::Attributes(known)]);
+    watcher.world.fs.forget(&watcher.world.cx, &[(known, 1)]);
+    w.chmod(file, 0o600).expect("chmod");
+    assert_eq!(watcher.settled(w), []);
+    Ok(())
+}
+
+/// What a session believes until it is told otherwise.
+#[derive(Default)]
+struct Believed {
+    /// By directory and name: what it leads to, if anything.
+    names: BTreeMap<(NodeId, String), Option<NodeId>>,
+    attributes: BTreeMap<NodeId, Attr>,
+    data: BTreeMap<NodeId, Vec<u8>>,
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+impl Believed {
+    /// Looks at everything that is not believed to be known.
+    fn look(&mut self, w: &World, dirs: &[NodeId]) {
+        for &dir in dirs {
+            for text in NAMES {
+                if self.names.contains_key(&(dir, text.into())) {
+                    continue;
+                }
+                let found = match w.lookup(dir, text) {
+                    Ok(entry) => Some(entry.node),
+                    // The directory itself may be gone.
+                    Err(Error::NotFound | Error::Stale) => None,
+                    Err(error) => panic!("lookup: {error:?}"),
+                };
+                self.names.insert((dir, text.into()), found);
+            }
+        }
+        let nodes: Vec<_> = self.names.values().flatten().chain(dirs).copied().collect();
+        for node in nodes {
+            if let Some(data) = data(w, node) {
+                self.data.entry(node).or_insert(data);
+            }
+            if let Ok(attr) = w.fs.getattr(&w.cx, node, None).wait() {
+                self.attributes.entry(node).or_insert(attr);
+            }
+        }
+    }
+
+    fn forget(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Attributes(node) => drop(self.attributes.remove(node)),
+            Notice::Data { node, .. } => {
+                self.attributes.remove(node);
+                self.data.remove(node);
+            }
+            Notice::Name { dir, name } => {
+                let text = String::from_utf8_lossy(name.as_name().as_bytes()).into_owned();
+                self.names.remove(&(*dir, text));
+            }
+            Notice::Gone(node) => {
+                self.attributes.remove(node);
+                self.data.remove(node);
+                self.names.retain(|(dir, _), _| dir != node);
+            }
+            Notice::Everything => *self = Self::default(),
+        }
+    }
+
+    fn check(&self, w: &World, step: &str) {
+        for ((dir, text), believed) in &self.names {
+            let found = w.lookup(*dir, text).map(|entry| entry.node).ok();
+            assert_eq!(found, *believed, "{step}: {text} in {dir:?} has changed, and nothing was told");
+        }
+        for (node, believed) in &self.attributes {
+            if let Ok(attr) = w.fs.getattr(&w.cx, *node, None).wait() {
+                assert_eq!(attr, *believed, "{step}: {node:?} has changed, and nothing was told");
+            }
+        }
+        for (node, believed) in &self.data {
+            if let Some(data) = data(w, *node) {
+                assert!(data == *believed, "{step}: the data of {node:?} have changed, and nothing was told");
+            }
+        }
+    }
+}
+
+/// What is in a regular file, read without a trace.
+fn data(w: &World, node: NodeId) -> Option<Vec<u8>> {
+    let file = w.open(node, OpenFlags::READ | OpenFlags::NO_ACCESS_TIME).ok()?;
+    let data = w.read(file, 0, 1 << 16).ok().map(|(bytes, _)| bytes);
+    w.release(file);
+    data
+}
+
+/// Something that changes something, or fails.
+fn change(w: &World, dirs: &[NodeId], random: &mut impl FnMut(usize) -> usize) -> String {
+    let (dir, other) = (dirs[random(dirs.len())], dirs[random(dirs.len())]);
+    let (text, new) = (NAMES[random(NAMES.len())], NAMES[random(NAMES.len())]);
+    let what = random(16);
+    let node = w.lookup(dir, text).map(|entry| entry.node);
+    let opened = |flags: OpenFlags| -> Option<File> { w.open(*node.as_ref().ok()?, flags).ok() };
+    let set = |set: SetAttr| node.as_ref().is_ok_and(|node| w.setattr(*node, set).is_ok());
+    let done = match what {
+        0 => {
+            node.is_err()
+                && w.create(dir, text, &plain())
+                    .map(|made| {
+                        w.release(File { node: made.entry.node, open: made.open });
+                    })
+                    .is_ok()
+        }
+        1 => w.mkdir(dir, text).is_ok(),
+        2 => w.fs.unlink(&w.cx, dir, name(text)).wait().is_ok(),
+        3 => w.fs.rmdir(&w.cx, dir, name(text)).wait().is_ok(),
+        4 => w.rename_to(dir, text, other, new, RenameFlags::empty()).is_ok(),
+        5 => w.rename_to(dir, text, other, new, RenameFlags::EXCHANGE).is_ok(),
+        6 => node.as_ref().is_ok_and(|node| w.link(*node, other, new).is_ok()),
+        7 => set(SetAttr { mode: Some(Mode::new(0o600 + random(8) as u32)), ..SetAttr::default() }),
+        8 => set(SetAttr { size: Some(random(9000) as u64), ..SetAttr::default() }),
+        9 => set(SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }),
+        10..=12 => opened(OpenFlags::WRITE | if what == 12 { OpenFlags::APPEND } else { OpenFlags::empty() })
+            .is_some_and(|file| {
+                let how = Write { offset: random(8000) as u64, ..Write::default() };
+                let written = w.write(file, &how, &vec![random(256) as u8; 1 + random(3000)]);
+                w.release(file);
+                written.is_ok()
+            }),
+        13 => opened(OpenFlags::WRITE | OpenFlags::TRUNCATE).map(|file| w.release(file)).is_some(),
+        14 => opened(OpenFlags::READ).is_some_and(|file| {
+            let read = w.read(file, 0, 100);
+            w.release(file);
+            read.is_ok()
+        }),
+        _ => node.as_ref().is_ok_and(|node| {
+            let attribute = XattrName::new(b"user.changes").expect("a name");
+            w.fs.xattrs().is_some_and(|xattrs| {
+                xattrs.set(&w.cx, *node, attribute, &[random(256) as u8], XattrSet::Any, false).wait().is_ok()
+            })
+        }),
+    };
+    format!("{what} on {text} and {new} ({})", if done { "done" } else { "refused" })
+}
+
+fn whatever_was_not_told_is_as_it_was(w: &World) -> Verdict {
+    let subs: Vec<_> = ["x", "y"].map(|text| w.dir(text)).into();
+    let dirs = [w.dir, subs[0], subs[1]];
+    let mut watcher = Watcher::beside(w);
+    let own_dirs = [watcher.world.dir, watcher.known("x"), watcher.known("y")];
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let mut believed = Believed::default();
+    for step in 0..400 {
+        believed.look(&watcher.world, &own_dirs);
+        let done: Vec<_> = (0..1 + random(3)).map(|_| change(w, &dirs, &mut random)).collect();
+        for notice in watcher.settled(w) {
+            believed.forget(&notice);
+        }
+        believed.check(&watcher.world, &format!("step {step}, {done:?}"));
+    }
+    Ok(())
+}
