@@ -11,6 +11,9 @@ use zerocopy::IntoBytes;
 /// The largest notification: a name and its NUL.
 pub const BYTES_MAX: usize = size_of::<OutHeader>() + size_of::<DeleteOut>() + 256;
 
+/// The minor version that has [`Notification::IncEpoch`] (Linux 6.16).
+pub const EPOCH_MINOR: u32 = 44;
+
 /// What the kernel is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification<'a> {
@@ -32,6 +35,8 @@ pub enum Notification<'a> {
         /// Ask again at the next use only (HAS_EXPIRE_ONLY).
         expire_only: bool,
     },
+    /// All names may mean something else (since [`EPOCH_MINOR`]).
+    IncEpoch,
     /// A name is gone; programs that watch are told.
     Delete {
         /// The directory.
@@ -59,6 +64,7 @@ impl Notification<'_> {
                 let out = InvalEntryOut { parent: parent.0, namelen: name.len() as u32, flags };
                 put(buffer, 3, &[out.as_bytes(), name, &[0]])
             }
+            Notification::IncEpoch => put(buffer, 8, &[]),
             Notification::Delete { parent, child, name } => {
                 let name = name.as_bytes();
                 let namelen = name.len() as u32;

@@ -5,6 +5,7 @@
 
 mod buffer_pool;
 mod device;
+mod notifier;
 mod read_ahead;
 mod thread_pool;
 mod worker;
@@ -12,6 +13,7 @@ mod worker;
 use crate::session::{Coherence, Options as SessionOptions, Session};
 use buffer_pool::BufferPool;
 use device::Device;
+use notifier::Notifier;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -115,6 +117,8 @@ pub struct Mount {
     by_helper: bool,
     session: Arc<Session>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// With [`Coherence::Push`].
+    notifier: Mutex<Option<Notifier>>,
 }
 
 impl Mount {
@@ -145,7 +149,21 @@ impl Mount {
         };
         let buffers = BufferPool::new(session_options.max_write_bytes);
         let session = Session::new(session, file_system, session_options);
-        let mount = Mount { path, by_helper, session: session.clone(), threads: Mutex::default() };
+        let mount = Mount {
+            path,
+            by_helper,
+            session: session.clone(),
+            threads: Mutex::default(),
+            notifier: Mutex::default(),
+        };
+        let notifier = devices.first().map(|device| Notifier::start(&session, device));
+        match notifier.transpose() {
+            Ok(notifier) => *mount.notifier() = notifier.flatten(),
+            Err(error) => {
+                mount.unmount().ok();
+                return Err(MountError::Thread(error));
+            }
+        }
         let pool = ThreadPool::new(session, buffers);
         for (number, device) in devices.into_iter().enumerate() {
             let pool = pool.clone();
@@ -194,6 +212,9 @@ impl Mount {
             // A panic was logged where it happened.
             let _ = thread.join();
         }
+        // Not with the lock held: it is waited for.
+        let notifier = self.notifier().take();
+        drop(notifier);
     }
 
     fn read_ahead(&self, bytes: Option<u32>) {
@@ -206,6 +227,10 @@ impl Mount {
         if let Err(error) = read_ahead::set(&self.path, bytes) {
             tracing::debug!(path = %self.path.display(), %error, "the kernel reads ahead as it likes");
         }
+    }
+
+    fn notifier(&self) -> std::sync::MutexGuard<'_, Option<Notifier>> {
+        self.notifier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {

@@ -51,7 +51,7 @@ pub(super) enum Body {
 impl Body {
     /// Puts the reply together in the slot.
     pub(super) fn encode<'s>(&self, slot: &'s mut Slot, session: &Session, unique: Unique) -> &'s [u8] {
-        let keep = session.coherence().lifetimes();
+        let keep = session.lifetimes();
         if let Body::Page { page, plus } = self {
             let body = slot.reply.get_mut(reply::HEADER_BYTES..).unwrap_or_default();
             let bytes = pack(page, *plus, body, session);
@@ -66,7 +66,7 @@ impl Body {
             | Body::Data(_)
             | Body::Page { .. } => out,
             Body::Entry(entry) => out.with(&entry_out(entry, session)),
-            Body::NoEntry => out.with(&reply::no_entry(session.coherence().absence().unwrap_or_default())),
+            Body::NoEntry => out.with(&reply::no_entry(session.absence().unwrap_or_default())),
             Body::Attr(attr) => out.with(&reply::attr(attr::to_wire(attr), keep.attr)),
             Body::Statx(attr) => out.with(&reply::statx(attr::to_statx(attr), keep.attr)),
             Body::Open(file, flags) => out.with(&reply::open(FileHandle(file.open.0), *flags)),
@@ -90,7 +90,7 @@ impl Body {
         let ctx = session.ctx_root(Interrupt::default());
         let file_system = session.file_system();
         match self {
-            Body::Entry(entry) => file_system.forget(&ctx, &[(entry.node, 1)]),
+            Body::Entry(entry) => session.take_back(entry.node),
             Body::Open(file, _) | Body::LookAgain(file) => {
                 session.callers.closed(file.open);
                 file_system.release(&ctx, *file);
@@ -98,12 +98,10 @@ impl Body {
             Body::Created(entry, open, _) => {
                 session.callers.closed(*open);
                 file_system.release(&ctx, File { node: entry.node, open: *open });
-                file_system.forget(&ctx, &[(entry.node, 1)]);
+                session.take_back(entry.node);
             }
             Body::Page { page, .. } => {
-                page.iter().filter_map(|entry| entry.entry).for_each(|entry| {
-                    file_system.forget(&ctx, &[(entry.node, 1)]);
-                });
+                page.iter().filter_map(|line| line.entry).for_each(|entry| session.take_back(entry.node));
             }
             _ => {}
         }
@@ -112,7 +110,7 @@ impl Body {
 
 fn entry_out(entry: &Entry, session: &Session) -> EntryOut {
     let Entry { node, attr } = entry;
-    let keep = session.coherence().lifetimes();
+    let keep = session.lifetimes();
     // The kernel takes the root for another node if it ever gets another generation than that of its own making.
     let generation = if *node == NodeId::ROOT { 0 } else { attr.generation };
     reply::entry(wire_node(*node), generation, attr::to_wire(attr), keep)

@@ -18,10 +18,13 @@ pub enum Coherence {
     Auto,
     /// For a tree that changes through this session alone: everything for a day, names that do not exist too.
     Always,
+    /// Everything until word comes of a change, as long as the file system sees all changes; nothing from when it does not.
+    Push,
 }
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// Time stamps of a file can stand still over two changes for a tick of the kernel that keeps them: 10 ms at 100 Hz. So
 /// a stamp younger than this proves nothing yet.
@@ -33,6 +36,7 @@ impl Coherence {
             Coherence::Strict => Duration::ZERO,
             Coherence::Auto => SECOND,
             Coherence::Always => DAY,
+            Coherence::Push => YEAR,
         };
         Lifetimes { entry: keep, attr: keep }
     }
@@ -40,7 +44,7 @@ impl Coherence {
     /// How long the absence of a name may be cached. In auto not at all: a name that appears is waited for more often than
     /// a name that is missing is asked for twice.
     pub(super) fn absence(self) -> Option<Duration> {
-        (self == Coherence::Always).then_some(DAY)
+        matches!(self, Coherence::Always | Coherence::Push).then(|| self.lifetimes().entry)
     }
 }
 
@@ -67,16 +71,19 @@ impl PageCache {
         self.coherence == Coherence::Auto
     }
 
-    /// What the kernel is told at an open of `node`. `attr` is as of the open.
+    /// What the kernel is told at an open of `node`, under that coherence. `attr` is as of the open.
     pub(super) fn flags(
         &self,
+        coherence: Coherence,
         node: NodeId,
         how: OpenFlags,
         attr: Option<&Attr>,
         agreed: Capabilities,
     ) -> OpenOutFlags {
-        match self.coherence {
+        match coherence {
             Coherence::Always => OpenOutFlags::KEEP_CACHE,
+            Coherence::Push if Self::goes_past_the_cache(how, agreed) => OpenOutFlags::DIRECT_IO,
+            Coherence::Push => OpenOutFlags::KEEP_CACHE,
             // Without mappings a program could not even be started: there the kernel keeps pages while a file is open.
             Coherence::Strict if agreed.contains(Capabilities::DIRECT_IO_ALLOW_MMAP) => {
                 OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
@@ -90,9 +97,9 @@ impl PageCache {
 
     /// What the kernel is told at an open of a directory. In always it keeps the listing, which its own changes of the
     /// directory drop; else another's change would not be seen before the attributes are asked for again.
-    pub(super) fn directory_flags(&self) -> OpenOutFlags {
-        match self.coherence {
-            Coherence::Always => OpenOutFlags::CACHE_DIR | OpenOutFlags::KEEP_CACHE,
+    pub(super) fn directory_flags(coherence: Coherence) -> OpenOutFlags {
+        match coherence {
+            Coherence::Always | Coherence::Push => OpenOutFlags::CACHE_DIR | OpenOutFlags::KEEP_CACHE,
             Coherence::Strict | Coherence::Auto => OpenOutFlags::empty(),
         }
     }
@@ -155,7 +162,7 @@ mod tests {
     }
 
     fn open(cache: &PageCache, attr: &Attr) -> OpenOutFlags {
-        cache.flags(NodeId(5), OpenFlags::READ, Some(attr), Capabilities::all())
+        cache.flags(cache.coherence, NodeId(5), OpenFlags::READ, Some(attr), Capabilities::all())
     }
 
     #[test]
@@ -182,7 +189,7 @@ mod tests {
     fn strict_reads_past_the_cache_where_mappings_still_work() {
         let cache = PageCache::new(Coherence::Strict);
         assert!(open(&cache, &file(1, 1)).contains(OpenOutFlags::DIRECT_IO));
-        let old = cache.flags(NodeId(5), OpenFlags::READ, None, Capabilities::empty());
+        let old = cache.flags(cache.coherence, NodeId(5), OpenFlags::READ, None, Capabilities::empty());
         assert_eq!(old, OpenOutFlags::empty(), "an older kernel could not map the file");
         assert_eq!(Coherence::Strict.lifetimes(), Lifetimes::default());
     }
@@ -190,7 +197,7 @@ mod tests {
     #[test]
     fn write_only_openings_bypass_the_page_cache() {
         let cache = PageCache::new(Coherence::Auto);
-        let flags = |how, agreed| cache.flags(NodeId(5), how, Some(&file(1000, 7)), agreed);
+        let flags = |how, agreed| cache.flags(cache.coherence, NodeId(5), how, Some(&file(1000, 7)), agreed);
         for how in [OpenFlags::WRITE, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::APPEND] {
             assert_eq!(flags(how, Capabilities::all()), OpenOutFlags::DIRECT_IO);
             assert!(!flags(how, Capabilities::empty()).contains(OpenOutFlags::DIRECT_IO), "before Linux 6.6");
@@ -204,7 +211,8 @@ mod tests {
     fn the_table_of_known_files_is_bounded() {
         let cache = PageCache::new(Coherence::Auto);
         for number in 0..(2 * SHARDS * SHARD_FILES_MAX) as u64 {
-            cache.flags(NodeId(number), OpenFlags::READ, Some(&file(1, 1)), Capabilities::empty());
+            let (node, attr) = (NodeId(number), file(1, 1));
+            cache.flags(Coherence::Auto, node, OpenFlags::READ, Some(&attr), Capabilities::empty());
         }
         assert!(cache.known.iter().all(|shard| shard.lock().unwrap().len() <= SHARD_FILES_MAX));
     }

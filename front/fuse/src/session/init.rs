@@ -67,7 +67,7 @@ mod tests {
         let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
         let file_system =
             Memory::new(tombolo_back_memory::Options::default()).attach(&client).expect("attach");
-        for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
+        for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always, Coherence::Push] {
             let options = Options { coherence, ..Options::default() };
             let asked = wishes(&*file_system, &options).capabilities;
             assert_eq!(

@@ -13,11 +13,14 @@ mod open_retry;
 mod ops;
 mod pending;
 mod posix_locks;
+mod push;
 mod slot;
 
 pub use coherence::Coherence;
 pub use counters::Counters;
 pub use exchange::Exchange;
+use push::About;
+pub(crate) use push::Push;
 pub use slot::Slot;
 
 use body::Body;
@@ -27,8 +30,9 @@ use open_retry::OpenRetry;
 use pending::{OnSignal, Pending};
 use posix_locks::PosixLocks;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tombolo_core::fs::{FileSystem, NodeId, PermissionCheck, Xattrs};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use tombolo_core::fs::{FileSystem, Name, NodeId, PermissionCheck, Xattrs};
 use tombolo_core::{
     Answer, Budget, Ctx, Error, Identity, Interrupt, Limits, Permit, RequestId, Resource, SessionId, Want,
 };
@@ -36,6 +40,7 @@ use tombolo_host_runtime::task;
 use tombolo_wire_fuse::init::{Agreed, Capabilities};
 use tombolo_wire_fuse::layout::header::InHeader;
 use tombolo_wire_fuse::notification::{self, Notification};
+use tombolo_wire_fuse::reply::Lifetimes;
 use tombolo_wire_fuse::{DecodeError, Decoded, Errno, Opcode, Request, Unique, reply, status};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -91,6 +96,10 @@ pub struct Session {
     pages: Arc<PageCache>,
     open_retry: Arc<OpenRetry>,
     posix_locks: PosixLocks,
+    /// With [`Coherence::Push`].
+    push: Option<Arc<Push>>,
+    /// The minor version that both sides speak.
+    minor: AtomicU32,
     callers: Arc<Callers>,
     pending: Pending,
     budget: Arc<Budget>,
@@ -112,6 +121,8 @@ impl Session {
             pages: Arc::new(PageCache::new(options.coherence)),
             open_retry: Arc::default(),
             posix_locks: PosixLocks::default(),
+            push: (options.coherence == Coherence::Push).then(Arc::default),
+            minor: AtomicU32::new(0),
             callers: Arc::new(callers),
             pending: Pending::default(),
             budget: Budget::new(options.limits),
@@ -136,9 +147,10 @@ impl Session {
         let opcode = Opcode::from_wire(raw.opcode);
         tracing::trace!(session = self.id.0, request = unique.0, ?opcode, node = raw.nodeid, "request");
         let silent = opcode.is_some_and(Opcode::is_silent);
+        let notices = self.push.as_ref().map_or(0, |push| push.count());
         match self.begin(&mut slot, &mut exchange) {
             Answer::Done(_) if silent => exchange.send_nothing(),
-            Answer::Done(result) => self.finish(unique, result, &mut slot, &mut exchange),
+            Answer::Done(result) => self.finish(unique, notices, result, &mut slot, &mut exchange),
             Answer::Later(later) => {
                 let permit = self.admit(unique, &slot.interrupt, self.on_signal(opcode, thread));
                 let session = self.clone();
@@ -150,7 +162,7 @@ impl Session {
                     };
                     session.pending.remove(unique);
                     drop(permit);
-                    session.finish(unique, result, &mut slot, &mut exchange);
+                    session.finish(unique, notices, result, &mut slot, &mut exchange);
                     exchange.retire(slot);
                 });
                 return None;
@@ -194,6 +206,87 @@ impl Session {
         self.pending.interrupt_all();
     }
 
+    /// How long the kernel may keep what it is told now.
+    fn lifetimes(&self) -> Lifetimes {
+        let keep = self.coherence_now().lifetimes();
+        // Without epochs there is no way to have the kernel look at all names again.
+        let names_end = self.coherence() == Coherence::Push && !self.has_epochs();
+        if names_end {
+            Lifetimes { entry: keep.entry.min(Coherence::Auto.lifetimes().entry), ..keep }
+        } else {
+            keep
+        }
+    }
+
+    /// What it may keep at present: with [`Coherence::Push`] nothing while not all changes are seen.
+    fn coherence_now(&self) -> Coherence {
+        match self.coherence() {
+            Coherence::Push if !self.file_system.changes().is_some_and(|changes| changes.is_complete()) => {
+                Coherence::Strict
+            }
+            coherence => coherence,
+        }
+    }
+
+    /// How long the absence of a name may be cached.
+    fn absence(&self) -> Option<Duration> {
+        self.coherence_now().absence().filter(|_| self.push.is_none() || self.has_epochs())
+    }
+
+    /// Whether the kernel knows [`Notification::IncEpoch`].
+    pub(crate) fn has_epochs(&self) -> bool {
+        self.minor.load(Ordering::Relaxed) >= notification::EPOCH_MINOR
+    }
+
+    pub(crate) fn push(&self) -> Option<Arc<Push>> {
+        self.push.clone()
+    }
+
+    pub(crate) fn shared_file_system(&self) -> Arc<dyn FileSystem> {
+        self.file_system.clone()
+    }
+
+    /// What an answer to the request in `head` is about.
+    fn about(&self, head: &[u8], body: &Body) -> About {
+        let mut about = About::default();
+        let Ok(decoded) = Request::decode(head, self.agreed()) else { return about };
+        let node = NodeId(decoded.header.node.0);
+        about.nodes.push(node);
+        about.names.extend(match decoded.request {
+            Request::Lookup { name }
+            | Request::Mknod { name, .. }
+            | Request::Mkdir { name, .. }
+            | Request::Symlink { name, .. }
+            | Request::Create { name, .. }
+            | Request::Link { new_name: name, .. } => Some((node, name.to_owned())),
+            Request::Rename { new_parent, new_name, .. } => Some((NodeId(new_parent.0), new_name.to_owned())),
+            _ => None,
+        });
+        match body {
+            Body::Entry(entry) | Body::Created(entry, ..) => about.nodes.push(entry.node),
+            Body::Page { page, .. } => {
+                for line in page.iter() {
+                    about.nodes.extend(line.entry.map(|entry| entry.node));
+                    let name = line.entry.and_then(|_| Name::new(line.name).ok());
+                    about.names.extend(name.map(|name| (node, name.to_owned())));
+                }
+            }
+            _ => {}
+        }
+        about
+    }
+
+    fn note_look_ups(&self, body: &Body) {
+        let Some(push) = &self.push else { return };
+        match body {
+            Body::Entry(entry) | Body::Created(entry, ..) => push.looked_up(entry.node),
+            Body::Page { page, .. } => {
+                page.iter().filter_map(|line| line.entry).for_each(|entry| push.looked_up(entry.node));
+            }
+            _ => {}
+        }
+    }
+
     fn file_system(&self) -> &dyn FileSystem {
         self.file_system.as_ref()
     }
@@ -218,9 +311,11 @@ impl Session {
         ops::dispatch(self, &ctx, &decoded, &mut slot.page, exchange)
     }
 
+    /// Answers; there were so many notices when the request began.
     fn finish<E: Exchange>(
         &self,
         unique: Unique,
+        notices: u64,
         result: Result<Body, Error>,
         slot: &mut Slot,
         exchange: &mut E,
@@ -242,6 +337,12 @@ impl Session {
                 Notification::InvalInode { node: body::wire_node(node), offset: None, len_bytes: 0 };
             exchange.notify(changed.encode(&mut [0; notification::BYTES_MAX]));
         }
+        let about = self.push.as_ref().map(|push| {
+            let about = self.about(&slot.head, &body);
+            self.note_look_ups(&body);
+            push.answers(&about);
+            about
+        });
         let sent = match &body {
             Body::Silent => {
                 exchange.send_nothing();
@@ -254,6 +355,9 @@ impl Session {
             Body::Data(bytes) => exchange.send_data(reply::header(unique, *bytes).as_bytes(), *bytes),
             _ => exchange.send(body.encode(slot, self, unique)),
         };
+        if let (Some(push), Some(about)) = (&self.push, &about) {
+            push.answered(notices, about);
+        }
         if let Body::Init(_) = body {
             self.told.store(sent, Ordering::Release);
         }
@@ -313,7 +417,7 @@ impl Session {
         Ctx { identity, request: RequestId(header.unique.0), ..self.ctx_root(interrupt.clone()) }
     }
 
-    fn ctx_root(&self, interrupt: Interrupt) -> Ctx {
+    pub(crate) fn ctx_root(&self, interrupt: Interrupt) -> Ctx {
         Ctx {
             session: self.id,
             request: RequestId::default(),
@@ -326,13 +430,25 @@ impl Session {
         }
     }
 
+    /// Takes back a look-up that the kernel was not told of.
+    fn take_back(&self, node: NodeId) {
+        if let Some(push) = &self.push {
+            push.forgotten(node, 1);
+        }
+        self.file_system.forget(&self.ctx_root(Interrupt::default()), &[(node, 1)]);
+    }
+
     /// The kernel forgot the node: so do the session's own tables.
-    fn forget(&self, node: NodeId) {
+    fn forget(&self, node: NodeId, look_ups: u64) {
+        if let Some(push) = &self.push {
+            push.forgotten(node, look_ups);
+        }
         self.pages.forget(node);
         self.posix_locks.forget(node);
     }
 
     fn agree(&self, agreed: &Agreed) {
+        self.minor.store(agreed.minor, Ordering::Relaxed);
         self.agreed.store(agreed.capabilities.bits(), Ordering::Release);
         self.ready.store(true, Ordering::Release);
     }

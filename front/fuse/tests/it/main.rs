@@ -8,6 +8,7 @@ mod handles;
 mod limits;
 mod mount;
 mod overlap;
+mod push;
 mod retaining;
 mod virtio;
 

@@ -33,7 +33,7 @@ fn run(program: &str, args: &[&str]) -> String {
 
 #[test]
 fn a_tree_is_copied_in_listed_read_and_removed() {
-    for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
+    for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always, Coherence::Push] {
         let mounted = memory(coherence);
         let tree = mounted.path().join("tree");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

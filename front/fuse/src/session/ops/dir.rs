@@ -1,6 +1,7 @@
 //! Directories: making, removing, moving and listing names.
 
 use super::super::body::Body;
+use super::super::coherence::PageCache;
 use super::{BODY_BYTES, Call, take_page};
 use tombolo_core::fs::{
     Cookie, DirBudget, DirPage, File, Made, Mode, Name, NewMode, NodeId, OpenFlags, RenameFlags,
@@ -75,7 +76,7 @@ pub(super) fn rename(
 
 pub(super) fn opendir(call: Call<'_>) -> Answer<Body> {
     let node = call.node;
-    let fopen = call.session.pages.directory_flags();
+    let fopen = PageCache::directory_flags(call.session.coherence_now());
     let (callers, opener) = call.opener();
     let answer = call.fs.open(call.ctx, node, OpenFlags::READ | OpenFlags::DIRECTORY);
     answer.map(move |opened| {

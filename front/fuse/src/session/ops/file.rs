@@ -43,7 +43,7 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let pages = call.session.pages.clone();
     let without_flush = if needs_no_flush(call, how) { OpenOutFlags::NOFLUSH } else { OpenOutFlags::empty() };
     let open_retry = call.session.open_retry.clone();
-    let coherence = call.session.coherence();
+    let coherence = call.session.coherence_now();
     // The kernel opens a file by itself to ask for its flags (FS_IOC_GETFLAGS): without O_LARGEFILE, and without a path to walk again.
     let by_path = open.flags != 0;
     let attempt = open_retry.attempt(call.thread, node, how);
@@ -54,14 +54,14 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
             return Body::LookAgain(File { node, open: opened.open });
         }
         callers.opened(opened.open, opener);
-        let fopen = pages.flags(node, how, opened.attr.as_ref(), agreed) | without_flush;
+        let fopen = pages.flags(coherence, node, how, opened.attr.as_ref(), agreed) | without_flush;
         Body::Open(File { node, open: opened.open }, fopen)
     })
 }
 
 /// See [`posix_locks`](super::super::posix_locks). Strict asks everything, closes too.
 fn needs_no_flush(call: Call<'_>, how: OpenFlags) -> bool {
-    let relaxed = call.session.coherence() != Coherence::Strict;
+    let relaxed = call.session.coherence_now() != Coherence::Strict;
     relaxed && !how.contains(OpenFlags::WRITE) && call.session.posix_locks.is_free(call.node)
 }
 
@@ -76,11 +76,12 @@ fn how_to_create(how: &request::Create) -> Create {
 fn created(call: Call<'_>, how: OpenFlags, answer: Answer<Created>) -> Answer<Body> {
     let agreed = call.session.agreed();
     let pages = call.session.pages.clone();
+    let coherence = call.session.coherence_now();
     let (callers, opener) = call.opener();
     answer.map(move |created| {
         callers.opened(created.open, opener);
         let attr = has_data(created.entry.attr.file_type).then_some(&created.entry.attr);
-        let fopen = pages.flags(created.entry.node, how, attr, agreed);
+        let fopen = pages.flags(coherence, created.entry.node, how, attr, agreed);
         Body::Created(created.entry, created.open, fopen)
     })
 }

@@ -9,7 +9,7 @@ use tombolo_wire_fuse::{FileHandle, attr};
 
 pub(super) fn lookup(call: Call<'_>, name: Name<'_>) -> Answer<Body> {
     let answer = call.fs.lookup(call.ctx, call.node, name);
-    let keep_absence = call.session.coherence().absence().is_some();
+    let keep_absence = call.session.absence().is_some();
     answer.map_result(move |result| match result {
         Ok(entry) => Ok(Body::Entry(entry)),
         Err(Error::NotFound) if keep_absence => Ok(Body::NoEntry),
@@ -30,7 +30,7 @@ pub(super) fn parent(call: Call<'_>) -> Answer<Body> {
 }
 
 pub(super) fn forget(call: Call<'_>, count: u64) -> Answer<Body> {
-    call.session.forget(call.node);
+    call.session.forget(call.node, count);
     call.fs.forget(call.ctx, &[(call.node, count)]);
     Answer::ok(Body::Silent)
 }
@@ -44,7 +44,7 @@ pub(super) fn batch_forget(call: Call<'_>, forgets: Forgets<'_>) -> Answer<Body>
     while forgets.peek().is_some() {
         let mut len = 0;
         for (place, (node, count)) in batch.iter_mut().zip(&mut forgets) {
-            call.session.forget(node);
+            call.session.forget(node, count);
             *place = (node, count);
             len += 1;
         }

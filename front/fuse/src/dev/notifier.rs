@@ -1,0 +1,206 @@
+//! Tells the kernel of changes, from a thread that serves no requests: the kernel may wait for one before it takes a notice.
+
+use super::device::Device;
+use crate::session::{Push, Session};
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+use tombolo_core::fs::{FileSystem, NodeId, Notice, Notices};
+use tombolo_core::{Ctx, Error, Interrupt, Result};
+use tombolo_sys::{Errno, fuse_dev};
+use tombolo_wire_fuse::notification::{BYTES_MAX, Notification};
+
+/// How much is taken from the file system at a time.
+const PAGE_BYTES: usize = 64 << 10;
+
+/// The thread; dropping this ends it, and waits for it.
+#[derive(Debug)]
+pub(super) struct Notifier {
+    interrupt: Interrupt,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Notifier {
+    /// Begins to tell, if the session keeps what it is not told of. The device is held by its own threads alone, so that the connection
+    /// ends with them.
+    pub(super) fn start(session: &Arc<Session>, device: &Arc<Device>) -> io::Result<Option<Notifier>> {
+        let Some(push) = session.push() else { return Ok(None) };
+        let interrupt = Interrupt::new();
+        let teller = Teller {
+            file_system: session.shared_file_system(),
+            session: Arc::downgrade(session),
+            push,
+            cx: session.ctx_root(interrupt.clone()),
+            device: Arc::downgrade(device),
+        };
+        let thread = thread::Builder::new().name("fuse-notices".into()).spawn(move || teller.run())?;
+        Ok(Some(Notifier { interrupt, thread: Some(thread) }))
+    }
+}
+
+impl Drop for Notifier {
+    fn drop(&mut self) {
+        self.interrupt.raise();
+        if let Some(thread) = self.thread.take() {
+            // A panic was logged where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Teller {
+    file_system: Arc<dyn FileSystem>,
+    session: Weak<Session>,
+    push: Arc<Push>,
+    cx: Ctx,
+    device: Weak<Device>,
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What found nothing is tried again after so long each time.
+const PAUSE: Duration = Duration::from_millis(1);
+/// So often for a name; then all names are looked at again. A node is tried as long as the kernel holds it by our account, but not longer than
+/// it takes any program to run.
+const NAME_TRIES_MAX: u32 = 5;
+const NODE_TRIES_MAX: u32 = 1000;
+
+impl Teller {
+    fn run(&self) {
+        self.push.sent_by(thread::current());
+        let (mut since, mut under_way, mut was_complete) = (0, Vec::new(), true);
+        loop {
+            match self.next(since, &mut under_way) {
+                Ok(Notices { last, list }) => {
+                    // What follows is acknowledged by the next question.
+                    since = last;
+                    let is_complete = self.file_system.changes().is_some_and(|changes| changes.is_complete());
+                    if was_complete && !is_complete {
+                        tracing::warn!("not all changes are told: nothing is kept, as with coherence=strict");
+                    }
+                    was_complete = is_complete;
+                    for notice in list {
+                        // Before it is sent: what is answered after that, it may have to be sent after.
+                        self.push.log_notice(&notice);
+                        self.tell(notice, &mut under_way);
+                    }
+                }
+                Err(Error::Interrupted) => return,
+                Err(error) => {
+                    tracing::error!(%error, "no word of changes any more");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The next notices; meanwhile sends again what has to be.
+    fn next(&self, since: u64, under_way: &mut Vec<(Notice, u32)>) -> Result<Notices> {
+        let Some(changes) = self.file_system.changes() else { return Err(Error::NotSupported) };
+        let mut next = pin!(changes.next(&self.cx, since, PAGE_BYTES).resolve());
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            for notice in self.push.take_again() {
+                self.tell(notice, under_way);
+            }
+            if let Poll::Ready(notices) = next.as_mut().poll(&mut context) {
+                return notices;
+            }
+            if under_way.is_empty() {
+                thread::park();
+            } else {
+                thread::park_timeout(PAUSE);
+                self.retry(under_way);
+            }
+        }
+    }
+
+    /// Tells the kernel; what it does not know yet is told again later.
+    fn tell(&self, notice: Notice, under_way: &mut Vec<(Notice, u32)>) {
+        if notice == Notice::Everything {
+            self.all_names();
+            for node in self.push.nodes() {
+                self.tell(Notice::Data { node, start: 0, last: u64::MAX }, under_way);
+            }
+        } else if !self.send(&notice) && self.push.may_be_under_way(&notice) {
+            under_way.push((notice, 0));
+        }
+    }
+
+    fn retry(&self, under_way: &mut Vec<(Notice, u32)>) {
+        let mut all_names = false;
+        under_way.retain_mut(|(notice, tries)| {
+            *tries += 1;
+            if self.send(notice) || !self.push.may_be_under_way(notice) {
+                return false;
+            }
+            let is_name = matches!(notice, Notice::Name { .. });
+            let gives_up = *tries >= if is_name { NAME_TRIES_MAX } else { NODE_TRIES_MAX };
+            all_names |= gives_up;
+            !gives_up
+        });
+        // A name that is made of an answer from before that is not believed.
+        if all_names {
+            self.all_names();
+        }
+    }
+
+    /// Sends a notice. False if the kernel knows nothing that it is about.
+    fn send(&self, notice: &Notice) -> bool {
+        let wire = |node: NodeId| tombolo_wire_fuse::NodeId(node.0);
+        let attributes =
+            |node: NodeId| Notification::InvalInode { node: wire(node), offset: None, len_bytes: 0 };
+        let pages = |node: NodeId, start: u64, len_bytes: u64| Notification::InvalInode {
+            node: wire(node),
+            offset: Some(start),
+            len_bytes,
+        };
+        match notice {
+            Notice::Attributes(node) | Notice::Gone(node) => self.write(&attributes(*node)),
+            // 0 is all that follows.
+            Notice::Data { node, start, last } => {
+                self.write(&pages(*node, *start, last.saturating_sub(*start).saturating_add(1)))
+            }
+            Notice::Name { dir, name } => {
+                let name = name.as_name();
+                let is_known =
+                    self.write(&Notification::InvalEntry { parent: wire(*dir), name, expire_only: false });
+                // Its listing.
+                self.write(&pages(*dir, 0, 0));
+                is_known
+            }
+            // Told one by one.
+            Notice::Everything => true,
+        }
+    }
+
+    fn all_names(&self) {
+        if self.session.upgrade().is_some_and(|session| session.has_epochs()) {
+            self.write(&Notification::IncEpoch);
+        }
+    }
+
+    /// False if the kernel knows no such node or name.
+    fn write(&self, notification: &Notification<'_>) -> bool {
+        let Some(device) = self.device.upgrade() else { return true };
+        let mut buffer = [0; BYTES_MAX];
+        match fuse_dev::send(device.fd(), notification.encode(&mut buffer)) {
+            Err(Errno::NOENT) => return false,
+            // It is being unmounted, or what was a directory is none.
+            Ok(()) | Err(Errno::NODEV | Errno::NOTCONN | Errno::NOTDIR) => {}
+            Err(error) => tracing::error!(%error, ?notification, "a notice was not taken"),
+        }
+        true
+    }
+}

@@ -1,0 +1,329 @@
+//! What the kernel keeps until it is told otherwise.
+
+use crate::common::Mounted;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{
+    Client, Create, Entry, Export, File, FileSystem, Mode, Name, NewMode, NodeId, Op, OpenFlags,
+    PermissionCheck, RenameFlags, SetAttr, Write,
+};
+use tombolo_core::{Answer, Ctx, SessionId};
+use tombolo_front_fuse::dev::Options;
+use tombolo_front_fuse::session::Coherence;
+use tombolo_layer_basic::around::{Call, Payload};
+use tombolo_layer_basic::{Around, Layered};
+use tombolo_mem::Source;
+use tombolo_wire_fuse::Opcode;
+
+fn pushed(export: &dyn Export) -> Mounted {
+    Mounted::new(export, &Options { coherence: Coherence::Push, ..Options::default() })
+}
+
+/// Another client of what is mounted.
+struct Other {
+    fs: Arc<dyn FileSystem>,
+    cx: Ctx,
+}
+
+impl Other {
+    fn of(export: &dyn Export) -> Self {
+        let session = SessionId(2);
+        let client = Client { session, label: "other".into(), checks: PermissionCheck::Caller };
+        Self { fs: export.attach(&client).expect("attached"), cx: Ctx::root(session) }
+    }
+
+    fn find(&self, name: &str) -> Entry {
+        self.fs.lookup(&self.cx, NodeId::ROOT, named(name)).wait().expect("found")
+    }
+
+    fn create(&self, name: &str, data: &[u8]) -> NodeId {
+        let how = Create {
+            mode: NewMode::settled(Mode::new(0o644)),
+            flags: OpenFlags::READ | OpenFlags::WRITE,
+            ..Create::default()
+        };
+        let created = self.fs.create(&self.cx, NodeId::ROOT, named(name), &how).wait().expect("created");
+        self.write_to(File { node: created.entry.node, open: created.open }, data);
+        created.entry.node
+    }
+
+    fn write(&self, name: &str, data: &[u8]) {
+        let node = self.find(name).node;
+        let open = self.fs.open(&self.cx, node, OpenFlags::WRITE).wait().expect("opened").open;
+        self.write_to(File { node, open }, data);
+    }
+
+    fn write_to(&self, file: File, data: &[u8]) {
+        let source = Source::from(data.to_vec());
+        self.fs.write(&self.cx, file, &Write::default(), source).wait().expect("written");
+        self.fs.release(&self.cx, file);
+    }
+
+    fn chmod(&self, name: &str, mode: u32) {
+        let set = SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() };
+        self.fs.setattr(&self.cx, self.find(name).node, None, &set).wait().expect("changed");
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        let (root, flags) = (NodeId::ROOT, RenameFlags::empty());
+        self.fs.rename(&self.cx, root, named(from), root, named(to), flags).wait().expect("renamed");
+    }
+
+    fn unlink(&self, name: &str) {
+        self.fs.unlink(&self.cx, NodeId::ROOT, named(name)).wait().expect("removed");
+    }
+}
+
+fn named(name: &str) -> Name<'_> {
+    Name::new(name.as_bytes()).expect("a name")
+}
+
+/// Notices take some 100 µs. Far longer than that takes on the slowest machine.
+const SOON: Duration = Duration::from_secs(10);
+
+fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !holds() {
+        assert!(Instant::now() < end, "the kernel still believes what was before: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// By stat(2): statx(2), which std takes, wants the time of birth too, and asks for that once more.
+fn mode(path: &Path) -> u32 {
+    rustix::fs::stat(path).expect("there").st_mode & 0o777
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("listed");
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect();
+    names.sort();
+    names
+}
+
+/// Requests that cost a program that only looks anything.
+fn requests(mounted: &Mounted) -> u64 {
+    let counters = mounted.mount.session().counters();
+    let counted =
+        [Opcode::Lookup, Opcode::Getattr, Opcode::Statx, Opcode::Readdir, Opcode::Readdirplus, Opcode::Read];
+    counted.into_iter().map(|opcode| counters.requests(opcode)).sum()
+}
+
+/// What `change` does is seen by a program that has looked before and whose looks cost no request.
+fn everything_is_seen(mounted: &Mounted, other: &Other) {
+    let at = |name: &str| mounted.at(name);
+    other.create("file", b"before");
+    soon("create", || at("file").exists());
+    let warm = || {
+        for _ in 0..3 {
+            let _ = (fs::metadata(at("file")), fs::metadata(at("absent")).is_err(), names(mounted.path()));
+            let _ = fs::read(at("file"));
+        }
+    };
+    warm();
+    let quiet = requests(mounted);
+    for _ in 0..100 {
+        fs::metadata(at("file")).expect("there");
+        assert!(!at("absent").exists());
+    }
+    assert_eq!(requests(mounted), quiet, "what is known is not asked for");
+    other.chmod("file", 0o600);
+    soon("chmod", || mode(&at("file")) == 0o600);
+    warm();
+    other.write("file", b"after, and longer");
+    soon("write", || fs::read(at("file")).expect("read") == b"after, and longer");
+    assert_eq!(fs::metadata(at("file")).expect("there").len(), 17);
+    warm();
+    other.create("absent", b"");
+    soon("a name that was absent", || at("absent").exists());
+    soon("listing", || names(mounted.path()) == ["absent", "file"]);
+    warm();
+    other.rename("file", "moved");
+    soon("rename", || !at("file").exists() && at("moved").exists());
+    warm();
+    let open = fs::File::open(at("moved")).expect("opened");
+    other.unlink("moved");
+    soon("unlink", || !at("moved").exists() && names(mounted.path()) == ["absent"]);
+    soon("the names of an open file", || open.metadata().expect("known").nlink() == 0);
+}
+
+#[test]
+fn what_another_client_changes_is_seen_at_once() {
+    let memory = Memory::default();
+    everything_is_seen(&pushed(&memory), &Other::of(&memory));
+}
+
+fn watched(dir: &Path) -> LocalDir {
+    LocalDir::open(dir, DirOptions { watch_host: true, ..DirOptions::default() }).expect("served")
+}
+
+#[test]
+fn what_another_client_of_a_directory_changes_is_seen_at_once() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let export = watched(dir.path());
+    everything_is_seen(&pushed(&export), &Other::of(&export));
+}
+
+#[test]
+fn what_a_process_of_the_host_changes_is_seen_at_once() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let mounted = pushed(&watched(dir.path()));
+    let host = |script: &str| {
+        let done = Command::new("sh").args(["-ec", script]).current_dir(dir.path()).status();
+        assert!(done.expect("a shell").success());
+    };
+    let at = |name: &str| mounted.at(name);
+    assert!(!at("file").exists());
+    host("echo before > file; mkdir sub");
+    soon("create", || fs::read(at("file")).is_ok_and(|data| data == b"before\n"));
+    host("echo after, and longer > file");
+    soon("write", || fs::read(at("file")).expect("read") == b"after, and longer\n");
+    host("chmod 600 file");
+    soon("chmod", || mode(&at("file")) == 0o600);
+    host("ln file second");
+    soon("link", || fs::metadata(at("file")).expect("there").nlink() == 2 && at("second").exists());
+    host("rm second; mv file sub/moved");
+    soon("rename", || !at("file").exists() && at("sub/moved").exists() && !at("second").exists());
+    assert_eq!(names(mounted.path()), ["sub"]);
+    host("touch -d 2001-02-03 sub/moved; truncate -s 3 sub/moved");
+    soon("truncate", || fs::read(at("sub/moved")).expect("read") == b"aft");
+    host("rm -r sub");
+    soon("removal", || names(mounted.path()).is_empty());
+}
+
+/// What programs that look all the time believe, whenever nothing changes for a moment, is what there is.
+#[test]
+fn a_tree_that_changes_while_it_is_looked_at_is_never_believed_as_it_was() {
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+    let memory = Memory::default();
+    let other = Other::of(&memory);
+    let mounted = pushed(&memory);
+    let is_over = AtomicBool::new(false);
+    let look = |name: &str| {
+        let path = mounted.at(name);
+        rustix::fs::stat(&path).ok().map(|stat| (stat.st_mode & 0o777, fs::read(&path).unwrap_or_default()))
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    NAMES.iter().for_each(|name| drop((look(name), names(mounted.path()))));
+                }
+            });
+        }
+        let mut there: BTreeMap<&str, (u32, Vec<u8>)> = BTreeMap::new();
+        let mut state = 1_u64;
+        for round in 0..300_u32 {
+            for _ in 0..4 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let random = (state >> 33) as usize;
+                let (name, to) = (NAMES[random % 4], NAMES[random / 4 % 4]);
+                match there.remove(name) {
+                    None => {
+                        other.create(name, b"new");
+                        there.insert(name, (0o644, b"new".to_vec()));
+                    }
+                    Some(_) if (random / 16).is_multiple_of(4) => other.unlink(name),
+                    Some(file) if random / 16 % 4 == 1 => {
+                        other.rename(name, to);
+                        there.insert(to, file);
+                    }
+                    Some((_, data)) if random / 16 % 4 == 2 => {
+                        other.chmod(name, 0o400 + round % 64);
+                        there.insert(name, (0o400 + round % 64, data));
+                    }
+                    Some((mode, _)) => {
+                        let data = format!("round {round:10}").into_bytes();
+                        other.write(name, &data);
+                        there.insert(name, (mode, data));
+                    }
+                }
+            }
+            for name in NAMES {
+                soon(name, || look(name) == there.get(name).cloned());
+            }
+            soon("listing", || names(mounted.path()) == there.keys().copied().collect::<Vec<_>>());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn where_the_host_cannot_be_watched_nothing_is_kept() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let blind = LocalDir::open(dir.path(), DirOptions::default()).expect("served");
+    let mounted = pushed(&blind);
+    let host = |script: &str| {
+        let done = Command::new("sh").args(["-ec", script]).current_dir(dir.path()).status();
+        assert!(done.expect("a shell").success());
+    };
+    host("echo before > file");
+    assert_eq!(fs::read(mounted.at("file")).expect("read"), b"before\n");
+    assert!(!mounted.at("second").exists());
+    host("echo after > file; chmod 600 file; ln file second");
+    assert_eq!(mode(&mounted.at("file")), 0o600);
+    assert_eq!(fs::read(mounted.at("file")).expect("read"), b"after\n");
+    assert!(mounted.at("second").exists());
+}
+
+/// Lets the next answer to LOOKUP be made, and keeps it back until it is told to go on.
+#[derive(Default)]
+struct Held {
+    is_armed: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_made: bool,
+    may_go: bool,
+}
+
+impl Around for Held {
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let answer = inner();
+        let is_entry = matches!(&answer, Answer::Done(Ok(it)) if (it as &dyn Any).is::<Entry>());
+        if call.op == Op::Lookup && is_entry && self.is_armed.swap(false, Ordering::SeqCst) {
+            let mut state = self.state.lock().expect("not poisoned");
+            state.is_made = true;
+            self.changed.notify_all();
+            drop(self.changed.wait_while(state, |state| !state.may_go).expect("not poisoned"));
+        }
+        answer
+    }
+}
+
+#[test]
+fn an_answer_that_was_made_before_a_change_does_not_outlive_its_notice() {
+    let memory = Arc::new(Memory::default());
+    let other = Other::of(&*memory);
+    other.create("file", b"data");
+    let held = Arc::<Held>::default();
+    let mounted = pushed(&Layered::new(memory, held.clone()));
+    held.is_armed.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        // Believed from now on, if nothing is said.
+        let first = scope.spawn(|| mode(&mounted.at("file")));
+        let state = held.state.lock().expect("not poisoned");
+        drop(held.changed.wait_while(state, |state| !state.is_made).expect("not poisoned"));
+        other.chmod("file", 0o600);
+        // The kernel does not know the node yet, so this notice finds nothing.
+        std::thread::sleep(Duration::from_millis(100));
+        held.state.lock().expect("not poisoned").may_go = true;
+        held.changed.notify_all();
+        // Old, or new already if the notice came again before the kernel had used the answer.
+        assert!([0o644, 0o600].contains(&first.join().expect("looked")));
+    });
+    soon("chmod during a look-up", || mode(&mounted.at("file")) == 0o600);
+}
