@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tombolo_core::fs::NodeId;
+use tombolo_core::fs::{NodeId, Notice};
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId};
 use tombolo_wire_vrpc::{Forgets, Reply, Request, Session};
 
@@ -36,6 +37,8 @@ pub(crate) struct Links {
     link_waiters: Mutex<LinkWaiters>,
     /// Tells the supervisor that a link seems lost.
     supervisor: SyncSender<()>,
+    /// The server tells of all changes.
+    is_told_all: AtomicBool,
 }
 
 /// Where requests wait for the next link.
@@ -59,6 +62,7 @@ impl Links {
             patience,
             link_waiters: Mutex::default(),
             supervisor,
+            is_told_all: AtomicBool::new(false),
         };
         links.watch(&links.current.load());
         links
@@ -307,6 +311,18 @@ impl Links {
     pub(crate) fn lost(&self) {
         self.link_waiters().since.get_or_insert_with(Instant::now);
         self.current.load().bulk_waiters.changed();
+        // Until the next link is told, nothing that was learnt is to be believed.
+        self.told(false);
+        self.things.nodes.notices.push(Notice::Everything);
+    }
+
+    /// Whether the server tells of all changes, as its latest word of them has it.
+    pub(crate) fn told(&self, all: bool) {
+        self.is_told_all.store(all, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_told_all(&self) -> bool {
+        self.is_told_all.load(Ordering::SeqCst)
     }
 
     /// There is another.

@@ -1,10 +1,10 @@
 //! The nodes of a session, which outlive its links.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::Identity;
-use tombolo_core::fs::{Granted, HeldLocks, NodeId, OpenId, PersistentHandle};
+use tombolo_core::fs::{Granted, HeldLocks, NodeId, Notice, NoticeQueue, OpenId, PersistentHandle};
 
 use crate::released::{Released, What};
 use crate::slab::{Held, Slab, Theirs};
@@ -14,6 +14,8 @@ use crate::slab::{Held, Slab, Theirs};
 pub(crate) struct Nodes {
     slab: Slab<Node>,
     index: Mutex<Index>,
+    /// What the session is to be told, in its own numbers.
+    pub(crate) notices: Arc<NoticeQueue>,
 }
 
 #[derive(Debug)]
@@ -42,7 +44,12 @@ struct Index {
     by_handle: HashMap<PersistentHandle, NodeId>,
     /// How many nodes only listings have brought.
     listed: usize,
+    /// Nodes of the server that there was word of before they were known: the answer that brings them may have been made before.
+    missed: HashSet<u64>,
 }
+
+/// So many are remembered.
+const MISSED_MAX: usize = 1 << 16;
 
 impl Default for Nodes {
     fn default() -> Self {
@@ -57,7 +64,7 @@ impl Default for Nodes {
         };
         let root = slab.insert(root, 0, 0);
         debug_assert_eq!(NodeId(root), NodeId::ROOT);
-        Self { slab, index: Mutex::default() }
+        Self { slab, index: Mutex::default(), notices: Arc::default() }
     }
 }
 
@@ -67,6 +74,7 @@ impl Nodes {
         let mut index = self.index();
         index.link = link;
         index.by_theirs.clear();
+        index.missed.clear();
         index.by_theirs.insert(NodeId::ROOT.0, NodeId::ROOT);
         self.slab.with(NodeId::ROOT.0, |root| {
             root.bind(link, NodeId::ROOT.0);
@@ -95,7 +103,43 @@ impl Nodes {
         self.adopt_from(true, link, theirs, handle)
     }
 
+    /// The node that the server of that link has word of, if it is known.
+    pub(crate) fn told(&self, link: u32, theirs: NodeId) -> Option<NodeId> {
+        let mut index = self.index();
+        if index.link != link {
+            return None;
+        }
+        let known = index.by_theirs.get(&theirs.0).copied();
+        if known.is_none() {
+            index.missed.insert(theirs.0);
+            if index.missed.len() > MISSED_MAX {
+                index.missed.clear();
+                drop(index);
+                self.notices.push(Notice::Everything);
+            }
+        }
+        known
+    }
+
     fn adopt_from(
+        &self,
+        listed: bool,
+        link: u32,
+        theirs: NodeId,
+        handle: Option<PersistentHandle>,
+    ) -> NodeId {
+        let node = self.adopt_known_or_new(listed, link, theirs, handle);
+        let is_missed = {
+            let mut index = self.index();
+            index.link == link && !index.missed.is_empty() && index.missed.remove(&theirs.0)
+        };
+        if is_missed {
+            self.notices.push(Notice::Data { node, start: 0, last: u64::MAX });
+        }
+        node
+    }
+
+    fn adopt_known_or_new(
         &self,
         listed: bool,
         link: u32,

@@ -214,6 +214,12 @@ impl<'a> Reader<'a> {
         self.list(len)
     }
 
+    /// All that follows, to be read with [`of_listing`](Self::of_listing).
+    pub fn rest(&mut self) -> &'a [u8] {
+        self.position += self.rest.len();
+        std::mem::take(&mut self.rest)
+    }
+
     /// Fails unless everything was read.
     #[inline]
     pub fn finish(&self) -> Result<(), DecodeError> {

@@ -211,6 +211,15 @@ layouts! {
         4 len_bytes: U16,
         6 reserved: [u8; 2],
     }
+    /// What others have changed, before the name.
+    NoticeItem: 32 {
+        0 node: U64,
+        8 start: U64,
+        16 last: U64,
+        24 kind: u8,
+        25 name_len: u8,
+        26 reserved: [u8; 6],
+    }
     /// What every answer's body has.
     Head: 48 {
         0 status: U32,

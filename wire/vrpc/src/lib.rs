@@ -28,6 +28,7 @@ mod frame;
 mod layout;
 pub mod listing;
 mod lists;
+mod notices;
 mod reply;
 mod request;
 mod status;
@@ -36,6 +37,7 @@ pub use data::{Data, Destination, REFERENCES_MAX, Reference, References, Returne
 pub use error::{DecodeError, EncodeError};
 pub use frame::{FrameBuf, FrameSink, SinkFrame};
 pub use lists::{FORGETS_MAX, Forgets, GROUPS_MAX, Groups};
+pub use notices::NoticeList;
 pub use reply::{
     HANDLE_BYTES_MAX, HandleBytes, Offers, Outcome, Reply, Session, TRANSFER_BYTES_MIN, encode_failure,
 };

@@ -14,7 +14,7 @@ use zerocopy::{transmute, transmute_ref};
 use crate::field::{Bit, Decoder, Encoder, Field, Shape, form, offset};
 use crate::frame::Reader;
 use crate::layout::Head;
-use crate::{Body, DecodeError, EncodeError, FrameSink, Kind, Returned, Status};
+use crate::{Body, DecodeError, EncodeError, FrameSink, Kind, NoticeList, Returned, Status};
 
 /// How a request ended.
 pub type Outcome<'a> = Result<Reply<'a>, Status>;
@@ -32,6 +32,8 @@ bitflags! {
         const HANDLES = 1 << 4;
         /// ALLOCATE to COPY.
         const RANGES = 1 << 5;
+        /// CHANGES.
+        const CHANGES = 1 << 6;
     }
 }
 
@@ -196,6 +198,8 @@ replies! {
     Handle(8 handle: HandleBytes<'a>);
     /// Where data or a hole begin, or how much was copied.
     Offset(8 offset: u64);
+    /// The number of the last notice, the notices, and whether all changes are told.
+    Changes(8 last: u64, frame list: NoticeList<'a>, flags is_complete: bool as Bit<{ fields::COMPLETE }>);
 }
 
 /// Writes to `body` that a request failed, and gives the kind of the answer. Its frame is empty.

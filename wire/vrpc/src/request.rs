@@ -267,6 +267,9 @@ requests! {
         8 from: File, 24 from_offset: u64, frame to: File as InFrame, frame to_offset: u64 as InFrame,
         32 len_bytes: u64,
     } => Offset;
+
+    /// `Changes::next`, of as many notices as fit into a frame.
+    Changes = 128 { 8 since: u64 } => Changes;
 }
 
 impl Kind {

@@ -1,5 +1,6 @@
 //! The waist over a session's links.
 
+mod changes;
 mod data;
 mod groups;
 mod listing;
@@ -12,26 +13,28 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
-    LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, Ranges,
-    ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
+    FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
+    Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_host_links::client::Counts;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_vrpc::{Offers, Reply, Request};
 
+use self::changes::Watch;
 use crate::links::Links;
 use crate::openings::Opening;
 
 /// One session of an export of another domain. Dropping the last reference ends its link, and with it the server's session.
 pub struct VrpcFileSystem {
     pub(crate) links: Arc<Links>,
+    watch: Watch,
 }
 
 impl VrpcFileSystem {
     pub(crate) fn new(links: Arc<Links>) -> Self {
-        Self { links }
+        Self { links, watch: Watch::new() }
     }
 
     /// A round trip that does nothing.
@@ -235,5 +238,9 @@ impl FileSystem for VrpcFileSystem {
 
     fn ranges(&self) -> Option<&dyn Ranges> {
         self.offers(Offers::RANGES).then_some(self)
+    }
+
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.offers(Offers::CHANGES).then_some(self)
     }
 }

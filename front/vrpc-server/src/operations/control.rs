@@ -20,6 +20,7 @@ pub(super) fn profile(exchange: Exchange<'_>) {
     offers.set(Offers::LOCKS, fs.locks().is_some());
     offers.set(Offers::HANDLES, fs.persistent_handles().is_some());
     offers.set(Offers::RANGES, fs.ranges().is_some());
+    offers.set(Offers::CHANGES, fs.changes().is_some());
     let session = Session {
         profile: fs.profile(),
         offers,

@@ -2,7 +2,7 @@
 
 use tombolo_core::Error;
 use tombolo_core::fs::{NodeId, PersistentHandle, XattrName};
-use tombolo_wire_vrpc::{Destination, Reply, Request};
+use tombolo_wire_vrpc::{Destination, FRAME_BYTES, NoticeList, Reply, Request};
 
 use super::names::{copied, send_bytes};
 use super::nodes;
@@ -25,6 +25,7 @@ pub(super) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
             handles(exchange, request)
         }
         Request::Allocate { .. } | Request::Seek { .. } | Request::Copy { .. } => ranges(exchange, request),
+        Request::Changes { since } => changes(exchange, *since),
         _ => exchange.refuse(Error::NotImplemented),
     }
 }
@@ -114,6 +115,16 @@ fn handles(exchange: Exchange<'_>, request: &Request<'_>) {
         Request::Parent { node } => nodes::answer(exchange, handles.parent(cx, node)),
         _ => exchange.refuse(Error::NotImplemented),
     }
+}
+
+fn changes(exchange: Exchange<'_>, since: u64) {
+    let Some(changes) = exchange.fs().changes() else { return exchange.refuse(Error::NotSupported) };
+    let answer = changes.next(exchange.cx, since, FRAME_BYTES);
+    exchange.close(answer, |closing, notices| {
+        // After the notices: if it ends now, there is a further one.
+        let is_complete = closing.shared.file_system.changes().is_some_and(|changes| changes.is_complete());
+        closing.send(&Reply::Changes(notices.last, NoticeList::new(&notices.list), is_complete));
+    });
 }
 
 fn ranges(exchange: Exchange<'_>, request: &Request<'_>) {

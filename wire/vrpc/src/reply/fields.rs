@@ -15,6 +15,8 @@ use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink, Returned};
 
 /// Bit of the flags: the file or directory ends here.
 pub(super) const END: u32 = 1 << 6;
+/// Bit of the flags: all changes are told.
+pub(super) const COMPLETE: u32 = 1 << 9;
 
 /// Bits of the flags of an answer.
 mod flag {

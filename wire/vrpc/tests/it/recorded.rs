@@ -8,6 +8,8 @@ use tombolo_wire_vrpc::{Kind, REPLY};
 const V1: &str = include_str!("../corpus/v1.txt");
 /// What version 1 says of nodes' handles since sessions outlive their links.
 const HANDLES: &str = include_str!("../corpus/v1-handles.txt");
+/// What it says of changes, since there is word of them.
+const CHANGES: &str = include_str!("../corpus/v1-changes.txt");
 
 /// Kind, body and frame, each in hexadecimal, behind a word for people.
 fn read(recording: &str) -> Vec<(String, Message)> {
@@ -26,7 +28,7 @@ fn read(recording: &str) -> Vec<(String, Message)> {
 }
 
 fn recorded() -> Vec<(String, Message)> {
-    [V1, HANDLES].into_iter().flat_map(read).collect()
+    [V1, HANDLES, CHANGES].into_iter().flat_map(read).collect()
 }
 
 fn line(message: &Message) -> String {
@@ -36,8 +38,9 @@ fn line(message: &Message) -> String {
     format!("{word}:{kind:?} {:08x} {} {frame}\n", message.kind, hex(&message.body))
 }
 
-fn from_samples() -> [Vec<Message>; 2] {
-    [(samples::requests(), samples::replies()), samples::with_handles()].map(|(requests, replies)| {
+fn from_samples() -> [Vec<Message>; 3] {
+    let plain = (samples::requests(), samples::replies());
+    [plain, samples::with_handles(), samples::with_changes()].map(|(requests, replies)| {
         let requests = requests.iter().map(|(header, request)| encode_request(header, request).unwrap());
         let replies = replies.iter().map(|(kind, outcome)| encode_outcome(*kind, outcome).unwrap());
         requests.chain(replies).collect()

@@ -34,6 +34,21 @@ pub fn node() -> impl Strategy<Value = NodeId> {
     any::<u64>().prop_map(NodeId)
 }
 
+fn notice() -> impl Strategy<Value = Notice> {
+    let node = || (1_u64..).prop_map(NodeId);
+    prop_oneof![
+        node().prop_map(Notice::Attributes),
+        (node(), any::<(u64, u64)>()).prop_map(|(node, (a, b))| Notice::Data {
+            node,
+            start: a.min(b),
+            last: a.max(b)
+        }),
+        (node(), name()).prop_map(|(dir, name)| Notice::Name { dir, name: name.to_owned() }),
+        node().prop_map(Notice::Gone),
+        Just(Notice::Everything),
+    ]
+}
+
 fn open() -> impl Strategy<Value = OpenId> {
     any::<u64>().prop_map(OpenId)
 }
@@ -289,6 +304,7 @@ fn group_request() -> BoxedStrategy<Request<'static>> {
                 Request::Copy { from, from_offset, to, to_offset, len_bytes }
             }
         ),
+        any::<u64>().prop_map(|since| Request::Changes { since }),
     ]
     .boxed()
 }
@@ -419,6 +435,9 @@ fn data_reply() -> BoxedStrategy<(Kind, Outcome<'static>)> {
         option::of(lock()).prop_map(|lock| (Kind::LockTest, Ok(Reply::Conflict(lock)))),
         handle().prop_map(|handle| (Kind::HandleOf, Ok(Reply::Handle(handle)))),
         any::<u64>().prop_map(|offset| (Kind::Seek, Ok(Reply::Offset(offset)))),
+        (any::<u64>(), vec(notice(), 0..12), any::<bool>()).prop_map(|(last, list, is_complete)| {
+            (Kind::Changes, Ok(Reply::Changes(last, NoticeList::new(list.leak()), is_complete)))
+        }),
     ]
     .boxed()
 }

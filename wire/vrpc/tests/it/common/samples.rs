@@ -395,6 +395,23 @@ pub fn listing(entries: &[DirEntry<'_>]) -> &'static [u8] {
     frame.as_bytes().to_vec().leak()
 }
 
+/// What version 1 says of changes, since there is word of them.
+pub fn with_changes() -> Both {
+    let name = |text: &'static str| Name::new(text.as_bytes()).expect("a name").to_owned();
+    let list = vec![
+        Notice::Attributes(NODE),
+        Notice::Data { node: NODE, start: 7, last: u64::MAX },
+        Notice::Name { dir: NODE, name: name("a name") },
+        Notice::Gone(NODE),
+        Notice::Everything,
+    ];
+    let answers = [(OFFSET, list, true), (1, vec![Notice::Everything], false)];
+    let answers = answers.into_iter().map(|(last, list, is_complete)| {
+        (Kind::Changes, Ok(Reply::Changes(last, NoticeList::new(list.leak()), is_complete)))
+    });
+    (vec![(HEADER, Request::Changes { since: OFFSET })], answers.collect())
+}
+
 /// Requests, and answers.
 type Both = (Vec<(Header, Request<'static>)>, Vec<(Kind, Outcome<'static>)>);
 

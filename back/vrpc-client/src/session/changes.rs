@@ -1,0 +1,103 @@
+//! Word of changes: the server is asked all the time by a task, in its numbers, and what it says is kept in ours.
+
+use std::sync::{Arc, Once};
+
+use tombolo_core::fs::{Changes, NodeId, Notice, Notices};
+use tombolo_core::{Answer, Ctx, Interrupt, Result};
+use tombolo_host_runtime::promise::Promise;
+use tombolo_host_runtime::task;
+use tombolo_wire_vrpc::{Reply, Request};
+
+use super::VrpcFileSystem;
+use crate::link::Link;
+use crate::links::Links;
+use crate::reply::Answered;
+
+/// The task of a session that is told. Dropping this ends it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    begun: Once,
+    /// Kept when the server has begun to tell, or will not.
+    answered: Arc<Promise<()>>,
+    interrupt: Interrupt,
+}
+
+impl Watch {
+    pub(super) fn new() -> Self {
+        Self { begun: Once::new(), answered: Arc::default(), interrupt: Interrupt::new() }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.interrupt.raise();
+    }
+}
+
+impl Changes for VrpcFileSystem {
+    fn next(&self, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices> {
+        let answered = self.watch.answered.clone();
+        self.watch.begun.call_once(|| {
+            let cx = Ctx { interrupt: self.watch.interrupt.clone(), ..cx.clone() };
+            task::spawn(ask_on(self.links.clone(), cx, answered.clone()));
+        });
+        let (notices, cx) = (self.links.things.nodes.notices.clone(), cx.clone());
+        Answer::later(async move {
+            // What is learnt before the server watches is not believed after the first answer.
+            answered.kept().await;
+            notices.next(&cx, since, limit_bytes).resolve().await
+        })
+    }
+
+    fn is_complete(&self) -> bool {
+        self.links.is_told_all()
+    }
+}
+
+async fn ask_on(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
+    let mut since = 0;
+    loop {
+        let told = links.clone();
+        let asked = links.ask(&cx, Request::Changes { since }, move |link, answered| {
+            let (last, is_complete) = received(link, &answered)?;
+            // A link that is lost meanwhile is noted after this, or seen here.
+            told.told(is_complete);
+            if link.line.end().is_some() {
+                told.told(false);
+            }
+            Ok(last)
+        });
+        let outcome = asked.resolve().await;
+        answered.keep(());
+        match outcome {
+            Ok(last) => since = last,
+            Err(error) => {
+                if !cx.interrupt.is_raised() {
+                    tracing::warn!(%error, "no word of changes any more: clients ask");
+                }
+                links.told(false);
+                return links.things.nodes.notices.push(Notice::Everything);
+            }
+        }
+    }
+}
+
+/// Keeps what the server says, in our numbers. The number of the last notice, and whether all changes are told.
+fn received(link: &Link, answered: &Answered) -> Result<(u64, bool)> {
+    let Reply::Changes(last, list, is_complete) = answered.success(link)? else {
+        return Err(link.protocol_violation("a reply of another kind"));
+    };
+    let nodes = &link.things.nodes;
+    let ours = |node: NodeId| nodes.told(link.number, node);
+    for notice in list.to_vec() {
+        let translated = match notice {
+            Notice::Attributes(node) => ours(node).map(Notice::Attributes),
+            Notice::Data { node, start, last } => ours(node).map(|node| Notice::Data { node, start, last }),
+            Notice::Name { dir, name } => ours(dir).map(|dir| Notice::Name { dir, name }),
+            Notice::Gone(node) => ours(node).map(Notice::Gone),
+            Notice::Everything => Some(Notice::Everything),
+        };
+        translated.into_iter().for_each(|notice| nodes.notices.push(notice));
+    }
+    Ok((last, is_complete))
+}
