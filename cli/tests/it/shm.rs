@@ -162,6 +162,26 @@ fn refused_changes_are_refused_on_either_side() {
 }
 
 #[test]
+fn a_mount_with_push_sees_what_the_host_changes_and_a_server_that_is_started_again() {
+    let Some(scratch) = MountPlace::new() else { return };
+    let server = scratch.0.serve_shm(&["--host-watch"]);
+    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "coherence=push"]).succeeded();
+    let (ours, theirs) = (scratch.mnt().join("file"), scratch.0.path("tree/file"));
+    let sees = |text: &str| fs::read_to_string(&ours).is_ok_and(|found| found == text);
+    until("the first look", || sees("content\n"));
+    fs::write(&theirs, "changed").expect("written");
+    until("the host's change is seen", || sees("changed"));
+    server.stop();
+    fs::write(&theirs, "changed while no server was there").expect("written");
+    let server = scratch.0.serve_shm(&["--host-watch"]);
+    until("what changed meanwhile is seen", || sees("changed while no server was there"));
+    fs::write(&theirs, "changed again").expect("written");
+    until("the host's change is seen again", || sees("changed again"));
+    scratch.umount();
+    server.stop();
+}
+
+#[test]
 fn a_killed_server_of_the_mount_is_replaced() {
     let Some(scratch) = MountPlace::new() else { return };
     let server = scratch.0.serve_shm(&[]);

@@ -14,6 +14,8 @@ pub enum Coherence {
     Auto,
     /// Everything for a day: for trees without other writers
     Always,
+    /// Everything until it changes, by whomever of the host: for FUSE mounts of directories
+    Push,
 }
 
 impl From<Coherence> for tombolo_front_fuse::session::Coherence {
@@ -22,6 +24,7 @@ impl From<Coherence> for tombolo_front_fuse::session::Coherence {
             Coherence::Strict => Self::Strict,
             Coherence::Auto => Self::Auto,
             Coherence::Always => Self::Always,
+            Coherence::Push => Self::Push,
         }
     }
 }

@@ -68,6 +68,12 @@ pub struct ServerOptions {
     /// Refuse all changes.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     pub readonly: Option<bool>,
+    /// Watch what other processes of this host change, for mounts with coherence=push, of this server or over shared memory.
+    ///
+    /// Only while there are such mounts. It takes root, and costs every process on these file systems 2 µs for a write and 7 µs for a new
+    /// file. `--coherence push` says it too.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
+    pub host_watch: Option<bool>,
     /// What guests may cache without asking (by default auto).
     #[arg(long, value_name = "POLICY")]
     pub coherence: Option<Coherence>,
@@ -168,6 +174,7 @@ impl ServerOptions {
             socket_mode: self.socket_mode.or(below.socket_mode),
             fuse: either(self.fuse, below.fuse),
             readonly: self.readonly.or(below.readonly),
+            host_watch: self.host_watch.or(below.host_watch),
             coherence: self.coherence.or(below.coherence),
             xattrs: self.xattrs.or(below.xattrs),
             submounts: self.submounts.or(below.submounts),

@@ -38,6 +38,8 @@ pub struct Plan {
 pub struct Layers {
     pub read_only: bool,
     pub submounts: Submounts,
+    /// Whether changes by other processes of the host are watched.
+    pub host_watch: bool,
 }
 
 #[derive(Debug)]
@@ -92,7 +94,8 @@ impl Plan {
             return Err(Failure::usage(problem).remedy("add --nfs PORT or --shm SOCKET"));
         }
         let read_only = options.readonly.unwrap_or(false);
-        let layers = Layers { read_only, submounts: options.submounts.unwrap_or_default() };
+        let host_watch = options.host_watch.unwrap_or(front_ends.coherence == Coherence::Push);
+        let layers = Layers { read_only, submounts: options.submounts.unwrap_or_default(), host_watch };
         let ServerOptions { control, metrics, state, .. } = options;
         Ok(Self { exports, layers, front_ends, control, metrics, state })
     }
@@ -111,6 +114,10 @@ impl FrontEnds {
         let submounts = options.submounts.unwrap_or_default();
         let mounts = planned_mounts(std::mem::take(&mut options.fuse), exports, submounts)?;
         let coherence = options.coherence.unwrap_or_default();
+        if coherence == Coherence::Push && (mounts.is_empty() || !guests.is_empty()) {
+            let problem = "--coherence push is for --fuse: a guest on virtio-fs cannot be told of changes";
+            return Err(Failure::usage(problem).remedy("serve guests with strict, auto or always"));
+        }
         let shm = ShmPlan::new(options, exports)?;
         let nfs = NfsPlan::new(options, exports, shm.is_any())?;
         let xattrs = options.xattrs.unwrap_or_default();

@@ -171,6 +171,7 @@ fn open(
     let mut options = DirOptions {
         read_only: plan.layers.read_only,
         submounts: plan.layers.submounts.into(),
+        watch_host: plan.layers.host_watch,
         ..DirOptions::default()
     };
     // All NFS clients of an export share a session, and each of them has a limit of its own.

@@ -188,7 +188,7 @@ mod tests {
         );
         assert_eq!(
             mistake("coherence=never"),
-            "mount option coherence=never: it is one of strict, auto, always"
+            "mount option coherence=never: it is one of strict, auto, always, push"
         );
         assert_eq!(mistake("threads=0"), "mount option threads=0: a number from 1 to 64");
         assert_eq!(mistake("submounts"), "mount option \"submounts\" needs a value: submounts=…");

@@ -15,6 +15,7 @@ use crate::location::{self, Backoff, Location, NfsOption, NfsOptions, NotMounted
 
 use super::Mount;
 use super::options::{Locks, MountOptions};
+use crate::assembly::options::coherence::Coherence;
 use crate::mount_point::mounted_at;
 
 pub struct Source {
@@ -30,6 +31,10 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
             Err(Failure::usage(
                 "mount option submounts=… is for directories of this host: a server decides it by itself",
             ))
+        }
+        Location::Nfs(_) | Location::NfsShm(_) if options.coherence == Some(Coherence::Push) => {
+            let problem = "mount option coherence=push is for directories (dir:) and shared memory (shm:)";
+            Err(Failure::usage(problem).remedy("use coherence=auto or coherence=strict"))
         }
         Location::Nfs(_) | Location::NfsShm(_) if options.locks == Some(Locks::Shared) => {
             Err(Failure::usage(
@@ -146,6 +151,7 @@ impl Source {
                 let options = DirOptions {
                     read_only: mount.options.is_read_only(),
                     submounts: mount.options.submounts.unwrap_or_default().into(),
+                    watch_host: mount.options.coherence == Some(Coherence::Push),
                     ..DirOptions::default()
                 };
                 let opened = LocalDir::open(path, options);
