@@ -96,10 +96,21 @@ impl LinesMut {
         Lines::new(region, offset, count).map(LinesMut)
     }
 
+    /// The same lines, to be read.
+    pub fn as_lines(&self) -> Lines {
+        self.0.clone()
+    }
+
     /// Stores a word of a line in one access; both numbers wrap. The ordering must be one that stores know.
     #[inline(always)]
     pub fn store(&self, line: usize, word: usize, value: u64, order: Ordering) {
         self.0.word(line, word).store(value, order);
+    }
+
+    /// Adds to a word of a line in one step; both numbers wrap, and so does the sum. What it was.
+    #[inline(always)]
+    pub fn add(&self, line: usize, word: usize, n: u64, order: Ordering) -> u64 {
+        self.0.word(line, word).fetch_add(n, order)
     }
 
     /// Begins to take a line away from other processors, since it is going to be stored to. The number wraps. Changes nothing

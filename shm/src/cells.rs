@@ -35,6 +35,9 @@ pub trait CellsMut {
     /// Stores the word (0 to 7) of a line, in the host's byte order.
     fn store(&self, line: usize, word: usize, value: u64, order: Ordering);
 
+    /// Adds to the word (0 to 7) of a line in one step, and wraps.
+    fn add(&self, line: usize, word: usize, n: u64, order: Ordering);
+
     /// Begins to take a line that is going to be stored to away from other processors: a hint.
     #[inline(always)]
     fn claim(&self, _line: usize) {}
@@ -111,6 +114,11 @@ impl CellsMut for LinesMut {
     #[inline(always)]
     fn store(&self, line: usize, word: usize, value: u64, order: Ordering) {
         LinesMut::store(self, line, word, value, order);
+    }
+
+    #[inline(always)]
+    fn add(&self, line: usize, word: usize, n: u64, order: Ordering) {
+        LinesMut::add(self, line, word, n, order);
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@
 //!
 //! Not here: what a request means (`wire/vrpc`), and threads, sockets and policies (`host/links/src`).
 //!
-//! Reading order: [`link`], [`region`], [`address`], [`ring`], [`doorbell`], [`area`].
+//! Reading order: [`link`], [`region`], [`address`], [`ring`], [`doorbell`], [`area`], [`window`].
 
 pub mod address;
 pub mod area;
@@ -14,3 +14,4 @@ pub mod doorbell;
 pub mod link;
 pub mod region;
 pub mod ring;
+pub mod window;

@@ -13,6 +13,7 @@ use crate::acting::dropping_set_id;
 use crate::attr::{attr_of, set_time};
 use crate::files::OpenFile;
 use crate::state::{Location, Session, is_big};
+use crate::window::Place;
 
 /// Cutting off less than this is quick.
 const SMALL_CUT_BYTES: u64 = 4 << 20;
@@ -69,6 +70,7 @@ impl Session {
         }
         {
             let _acting = self.checked(cx)?;
+            let _changing = self.changing([Place::Node(node)]);
             let applied = self.apply(&target, set);
             if let Some(telling) = self.telling() {
                 match set.size {

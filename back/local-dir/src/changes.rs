@@ -11,20 +11,35 @@ use tombolo_core::fs::{Changes, Name, NodeId, Notice, Notices};
 use tombolo_core::{Answer, Ctx};
 use tombolo_sys::stat::{self, Stat};
 
-use crate::state::{LocalSession, Location, Session};
+use crate::state::{LocalSession, Location, Session, Shared};
 use crate::table::Key;
+use crate::window::Place;
 
 impl Changes for LocalSession {
     fn next(&self, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices> {
-        self.0.watch.call_once(|| {
-            self.0.export.watchers.add(Arc::downgrade(&self.0));
-            self.0.export.host_watch.begin(&self.0.export);
-        });
+        self.begin_watch();
         self.0.notices.next(cx, since, limit_bytes)
     }
 
     fn is_complete(&self) -> bool {
-        self.0.export.options.watch_host && self.0.export.host_watch.is_complete()
+        self.0.export.sees_all_changes()
+    }
+}
+
+impl LocalSession {
+    /// From when this returns, changes are told and counted, until the session ends.
+    pub(crate) fn begin_watch(&self) {
+        self.0.watch.call_once(|| {
+            self.0.export.watchers.add(Arc::downgrade(&self.0));
+            self.0.export.host_watch.begin(&self.0.export);
+        });
+    }
+}
+
+impl Shared {
+    /// Whether changes by other processes of the host are seen too.
+    pub(crate) fn sees_all_changes(&self) -> bool {
+        self.options.watch_host && self.host_watch.is_complete()
     }
 }
 
@@ -66,18 +81,19 @@ impl Session {
             return read();
         }
         let accessed = || stat::stat(fd).map(|stat| stat.accessed).ok();
+        let changing = self.changing([Place::Node(node)]);
         let before = accessed();
         let done = read();
-        if before != accessed()
-            && let Some(telling) = self.telling()
-        {
+        if before == accessed() {
+            changing.unchanged();
+        } else if let Some(telling) = self.telling() {
             telling.attributes(node);
         }
         done
     }
 
     /// What tells a node from all others, in every session.
-    fn key_of(&self, node: NodeId) -> Option<Key> {
+    pub(crate) fn key_of(&self, node: NodeId) -> Option<Key> {
         if node == NodeId::ROOT { Some(self.export.root.identity.key) } else { self.table.key_of(node) }
     }
 

@@ -75,6 +75,7 @@ impl LocalDir {
             node_descriptors: DescriptorBudget::of_process().cache(options.descriptors),
             watchers: Watchers::default(),
             host_watch: HostWatch::default(),
+            window: OnceLock::new(),
         })))
     }
 }

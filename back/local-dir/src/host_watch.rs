@@ -61,6 +61,8 @@ impl HostWatch {
                 let mounts = export.mounts.all();
                 mounts.iter().for_each(|mount| self.add(&running, mount));
                 state.running = Some(running);
+                // What happened before is not known.
+                export.changed_everything();
             }
             Err(error) => {
                 tracing::warn!(%error, "what other processes of the host change is not seen: clients ask");
@@ -148,12 +150,20 @@ fn watch(epoll: &Epoll, fanotify: &Fanotify, export: &Weak<Shared>) -> tombolo_s
 }
 
 fn tell_everything(export: &Shared) {
+    export.changed_everything();
     export.watchers.tell(|session| session.notices.push(Notice::Everything));
 }
 
 fn tell(export: &Shared, event: &Event<'_>) {
     let directory = event.name.as_ref().filter(|_| event.deeds.is_about_a_name());
     let name = directory.and_then(|(dir, name)| Some((dir, Name::new(name).ok()?.to_owned())));
+    let dir = event.name.as_ref().map(|(dir, _)| dir);
+    for handle in dir.into_iter().chain(&event.file) {
+        match handle.inode() {
+            Some(inode) => export.keys_of(inode).for_each(|key| export.changed_beside(&key)),
+            None => export.changed_everything(),
+        }
+    }
     export.watchers.tell(|session| {
         if let Some((dir, name)) = &name {
             each_node(session, dir, |dir| {

@@ -50,6 +50,7 @@ mod submounts;
 mod table;
 mod transfer;
 mod waiting;
+mod window;
 mod xattrs;
 
 pub use export::{LocalDir, OpenError};

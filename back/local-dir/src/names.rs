@@ -16,6 +16,7 @@ use tombolo_sys::stat::{self, Device as SysDevice, S_IFLNK};
 use crate::attr::kind_bits;
 use crate::state::{Location, Session};
 use crate::table::Anchor;
+use crate::window::Place;
 
 /// The longest target of a link, with room to see that it is longer (PATH_MAX).
 const TARGET_MAX_LEN: usize = 4096;
@@ -139,6 +140,7 @@ impl Session {
         let file = self.location(node)?;
         let dir = self.location(parent)?;
         let before = self.before(cx, &dir);
+        let _changing = self.changing([Place::Key(dir.identity.key), Place::Key(file.identity.key)]);
         {
             let _acting = self.checked(cx)?;
             namespace::link(file.fd(), dir.fd(), name.as_bytes())?;
@@ -164,6 +166,7 @@ impl Session {
         // Before it exists: if there is no room for its node, none is made.
         let permit = self.node_permit()?;
         let before = self.before(cx, &dir);
+        let _changing = self.changing([Place::Key(dir.identity.key)]);
         {
             let _acting = self.making(cx, mode)?;
             make(&dir)?;
@@ -200,6 +203,12 @@ impl Session {
         let before = (self.before(cx, &from_dir), self.before(cx, &to_dir));
         self.hold_fast(to_parent, &to_dir, to);
         let (source, target) = (self.victim(&from_dir, from), self.victim(&to_dir, to));
+        let _changing = self.changing([
+            Place::Key(from_dir.identity.key),
+            Place::Key(to_dir.identity.key),
+            Place::Victim(source),
+            Place::Victim(target),
+        ]);
         {
             let _acting = self.checked(cx)?;
             let flags = rename_flags(flags)?;
@@ -233,6 +242,7 @@ impl Session {
         let before = self.before(cx, &dir);
         self.hold_fast(parent, &dir, name);
         let victim = self.victim(&dir, name);
+        let _changing = self.changing([Place::Key(dir.identity.key), Place::Victim(victim)]);
         {
             let _acting = self.checked(cx)?;
             remove(&dir)?;

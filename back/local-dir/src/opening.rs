@@ -17,6 +17,7 @@ use crate::acting::dropping_set_id;
 use crate::attr::attr_of;
 use crate::files::{OpenFile, OpenPermit};
 use crate::state::{Location, Session};
+use crate::window::Place;
 
 /// How often a name may vanish and come back between two looks before we give up.
 const RACES_MAX: u32 = 16;
@@ -68,12 +69,16 @@ impl Session {
             S_IFDIR => (self.open_directory(cx, &location)?, flags | OpenFlags::DIRECTORY),
             _ if flags.contains(OpenFlags::DIRECTORY) => return Err(Error::NotDirectory),
             S_IFREG => {
+                let changing = flags
+                    .contains(OpenFlags::TRUNCATE)
+                    .then(|| self.changing([Place::Key(location.identity.key)]));
                 let file = self.open_regular(cx, &location, flags)?;
                 if flags.contains(OpenFlags::TRUNCATE)
                     && let Some(telling) = self.telling()
                 {
                     telling.data(node, 0, u64::MAX);
                 }
+                drop(changing);
                 (file, flags)
             }
             S_IFLNK => return Err(Error::SymlinkLoop),
@@ -103,6 +108,7 @@ impl Session {
     ) -> Result<(Entry, OpenId)> {
         let room = self.room_for_new()?;
         let flags = sys_flags(how.flags) | SysFlags::CREATE | SysFlags::EXCL;
+        let _changing = self.changing([Place::Key(dir.identity.key)]);
         let file = {
             let _acting = self.making(cx, how.mode)?;
             open_entry(dir.fd(), name.as_bytes(), flags, how.mode.mode.bits())?

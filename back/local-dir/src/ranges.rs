@@ -8,6 +8,7 @@ use tombolo_sys::rw;
 use crate::files::OpenFile;
 use crate::state::{LocalSession, Session};
 use crate::transfer::SLOW_FLAGS;
+use crate::window::Place;
 
 /// No call copies more (1 GiB), so that no request holds a thread of the pool for long; the caller asks for the rest.
 const COPY_MAX_BYTES: u64 = 1 << 30;
@@ -20,6 +21,7 @@ impl Ranges for LocalSession {
         match self.opening(file, OpenFlags::WRITE) {
             Ok(open) => self.in_pool(cx, move |session, cx| {
                 let _dropping = session.dropping_as_written(cx, &open, false)?;
+                let _changing = session.changing([Place::Node(open.node)]);
                 let allocated = ranges::allocate(open.fd(), sys_mode(mode), offset, len);
                 if let Some(telling) = session.telling() {
                     // What follows may have moved.
@@ -94,6 +96,7 @@ impl Piece {
     fn copy(&self, session: &Session, cx: &Ctx, from: &OpenFile, to: &OpenFile) -> Result<u64> {
         let _dropping = session.dropping_as_written(cx, to, false)?;
         let len = usize::try_from(self.len.min(COPY_MAX_BYTES)).map_err(|_| Error::InvalidArgument)?;
+        let _changing = session.changing([Place::Node(to.node)]);
         let copied = session.reading(from.node, from.fd(), || {
             ranges::copy(from.fd(), self.from_offset, to.fd(), self.to_offset, len)
         });

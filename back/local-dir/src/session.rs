@@ -7,7 +7,7 @@ use tombolo_core::fs::{
     AccessMask, Attr, Change, Changes, Client, Cookie, Create, Created, Device, DirPage, Entry, File,
     FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened,
     PermissionCheck, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
-    SyncWhat, Write, Written, Xattrs,
+    SyncWhat, Versions, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
@@ -367,6 +367,10 @@ impl FileSystem for LocalSession {
     }
 
     fn changes(&self) -> Option<&dyn Changes> {
+        Some(self)
+    }
+
+    fn versions(&self) -> Option<&dyn Versions> {
         Some(self)
     }
 }

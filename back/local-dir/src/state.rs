@@ -12,6 +12,7 @@ use tombolo_core::fs::{
 use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId, Want};
 use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_host_runtime::thread_pool::{Lane, ThreadPool};
+use tombolo_shm::window::Window;
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::OwnDescriptors;
 use tombolo_sys::stat::{self, Stat};
@@ -71,6 +72,8 @@ pub(crate) struct Shared {
     /// Sessions that are told of changes.
     pub watchers: Watchers<Session>,
     pub host_watch: HostWatch,
+    /// Where changes are counted, once a session looks; empty if there is no memory for it.
+    pub window: OnceLock<Option<Window>>,
 }
 
 /// The nodes of no session get fewer descriptors than this.

@@ -15,6 +15,7 @@ use crate::acting::{Acting, dropping_set_id};
 use crate::attr::attr_of;
 use crate::files::OpenFile;
 use crate::state::{LocalSession, Session};
+use crate::window::Place;
 
 /// At most so much is copied at once (a tenth of a millisecond or two); more goes to the pool.
 const AT_ONCE_BYTES: usize = 1 << 20;
@@ -124,6 +125,7 @@ impl Session {
         let before = found.filter(|_| wants).map(|found| WeakAttr::from(&attr_of(&found)));
         let count = {
             let _dropping = self.dropping_as_written(cx, open, how.kill_privileges)?;
+            let _changing = self.changing([Place::Node(open.node)]);
             let written = write_out(open, how, from);
             if let Some(telling) = self.telling() {
                 match open.flags.contains(OpenFlags::APPEND) && !how.in_place {

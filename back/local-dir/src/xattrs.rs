@@ -6,6 +6,7 @@ use tombolo_sys::xattr::{self, SetMode};
 use tombolo_sys::{Errno, change, stat};
 
 use crate::state::{LocalSession, Session};
+use crate::window::Place;
 
 /// No value and no list of names is longer (xattr(7)).
 const VALUE_MAX_LEN: usize = 64 << 10;
@@ -78,6 +79,7 @@ impl Session {
             XattrSet::Replace => SetMode::Replace,
         };
         let _acting = self.checked(cx)?;
+        let _changing = self.changing([Place::Key(location.identity.key)]);
         let set = || -> Result<()> {
             xattr::set(location.fd(), name, value, mode)?;
             let bits = if kill_set_gid { stat::stat(location.fd())?.mode } else { 0 };
@@ -102,6 +104,7 @@ impl Session {
         self.writable()?;
         let location = self.location(node)?;
         let _acting = self.checked(cx)?;
+        let _changing = self.changing([Place::Key(location.identity.key)]);
         let removed = xattr::remove(location.fd(), name);
         if let Some(telling) = self.telling() {
             telling.attributes(node);

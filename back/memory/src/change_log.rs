@@ -14,6 +14,15 @@ pub(crate) enum Changed {
     Gone(Ino),
 }
 
+impl Changed {
+    /// The node that is another now.
+    pub(crate) fn ino(&self) -> Ino {
+        match self {
+            Self::Attributes(ino) | Self::Data(ino) | Self::Name(ino, _) | Self::Gone(ino) => *ino,
+        }
+    }
+}
+
 /// Nodes and names that one operation may change. Kept only when a session is to be told.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeLog {

@@ -1,5 +1,5 @@
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tombolo_core::Result;
 use tombolo_core::fs::{Client, Export, FileSystem, Watchers};
@@ -24,6 +24,7 @@ impl Memory {
                 tree,
                 next_id: AtomicU64::new(1),
                 watchers: Watchers::default(),
+                window: OnceLock::new(),
             }),
         }
     }

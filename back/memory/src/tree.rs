@@ -1,11 +1,12 @@
 //! All nodes, and how long they live.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use tombolo_core::fs::{Device, FileType, Mode, Watchers};
 use tombolo_core::{Error, Result};
+use tombolo_shm::window::Window;
 
 use crate::change_log::{ChangeLog, Changed};
 use crate::content::{Content, PAGE_BYTES, Space};
@@ -38,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) next_id: AtomicU64,
     /// Sessions that are told of changes.
     pub(crate) watchers: Watchers<Session>,
+    /// Where changes are counted, once a session looks; empty if there is no memory for it.
+    pub(crate) window: OnceLock<Option<Window>>,
 }
 
 impl Shared {

@@ -82,6 +82,12 @@ impl Links {
         self.current.load_full()
     }
 
+    /// As [`current`](Self::current), for a moment.
+    #[inline]
+    pub(crate) fn current_now(&self) -> arc_swap::Guard<Arc<Link>> {
+        self.current.load()
+    }
+
     /// Asks. `finish` makes of the answer what the waist wants, on the thread that receives it.
     pub(crate) fn ask<T: Send + 'static>(
         self: &Arc<Self>,

@@ -7,7 +7,7 @@ use tombolo_mem::{Sink, Source};
 use super::{
     AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileType,
     LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Ranges, ReadDone,
-    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Versions, Write, Written, Xattrs,
 };
 use crate::{Answer, Ctx, Result, SessionId};
 
@@ -156,6 +156,10 @@ pub trait FileSystem: Send + Sync {
     }
     /// Word of what others have changed, where the back end knows it.
     fn changes(&self) -> Option<&dyn Changes> {
+        None
+    }
+    /// Versions of nodes, where the back end counts changes.
+    fn versions(&self) -> Option<&dyn Versions> {
         None
     }
 }

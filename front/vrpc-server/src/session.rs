@@ -1,5 +1,6 @@
 //! One link's session: requests in, answers out.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tombolo_core::fs::FileSystem;
@@ -70,6 +71,10 @@ impl Session for LinkSession {
             Ok((header, request)) => shared.begin(&header, &request, responder),
             Err(error) => responder.cut(malformed(&error)),
         }
+    }
+
+    fn window(&self) -> Option<Arc<OwnedFd>> {
+        self.0.file_system.versions()?.window()
     }
 
     fn ended(&self) {

@@ -14,6 +14,7 @@ use tombolo_shm::link::{
 };
 use tombolo_shm::region::RegionError;
 use tombolo_shm::region::sealed::{self, Sealed};
+use tombolo_shm::window::WindowReader;
 use tombolo_sys::epoll::{Epoll, Interest};
 use tombolo_sys::{Errno, packet, socket};
 
@@ -53,7 +54,7 @@ impl ConnectOptions {
             label: label.into(),
             client,
             protocol: Protocol::Vrpc,
-            offered: Features::FORWARDED_REGIONS | Features::REGION_FORWARDING,
+            offered: Features::AT_SOCKETS,
             required: Features::NONE,
             layout: Layout::new(64, 8, 8 << 20)?,
             timeout: Duration::from_secs(10),
@@ -132,8 +133,8 @@ pub enum AnswerFault {
     /// It is not what was asked for.
     #[error("invalid server reply")]
     Welcome(#[from] WelcomeError),
-    /// There should be one descriptor with it.
-    #[error("{count} descriptors came with the answer instead of one")]
+    /// There should be one descriptor with it, and one more with a window.
+    #[error("{count} descriptors came with the answer, another number than it says")]
     Descriptors {
         /// How many there were.
         count: usize,
@@ -150,6 +151,8 @@ pub struct Connection {
     pub agreement: Agreement,
     /// Both sides' memory, as the client sees it.
     pub ends: Ends,
+    /// The server's window, if it has one.
+    pub window: Option<WindowReader>,
     socket: OwnedFd,
     /// The user of the server's process.
     user: u32,
@@ -165,8 +168,9 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
     let socket = dial(path, until)?;
     // A server that turns us away at once may have closed the socket: its answer is there all the same.
     let _ = packet::send(&socket, &Message::Hello(hello.clone()).encode(), &[own.as_fd()]);
-    let (welcome, memory) = receive(path, &socket, until)?;
+    let (welcome, memory, window) = receive(path, &socket, until)?;
     let agreement = hello.check(&welcome).map_err(|error| answer(error.into()))?;
+    let window = window.map(WindowReader::map).transpose().map_err(|error| answer(error.into()))?;
     let theirs = sealed::map_peer(memory, agreement.layout.bytes()).map_err(|error| answer(error.into()))?;
     let ends = agreement.ends(Role::Client, Extent::whole(own.region().clone()), Extent::whole(theirs));
     // Our memory is at least as large as what the server wants of it.
@@ -175,7 +179,7 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
         .format(&ends.own)
         .map_err(|error| io(io::Error::other(error)))?;
     let peer = socket::peer(socket.as_fd()).map_err(|error| io(error.into()))?;
-    Ok(Connection { agreement, ends, socket, user: peer.uid })
+    Ok(Connection { agreement, ends, window, socket, user: peer.uid })
 }
 
 impl Connection {
@@ -188,6 +192,9 @@ impl Connection {
         mode: Mode,
     ) -> Result<(Line, ControlSocket), StartError> {
         let line = Line::start(&self.ends, label, mode)?;
+        if let Some(window) = self.window {
+            line.has_window(window);
+        }
         let heartbeat = Heartbeat::new(&self.ends, Instant::now());
         let handler = Box::new(ClientHandler { line: line.clone(), heartbeat, end: End::Stopped });
         let control_socket = watcher.watch(self.socket, handler).map_err(StartError::Thread)?;
@@ -266,7 +273,11 @@ pub(super) fn hello(options: &ConnectOptions) -> Hello {
     }
 }
 
-fn receive(path: &Path, socket: &OwnedFd, until: Instant) -> Result<(Welcome, OwnedFd), ConnectError> {
+fn receive(
+    path: &Path,
+    socket: &OwnedFd,
+    until: Instant,
+) -> Result<(Welcome, OwnedFd, Option<OwnedFd>), ConnectError> {
     let io = |error: Errno| ConnectError::Io { path: path.to_owned(), source: error.into() };
     let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
     let epoll = Epoll::new().map_err(io)?;
@@ -296,10 +307,15 @@ fn receive(path: &Path, socket: &OwnedFd, until: Instant) -> Result<(Welcome, Ow
     let mut descriptors = packet.descriptors.into_iter();
     match Message::decode(bytes).map_err(|error| answer(error.into()))? {
         Message::Refused(refused) => Err(ConnectError::Refused { path: path.to_owned(), refused }),
-        Message::Welcome(welcome) => match (descriptors.next(), descriptors.next()) {
-            (Some(memory), None) => Ok((welcome, memory)),
-            _ => Err(answer(AnswerFault::Descriptors { count })),
-        },
+        Message::Welcome(welcome) => {
+            let is_with_window = welcome.features.contains(Features::WINDOW);
+            match (descriptors.next(), descriptors.next()) {
+                (Some(memory), window) if count == 1 + usize::from(is_with_window) => {
+                    Ok((welcome, memory, window))
+                }
+                _ => Err(answer(AnswerFault::Descriptors { count })),
+            }
+        }
         _ => Err(answer(AnswerFault::Other)),
     }
 }

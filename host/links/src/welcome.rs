@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use smallvec::SmallVec;
 use tombolo_mem::Region;
 use tombolo_shm::link::{
     Agreement, Cause, Ends, Epoch, Extent, Features, Goodbye, Health, Hello, Incarnation, Message,
@@ -213,6 +214,11 @@ pub(super) fn welcome(
     let theirs = sealed::map_peer(memory, agreement.layout.bytes())
         .map_err(|error| Refused::new(RefusalCode::Memory, error))?;
     let session = links.server.open_for(agreement.protocol, &peer).map_err(|refusal| refused(&refusal))?;
+    let window = agreement.features.contains(Features::WINDOW).then(|| session.window()).flatten();
+    let agreement = match window {
+        Some(_) => agreement,
+        None => Agreement { features: agreement.features.without(Features::WINDOW), ..agreement },
+    };
     let own = Sealed::create("tombolo-server", agreement.layout.bytes()).map_err(failed)?;
     let region = agreement
         .features
@@ -231,7 +237,9 @@ pub(super) fn welcome(
     let permit = keep(links, permit, peer, handle, region_receiver, &ends, socket).map_err(failed)?;
     let message = Message::Welcome(agreement.welcome()).encode();
     // Last, so that no client is welcomed to a server that ends. If the peer is gone already, the watcher has noticed.
-    packet::send(socket, &message, &[own.as_fd()]).map_err(|error| {
+    let memory: SmallVec<[_; 2]> =
+        [Some(own.as_fd()), window.as_ref().map(|window| window.as_fd())].into_iter().flatten().collect();
+    packet::send(socket, &message, &memory).map_err(|error| {
         drop(permit.with(Option::take));
         failed(error)
     })

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tombolo_core::fs::{
     AccessMask, AllocateMode, Attr, Change, Changes, Client, Created, DirPage, Entry, Export, File,
     FileSystem, Lock, LockFamily, LockOwner, LockRange, Locks, Made, NodeId, Op, OpenFlags, Opened,
-    PersistentHandle, PersistentHandles, Profile, Ranges, ReadDone, Renamed, StatFs, Volume, Whence, Write,
-    Written, XattrName, XattrSet, Xattrs,
+    PersistentHandle, PersistentHandles, Profile, Ranges, ReadDone, Renamed, StatFs, Versions, Volume,
+    Whence, Write, Written, XattrName, XattrSet, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::{Sink, Source};
@@ -189,6 +189,10 @@ impl<A: Around> FileSystem for Layered<dyn FileSystem, A> {
     // Not a call to be counted, delayed or refused: it pends until something happens.
     fn changes(&self) -> Option<&dyn Changes> {
         self.inner.changes()
+    }
+
+    fn versions(&self) -> Option<&dyn Versions> {
+        self.inner.versions()
     }
 }
 

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tombolo_core::fs::{
     Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
     Locks, Made, Name, NameBuf, NewMode, NodeId, PersistentHandle, PersistentHandles, Profile, Ranges,
-    RenameFlags, Renamed, Volume, Xattrs,
+    RenameFlags, Renamed, Versions, Volume, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 
@@ -353,6 +353,10 @@ impl FileSystem for Session {
 
     fn changes(&self) -> Option<&dyn Changes> {
         self.inner.changes()
+    }
+
+    fn versions(&self) -> Option<&dyn Versions> {
+        self.inner.versions()
     }
 }
 

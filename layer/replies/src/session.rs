@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{
     Attr, Change, Changes, Create, Created, Device, File, FileSystem, FileType, Locks, Made, Name, NewMode,
-    NodeId, OpenFlags, Opened, PersistentHandles, Profile, Ranges, RenameFlags, Renamed, SetAttr, Write,
-    Written, Xattrs,
+    NodeId, OpenFlags, Opened, PersistentHandles, Profile, Ranges, RenameFlags, Renamed, SetAttr, Versions,
+    Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_mem::Source;
@@ -179,5 +179,9 @@ impl FileSystem for Session {
 
     fn changes(&self) -> Option<&dyn Changes> {
         self.inner.changes()
+    }
+
+    fn versions(&self) -> Option<&dyn Versions> {
+        self.inner.versions()
     }
 }

@@ -29,7 +29,7 @@ impl Default for Limits {
     /// For links between processes: vrpc, as many slots as there can be, 64 MiB. No call-backs, which are reserved (docs/decisions/shm-regions.md).
     fn default() -> Self {
         Limits {
-            features: Features::FORWARDED_REGIONS | Features::REGION_FORWARDING,
+            features: Features::AT_SOCKETS,
             protocols: vec![Protocol::Vrpc],
             slots: SLOTS_MAX,
             back_slots: BACK_SLOTS_MAX,

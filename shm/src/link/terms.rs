@@ -22,8 +22,11 @@ impl Features {
     pub const FORWARDED_REGIONS: Features = Features(1 << 1);
     /// The client's memory may be passed on to further domains, of its own user and of root. At a socket only.
     pub const REGION_FORWARDING: Features = Features(1 << 2);
+    /// The server's window comes along with its memory. At a socket only.
+    pub const WINDOW: Features = Features(1 << 3);
     /// Those that need a socket beside the link.
-    pub const AT_SOCKETS: Features = Features(Features::FORWARDED_REGIONS.0 | Features::REGION_FORWARDING.0);
+    pub const AT_SOCKETS: Features =
+        Features(Features::FORWARDED_REGIONS.0 | Features::REGION_FORWARDING.0 | Features::WINDOW.0);
 
     /// The set of those bits, known or not.
     pub fn from_bits(bits: u64) -> Features {

@@ -87,7 +87,7 @@ pub enum RegionError {
 }
 
 impl RegionError {
-    fn io(what: impl std::fmt::Display, source: impl Into<io::Error>) -> RegionError {
+    pub(crate) fn io(what: impl std::fmt::Display, source: impl Into<io::Error>) -> RegionError {
         RegionError::Io { what: what.to_string(), source: source.into() }
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tombolo_shm::doorbell::WakeReason;
+use tombolo_shm::window::Counts;
 
 use crate::world::{Loom, Side, World, message, sides};
 
@@ -116,5 +117,56 @@ fn a_nudge_ends_a_sleep_or_the_next_one() {
         assert_eq!(server.sleeper.wait(None, &server.consumer), WakeReason::Nudged);
         assert_eq!(told.load(Relaxed), 1);
         end();
+    });
+}
+
+/// One reader looks, another client is answered or looks itself: whatever it tells the first one, a version that still holds is of what there is.
+#[test]
+fn what_is_remembered_with_a_version_that_holds_is_what_there_is() {
+    every_interleaving(3, || {
+        let counts = Counts::begin(Loom::lines(4), Loom::lines(1), 9);
+        let file = Arc::new(loom::sync::Mutex::new(0));
+        let (writer, written) = (counts.clone(), Arc::clone(&file));
+        let end = Loom::spawn(move || {
+            writer.begun(5);
+            *written.lock().expect("not poisoned") = 1;
+            writer.ended(5);
+        });
+        let look = || *file.lock().expect("not poisoned");
+        let (version, remembered) = (counts.version(5), look());
+        let now = look();
+        if version.is_some_and(|version| counts.holds(&version)) {
+            assert_eq!(remembered, now, "stale");
+        }
+        end();
+        if version.is_some_and(|version| counts.holds(&version)) {
+            assert_eq!(remembered, 1, "stale after the answer");
+        }
+    });
+}
+
+/// Two changes of files that share a slot, and a change of everything.
+#[test]
+fn no_version_is_had_while_one_of_two_changes_is_under_way() {
+    every_interleaving(2, || {
+        let counts = Counts::begin(Loom::lines(4), Loom::lines(1), 9);
+        let file = Arc::new(loom::sync::Mutex::new(0));
+        let ends = [1, 2].map(|_| {
+            let (writer, written) = (counts.clone(), Arc::clone(&file));
+            Loom::spawn(move || {
+                writer.begun(0);
+                *written.lock().expect("not poisoned") += 1;
+                writer.ended(0);
+            })
+        });
+        let version = counts.version(0);
+        let remembered = *file.lock().expect("not poisoned");
+        ends.into_iter().for_each(|end| end());
+        if version.is_some_and(|version| counts.holds(&version)) {
+            assert_eq!(remembered, 2, "stale");
+        }
+        let version = counts.version(0).expect("nothing under way");
+        counts.everything();
+        assert!(!counts.holds(&version));
     });
 }

@@ -108,6 +108,10 @@ macro_rules! world {
                 fn store(&self, line: usize, word: usize, value: u64, order: Ordering) {
                     self.0[line][word].store(value, order);
                 }
+
+                fn add(&self, line: usize, word: usize, n: u64, order: Ordering) {
+                    self.0[line][word].fetch_add(n, order);
+                }
             }
 
             /// The kernel keeps a lock from the look at the word until the thread sleeps, and takes it to wake.

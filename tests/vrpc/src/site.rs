@@ -14,6 +14,7 @@ use tombolo_host_links::server::{
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Incarnation, Layout, RefusalCode, Refused};
+use tombolo_shm::window::WindowReader;
 
 /// What is at the site, and how its links are.
 #[derive(Clone, Copy, Debug)]
@@ -171,6 +172,7 @@ impl Connect for Dial {
         let peer = Peer { export: "export".into(), credentials: None, client: incarnation, label };
         // It may take a moment, and no other client is to wait for it.
         let inner = server.open(&peer)?;
+        let window = inner.window().map(|memory| memory.try_clone()).transpose()?;
         let mut life = lock(&site.life);
         let still_there = life.as_mut().filter(|life| Arc::ptr_eq(&life.server, &server));
         let life = still_there.ok_or("no server is there any more")?;
@@ -186,6 +188,9 @@ impl Connect for Dial {
         *lock(&link) = Some(server.serve(&theirs, &peer, watched.clone(), Mode::Adaptive)?);
         life.links.push(link.clone());
         let line = Line::start(&ours, client.label.as_str(), Mode::Adaptive)?;
+        if let Some(window) = window {
+            line.has_window(WindowReader::map(window)?);
+        }
         // There is no socket whose end would be seen.
         watched.line.get_or_init(|| line.clone());
         Ok(Connected { line, keep: Box::new(HangUp(link)) })

@@ -12,6 +12,7 @@ use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Counts, LinkHandle, Peer, Server};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Incarnation, Layout};
+use tombolo_shm::window::WindowReader;
 
 /// What the links are like.
 #[derive(Clone, Copy, Debug)]
@@ -59,11 +60,10 @@ impl TestHost {
 
     /// The client's ends of a new link that is served.
     pub fn ends(&self) -> Result<Ends, ConnectError> {
-        self.numbered_ends().map(|(ends, _)| ends)
+        self.dial().map(|dialled| dialled.ends)
     }
 
-    /// As [`ends`](Self::ends), with the number of the link.
-    fn numbered_ends(&self) -> Result<(Ends, usize), ConnectError> {
+    fn dial(&self) -> Result<Dialled, ConnectError> {
         let layout = Layout::with_bulk(self.plan.slots, 8, self.plan.bulk_bytes)?;
         let (client, server) = Ends::in_memory(layout);
         let number = self.count.fetch_add(1, Ordering::Relaxed);
@@ -74,10 +74,12 @@ impl TestHost {
             label: format!("client-{number}").into(),
         };
         let session = self.server.open(&peer)?;
+        let window = session.window().map(|memory| memory.try_clone()).transpose()?;
+        let window = window.map(WindowReader::map).transpose()?;
         let handle = self.server.serve(&server, &peer, session, self.plan.mode)?;
         let mut links = self.links.lock().expect("no test panics here");
         links.push(Some(handle));
-        Ok((client, links.len() - 1))
+        Ok(Dialled { ends: client, window, index: links.len() - 1 })
     }
 
     /// Ends all links there are, as a server that stops does.
@@ -105,6 +107,14 @@ impl TestHost {
     }
 }
 
+/// The client's side of a new link.
+struct Dialled {
+    ends: Ends,
+    window: Option<WindowReader>,
+    /// Which of the server's links it is.
+    index: usize,
+}
+
 /// Makes links in memory. There is no socket, so the server's side is told when the client's is gone.
 struct Dial(Arc<TestHost>);
 
@@ -116,8 +126,9 @@ struct HangUp {
 
 impl Connect for Dial {
     fn connect(&self, client: &Client, _instance: Incarnation) -> Result<Connected, ConnectError> {
-        let (ends, index) = self.0.numbered_ends()?;
+        let Dialled { ends, window, index } = self.0.dial()?;
         let line = Line::start(&ends, client.label.as_str(), self.0.plan.mode)?;
+        window.into_iter().for_each(|window| line.has_window(window));
         Ok(Connected { line, keep: Box::new(HangUp { host: self.0.clone(), index }) })
     }
 }

@@ -111,6 +111,12 @@ layouts! {
         32 transfer_bytes_max: U32,
         36 callers_max: U16,
     }
+    /// A node's version, in the answer to LOOK.
+    VersionField: 20 {
+        0 epoch: U64,
+        8 count: U64,
+        16 slot: U32,
+    }
     /// One of FORGET's, in the body or in the frame.
     ForgetEntry: 16 {
         0 node: U64,

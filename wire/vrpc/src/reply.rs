@@ -5,8 +5,8 @@ mod fields;
 use bitflags::bitflags;
 use tombolo_core::Error;
 use tombolo_core::fs::{
-    Attr, Change, Created, Entry, Lock, Made, Opened, PersistentHandle, Profile, Renamed, StatFs, Volume,
-    Written,
+    Attr, Change, Created, Entry, Lock, Made, Opened, PersistentHandle, Profile, Renamed, StatFs, Version,
+    Volume, Written,
 };
 use zerocopy::little_endian::U32;
 use zerocopy::{transmute, transmute_ref};
@@ -34,6 +34,8 @@ bitflags! {
         const RANGES = 1 << 5;
         /// CHANGES.
         const CHANGES = 1 << 6;
+        /// LOOK.
+        const VERSIONS = 1 << 7;
     }
 }
 
@@ -200,6 +202,8 @@ replies! {
     Offset(8 offset: u64);
     /// The number of the last notice, the notices, and whether all changes are told.
     Changes(8 last: u64, frame list: NoticeList<'a>, flags is_complete: bool as Bit<{ fields::COMPLETE }>);
+    /// Attributes, and the node's version from before they were looked at.
+    Looked(8 version: Option<Version>, frame attr: Attr);
 }
 
 /// Writes to `body` that a request failed, and gives the kind of the answer. Its frame is empty.

@@ -270,6 +270,8 @@ requests! {
 
     /// `Changes::next`, of as many notices as fit into a frame.
     Changes = 128 { 8 since: u64 } => Changes;
+    /// `Versions::look`.
+    Look = 129 { 8 node: NodeId } => Looked;
 }
 
 impl Kind {

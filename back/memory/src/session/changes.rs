@@ -11,14 +11,19 @@ use crate::directory::Ino;
 
 impl Changes for Session {
     fn next(&self, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices> {
-        if !self.notices.is_watched() {
-            self.shared.watchers.add(self.me.clone());
-        }
+        self.begin_watch();
         self.notices.next(cx, since, limit_bytes)
     }
 
     fn is_complete(&self) -> bool {
         true
+    }
+}
+
+impl Session {
+    /// From when this returns, changes are told and counted, until the session ends.
+    pub(super) fn begin_watch(&self) {
+        self.watch.call_once(|| self.shared.watchers.add(self.me.clone()));
     }
 }
 

@@ -3,7 +3,8 @@
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
     FileType, LockOwner, Locks, Made, NAME_MAX, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
-    Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Versions, Write, Written,
+    Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_mem::{Sink, Source};
@@ -153,6 +154,10 @@ impl FileSystem for Session {
     }
 
     fn changes(&self) -> Option<&dyn Changes> {
+        Some(self)
+    }
+
+    fn versions(&self) -> Option<&dyn Versions> {
         Some(self)
     }
 }

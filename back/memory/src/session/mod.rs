@@ -9,10 +9,11 @@ mod make;
 mod names;
 mod open;
 mod ranges;
+mod versions;
 mod xattrs;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::task::Waker;
 
 use tombolo_core::fs::{
@@ -37,6 +38,8 @@ pub(crate) struct Session {
     budget: Arc<Budget>,
     held: Mutex<Held>,
     notices: Arc<NoticeQueue>,
+    /// It is told, or looks at versions.
+    watch: Once,
     /// For those that tell it.
     me: Weak<Self>,
 }
@@ -70,6 +73,8 @@ struct View<'a> {
 impl Drop for View<'_> {
     fn drop(&mut self) {
         self.told.changes = self.tree.changed();
+        // While the tree is locked: a session that has seen the change sees the count too.
+        self.session.count(&self.told.changes);
     }
 }
 
@@ -87,7 +92,16 @@ impl Session {
     pub(crate) fn new(shared: Arc<Shared>, checks: PermissionCheck) -> Arc<Self> {
         let (id, budget) = (shared.unique_id(), Budget::new(shared.options.session_limits));
         let (held, notices) = (Mutex::default(), Arc::default());
-        Arc::new_cyclic(|me| Self { shared, checks, id, budget, held, notices, me: me.clone() })
+        Arc::new_cyclic(|me| Self {
+            shared,
+            checks,
+            id,
+            budget,
+            held,
+            notices,
+            watch: Once::new(),
+            me: me.clone(),
+        })
     }
 
     fn view(&self) -> View<'_> {

@@ -8,6 +8,7 @@ mod locks;
 mod names;
 mod remote_buffer;
 mod replies;
+mod versions;
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use smallvec::SmallVec;
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
     FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
-    Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Versions, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_host_links::client::Counts;
@@ -242,5 +243,9 @@ impl FileSystem for VrpcFileSystem {
 
     fn changes(&self) -> Option<&dyn Changes> {
         self.offers(Offers::CHANGES).then_some(self)
+    }
+
+    fn versions(&self) -> Option<&dyn Versions> {
+        self.offers(Offers::VERSIONS).then_some(self)
     }
 }

@@ -5,9 +5,11 @@
 //! the notices of a session in a [`NoticeQueue`] and finds the sessions to be told in [`Watchers`].
 
 mod queue;
+mod versions;
 mod watchers;
 
 pub use queue::NoticeQueue;
+pub use versions::{Version, Versions};
 pub use watchers::Watchers;
 
 use super::{NameBuf, NodeId};

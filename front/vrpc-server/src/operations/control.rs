@@ -21,6 +21,7 @@ pub(super) fn profile(exchange: Exchange<'_>) {
     offers.set(Offers::HANDLES, fs.persistent_handles().is_some());
     offers.set(Offers::RANGES, fs.ranges().is_some());
     offers.set(Offers::CHANGES, fs.changes().is_some());
+    offers.set(Offers::VERSIONS, fs.versions().is_some());
     let session = Session {
         profile: fs.profile(),
         offers,

@@ -26,6 +26,7 @@ pub(super) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
         }
         Request::Allocate { .. } | Request::Seek { .. } | Request::Copy { .. } => ranges(exchange, request),
         Request::Changes { since } => changes(exchange, *since),
+        Request::Look { node } => look(exchange, *node),
         _ => exchange.refuse(Error::NotImplemented),
     }
 }
@@ -125,6 +126,12 @@ fn changes(exchange: Exchange<'_>, since: u64) {
         let is_complete = closing.shared.file_system.changes().is_some_and(|changes| changes.is_complete());
         closing.send(&Reply::Changes(notices.last, NoticeList::new(&notices.list), is_complete));
     });
+}
+
+fn look(exchange: Exchange<'_>, node: NodeId) {
+    let Some(versions) = exchange.fs().versions() else { return exchange.refuse(Error::NotSupported) };
+    let answer = versions.look(exchange.cx, node);
+    exchange.answer(answer, |(attr, version)| Reply::Looked(version, attr));
 }
 
 fn ranges(exchange: Exchange<'_>, request: &Request<'_>) {

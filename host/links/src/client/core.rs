@@ -11,6 +11,7 @@ use tombolo_shm::area::Area;
 use tombolo_shm::doorbell::{Mode, Ringer};
 use tombolo_shm::link::{Ends, Extent, Layout};
 use tombolo_shm::ring::{Message, Prefetch, Producer};
+use tombolo_shm::window::WindowReader;
 
 use super::completion_slot::{Completion, CompletionSlot, Phase};
 use super::counters::{Counters, Counts};
@@ -36,6 +37,8 @@ pub(super) struct Core {
     pub(super) bases: BaseTable,
     /// Memory of further domains that the server knows, if it takes any.
     pub(super) forwarder: OnceLock<Arc<RegionForwarder>>,
+    /// The server's window, if it has one.
+    pub(super) window: OnceLock<WindowReader>,
     pub(super) outcome: EndState,
     pub(super) ids: Ids,
     pub(super) spare: Arc<FreeList<Buffer>>,
@@ -75,6 +78,7 @@ impl Core {
             peer: ends.peer.clone(),
             bases: BaseTable::of_link(ends),
             forwarder: OnceLock::new(),
+            window: OnceLock::new(),
             outcome: EndState::default(),
             ids: Ids::new(layout.slots()),
             spare: spare_buffers(layout.slots() as usize),

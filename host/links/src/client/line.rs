@@ -10,6 +10,7 @@ use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::area::{Area, Span};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Role};
+use tombolo_shm::window::WindowReader;
 
 use super::call::{Call, Outcome};
 use super::core::Core;
@@ -148,6 +149,18 @@ impl Line {
 
     pub(crate) fn forwarder(&self) -> Option<&Arc<RegionForwarder>> {
         self.core().forwarder.get()
+    }
+
+    /// The server's window, if it has one.
+    #[inline]
+    #[must_use]
+    pub fn window(&self) -> Option<&WindowReader> {
+        self.core().window.get()
+    }
+
+    /// The server has this window; only the first counts.
+    pub fn has_window(&self, window: WindowReader) {
+        let _ = self.core().window.set(window);
     }
 
     /// What addresses mean on this link.

@@ -1,5 +1,6 @@
 //! What answers requests, and what a request is made of.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -26,6 +27,11 @@ pub trait Session: Send + Sync {
     ///
     /// It is dropped when the link has ended and all responders are gone.
     fn serve(&self, request: Request<'_>, responder: Responder);
+
+    /// A window that the peer is to have (docs/formats/window.md). Called before the link begins.
+    fn window(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
 
     /// The link has ended, and what is under way is of no use: the time to interrupt it. Called once, from any thread, which must
     /// not be blocked; requests may still come to [`serve`](Self::serve) meanwhile.

@@ -17,7 +17,8 @@ use tombolo_core::fs::{
     AccessMask, AllocateMode, Attr, Change, Changes, Client, Cookie, Create, Created, Device, DirPage, Entry,
     Export, File, FileSystem, FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode,
     NodeId, OpenFlags, Opened, PersistentHandle, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags,
-    Renamed, SetAttr, StatFs, SyncWhat, Volume, Whence, Write, Written, XattrName, XattrSet, Xattrs,
+    Renamed, SetAttr, StatFs, SyncWhat, Versions, Volume, Whence, Write, Written, XattrName, XattrSet,
+    Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::{Sink, Source};
@@ -225,6 +226,10 @@ impl FileSystem for Delayed {
     // Not a call to be counted, delayed or refused: it pends until something happens.
     fn changes(&self) -> Option<&dyn Changes> {
         self.inner.changes()
+    }
+
+    fn versions(&self) -> Option<&dyn Versions> {
+        self.inner.versions()
     }
 }
 

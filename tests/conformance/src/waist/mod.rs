@@ -43,6 +43,8 @@ bitflags! {
         const RIGHTS = 1 << 11;
         /// The optional group of changes: a session is told what others have changed.
         const CHANGES = 1 << 12;
+        /// The optional group of versions: what a session remembers it can hold against a count in memory.
+        const VERSIONS = 1 << 13;
     }
 }
 
@@ -106,5 +108,6 @@ fn offered(fs: &dyn FileSystem, setup: Setup) -> Needs {
     offered.set(Needs::HANDLES, fs.persistent_handles().is_some());
     offered.set(Needs::RANGES, fs.ranges().is_some());
     offered.set(Needs::CHANGES, fs.changes().is_some());
+    offered.set(Needs::VERSIONS, fs.versions().is_some());
     offered
 }

@@ -21,7 +21,10 @@ fn memory() -> Arc<dyn Export> {
 }
 
 fn on_disk(scratch: &Path) -> Arc<dyn Export> {
-    Arc::new(LocalDir::open(scratch, DirOptions::default()).expect("the export"))
+    Arc::new(
+        LocalDir::open(scratch, DirOptions { watch_host: true, ..DirOptions::default() })
+            .expect("the export"),
+    )
 }
 
 fn later(export: Arc<dyn Export>) -> Arc<dyn Export> {

@@ -12,8 +12,9 @@ const TMPFS_LACKS: &[&str] = &["the file system beneath does not support it"];
 
 fn run_in(parent: &Path, checks: PermissionCheck, may_skip: &[&str]) {
     let dir = tempfile::tempdir_in(parent).expect("a scratch directory");
-    let export: Arc<dyn Export> =
-        Arc::new(LocalDir::open(dir.path(), Options::default()).expect("the export"));
+    let export: Arc<dyn Export> = Arc::new(
+        LocalDir::open(dir.path(), Options { watch_host: true, ..Options::default() }).expect("the export"),
+    );
     let title = format!("local-dir in {}, checked by {checks:?}", parent.display());
     run(&export, Setup { owners: true, checks, lacks: Needs::empty() }).expect(&title, may_skip);
 }

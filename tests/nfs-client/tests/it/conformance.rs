@@ -36,6 +36,7 @@ pub(crate) const MAY_SKIP: &[&str] = &[
     "needs Needs(LOCKS)",
     "needs Needs(RANGES)",
     "needs Needs(CHANGES)",
+    "needs Needs(VERSIONS)",
     // Renames with flags, unnamed files.
     "the file system beneath does not support it",
 ];

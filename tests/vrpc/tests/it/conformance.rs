@@ -73,7 +73,8 @@ fn over_memory_that_answers_later() {
 #[test]
 fn over_a_directory_on_tmpfs() {
     let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
-    let export = LocalDir::open(dir.path(), DirOptions::default()).expect("the export");
+    let export = LocalDir::open(dir.path(), DirOptions { watch_host: true, ..DirOptions::default() })
+        .expect("the export");
     let lacks = &["the file system beneath does not support it"];
     run_over("over a directory on tmpfs", Arc::new(export), Plan::default(), lacks);
 }

@@ -89,7 +89,10 @@ impl Tree {
 }
 
 fn local(dir: &tempfile::TempDir) -> Arc<dyn Export> {
-    Arc::new(LocalDir::open(dir.path(), DirOptions::default()).expect("the export"))
+    Arc::new(
+        LocalDir::open(dir.path(), DirOptions { watch_host: true, ..DirOptions::default() })
+            .expect("the export"),
+    )
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {

@@ -2,7 +2,7 @@
 
 use tombolo_core::fs::{
     Attr, Change, Created, Entry, Lock, Made, NodeId, OpenId, Opened, PermissionCheck, Profile, Renamed,
-    Volume, Written,
+    Version, Volume, Written,
 };
 use zerocopy::little_endian::{I32, U16, U32, U64};
 
@@ -10,7 +10,7 @@ use super::{HandleBytes, Offers, Session, TRANSFER_BYTES_MIN};
 use crate::field::{Decoder, Encoder, Field};
 use crate::fields::{stability, stability_number};
 use crate::frame::zero;
-use crate::layout::{HandleField, LockItem, SessionField, WeakAttrItem};
+use crate::layout::{HandleField, LockItem, SessionField, VersionField, WeakAttrItem};
 use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink, Returned};
 
 /// Bit of the flags: the file or directory ends here.
@@ -32,7 +32,7 @@ mod flag {
     pub const ATTR: u32 = 1 << 4;
     /// The bytes are in the frame.
     pub const INLINE: u32 = 1 << 5;
-    /// LOCK_TEST: there is one.
+    /// LOCK_TEST, LOOK: there is one.
     pub const PRESENT: u32 = 1 << 7;
     /// What gives a node: the frame has its handle.
     pub const HANDLE: u32 = 1 << 8;
@@ -251,6 +251,31 @@ impl<'a> Field<'a> for Option<Lock> {
             return from.get::<LockItem>(at).decode().map(Some);
         }
         zero(from.bytes(at, size_of::<LockItem>())).map(|()| None)
+    }
+}
+
+impl<'a> Field<'a> for Option<Version> {
+    const BYTES: usize = size_of::<VersionField>();
+    const ALIGN: usize = 8;
+    const FLAGS: u32 = flag::PRESENT;
+
+    #[inline]
+    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
+        to.flag(flag::PRESENT, self.is_some());
+        if let Some(Version { epoch, count, slot }) = *self {
+            let (epoch, count, slot) = (U64::new(epoch), U64::new(count), U32::new(slot));
+            to.put(at, &VersionField { epoch, count, slot });
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
+        if !from.has(flag::PRESENT) {
+            return zero(from.bytes(at, size_of::<VersionField>())).map(|()| None);
+        }
+        let VersionField { epoch, count, slot } = from.get(at);
+        Ok(Some(Version { epoch: epoch.get(), count: count.get(), slot: slot.get() }))
     }
 }
 

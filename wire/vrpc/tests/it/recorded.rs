@@ -11,6 +11,9 @@ const HANDLES: &str = include_str!("../corpus/v1-handles.txt");
 /// What it says of changes, since there is word of them.
 const CHANGES: &str = include_str!("../corpus/v1-changes.txt");
 
+/// What it says of versions of nodes.
+const VERSIONS: &str = include_str!("../corpus/v1-versions.txt");
+
 /// Kind, body and frame, each in hexadecimal, behind a word for people.
 fn read(recording: &str) -> Vec<(String, Message)> {
     recording
@@ -28,7 +31,7 @@ fn read(recording: &str) -> Vec<(String, Message)> {
 }
 
 fn recorded() -> Vec<(String, Message)> {
-    [V1, HANDLES, CHANGES].into_iter().flat_map(read).collect()
+    [V1, HANDLES, CHANGES, VERSIONS].into_iter().flat_map(read).collect()
 }
 
 fn line(message: &Message) -> String {
@@ -38,13 +41,15 @@ fn line(message: &Message) -> String {
     format!("{word}:{kind:?} {:08x} {} {frame}\n", message.kind, hex(&message.body))
 }
 
-fn from_samples() -> [Vec<Message>; 3] {
+fn from_samples() -> [Vec<Message>; 4] {
     let plain = (samples::requests(), samples::replies());
-    [plain, samples::with_handles(), samples::with_changes()].map(|(requests, replies)| {
-        let requests = requests.iter().map(|(header, request)| encode_request(header, request).unwrap());
-        let replies = replies.iter().map(|(kind, outcome)| encode_outcome(*kind, outcome).unwrap());
-        requests.chain(replies).collect()
-    })
+    [plain, samples::with_handles(), samples::with_changes(), samples::with_versions()].map(
+        |(requests, replies)| {
+            let requests = requests.iter().map(|(header, request)| encode_request(header, request).unwrap());
+            let replies = replies.iter().map(|(kind, outcome)| encode_outcome(*kind, outcome).unwrap());
+            requests.chain(replies).collect()
+        },
+    )
 }
 
 #[test]

@@ -383,8 +383,9 @@ fn a_peer_that_reads_no_answers_is_cut() {
         match packet::send(&socket, &forward(domain, 8192).encode(), &[plain.as_fd()]) {
             Ok(()) => domain += 1,
             Err(Errno::AGAIN) => {}
+            // The listener closed it, with packets of ours in it that it had not read, or without (unix(7)).
             Err(error) => {
-                assert_eq!(error, Errno::PIPE);
+                assert!(matches!(error, Errno::PIPE | Errno::CONNRESET), "{error}");
                 return true;
             }
         }

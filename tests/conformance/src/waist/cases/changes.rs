@@ -191,7 +191,7 @@ struct Believed {
     data: BTreeMap<NodeId, Vec<u8>>,
 }
 
-const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+pub(super) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 impl Believed {
     /// Looks at everything that is not believed to be known.
@@ -260,15 +260,24 @@ impl Believed {
 }
 
 /// What is in a regular file, read without a trace.
-fn data(w: &World, node: NodeId) -> Option<Vec<u8>> {
+pub(super) fn data(w: &World, node: NodeId) -> Option<Vec<u8>> {
     let file = w.open(node, OpenFlags::READ | OpenFlags::NO_ACCESS_TIME).ok()?;
     let data = w.read(file, 0, 1 << 16).ok().map(|(bytes, _)| bytes);
     w.release(file);
     data
 }
 
+/// Numbers below another, the same in every run.
+pub(super) fn random() -> impl FnMut(usize) -> usize {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    move |below| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    }
+}
+
 /// Something that changes something, or fails.
-fn change(w: &World, dirs: &[NodeId], random: &mut impl FnMut(usize) -> usize) -> String {
+pub(super) fn change(w: &World, dirs: &[NodeId], random: &mut impl FnMut(usize) -> usize) -> String {
     let (dir, other) = (dirs[random(dirs.len())], dirs[random(dirs.len())]);
     let (text, new) = (NAMES[random(NAMES.len())], NAMES[random(NAMES.len())]);
     let what = random(16);
@@ -321,11 +330,7 @@ fn whatever_was_not_told_is_as_it_was(w: &World) -> Verdict {
     let dirs = [w.dir, subs[0], subs[1]];
     let mut watcher = Watcher::beside(w);
     let own_dirs = [watcher.world.dir, watcher.known("x"), watcher.known("y")];
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut random = |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % below
-    };
+    let mut random = random();
     let mut believed = Believed::default();
     for step in 0..400 {
         believed.look(&watcher.world, &own_dirs);

@@ -15,6 +15,7 @@ mod permissions;
 mod races;
 mod ranges;
 mod rename;
+mod versions;
 mod xattrs;
 
 use super::Case;
@@ -37,6 +38,7 @@ pub(super) const GROUPS: &[&[Case]] = &[
     ranges::CASES,
     races::CASES,
     changes::CASES,
+    versions::CASES,
 ];
 
 /// A table of cases: each the name of a function, with what it needs.

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use tombolo_core::fs::{
     Attr, Change, Changes, Client, Cookie, Create, Created, Device, DirBudget, DirEntry, DirPage, Exclusive,
     Export, File, FileSystem, FileType, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened,
-    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, Write, Written, Xattrs,
+    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, Versions, Write, Written,
+    Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Identity, Result};
 use tombolo_mem::{Sink, Source};
@@ -230,5 +231,9 @@ impl FileSystem for Session {
 
     fn changes(&self) -> Option<&dyn Changes> {
         self.inner.changes()
+    }
+
+    fn versions(&self) -> Option<&dyn Versions> {
+        self.inner.versions()
     }
 }

@@ -34,7 +34,10 @@ fn check(title: &str, bottom: Arc<dyn Export>) {
 }
 
 fn on_disk(scratch: &Path) -> Arc<dyn Export> {
-    Arc::new(LocalDir::open(scratch, DirOptions::default()).expect("the export"))
+    Arc::new(
+        LocalDir::open(scratch, DirOptions { watch_host: true, ..DirOptions::default() })
+            .expect("the export"),
+    )
 }
 
 fn later(export: Arc<dyn Export>) -> Arc<dyn Export> {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tombolo_core::fs::{
     AllocateMode, Attr, Change, Changes, Client, Create, Created, Device, Entry, Export, File, FileSystem,
     FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode, NodeId, PersistentHandles,
-    Profile, Ranges, RenameFlags, Renamed, SetAttr, Whence, Write, Written, XattrName, XattrSet, Xattrs,
+    Profile, Ranges, RenameFlags, Renamed, SetAttr, Versions, Whence, Write, Written, XattrName, XattrSet,
+    Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, KeyProperties, RequestKey, Result};
 use tombolo_mem::Source;
@@ -172,6 +173,10 @@ impl FileSystem for Session {
 
     fn changes(&self) -> Option<&dyn Changes> {
         self.0.changes()
+    }
+
+    fn versions(&self) -> Option<&dyn Versions> {
+        self.0.versions()
     }
 }
 

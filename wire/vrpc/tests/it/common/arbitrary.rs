@@ -49,6 +49,10 @@ fn notice() -> impl Strategy<Value = Notice> {
     ]
 }
 
+fn version() -> impl Strategy<Value = Version> {
+    any::<(u64, u64, u32)>().prop_map(|(epoch, count, slot)| Version { epoch, count, slot })
+}
+
 fn open() -> impl Strategy<Value = OpenId> {
     any::<u64>().prop_map(OpenId)
 }
@@ -305,6 +309,7 @@ fn group_request() -> BoxedStrategy<Request<'static>> {
             }
         ),
         any::<u64>().prop_map(|since| Request::Changes { since }),
+        node().prop_map(|node| Request::Look { node }),
     ]
     .boxed()
 }
@@ -438,6 +443,8 @@ fn data_reply() -> BoxedStrategy<(Kind, Outcome<'static>)> {
         (any::<u64>(), vec(notice(), 0..12), any::<bool>()).prop_map(|(last, list, is_complete)| {
             (Kind::Changes, Ok(Reply::Changes(last, NoticeList::new(list.leak()), is_complete)))
         }),
+        (option::of(version()), attr())
+            .prop_map(|(version, attr)| { (Kind::Look, Ok(Reply::Looked(version, attr))) }),
     ]
     .boxed()
 }

@@ -412,6 +412,13 @@ pub fn with_changes() -> Both {
     (vec![(HEADER, Request::Changes { since: OFFSET })], answers.collect())
 }
 
+/// What version 1 says of versions of nodes.
+pub fn with_versions() -> Both {
+    let version = Version { epoch: 0xE0E1_E2E3_E4E5_E6E7, count: OFFSET, slot: 0xC0C1_C2C3 };
+    let answers = [Some(version), None].map(|version| (Kind::Look, Ok(Reply::Looked(version, attr()))));
+    (vec![(HEADER, Request::Look { node: NODE })], answers.into())
+}
+
 /// Requests, and answers.
 type Both = (Vec<(Header, Request<'static>)>, Vec<(Kind, Outcome<'static>)>);
 

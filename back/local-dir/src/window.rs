@@ -1,0 +1,180 @@
+//! Counting changes for all that remember what they have learnt: before a change begins, and when it has ended and is not answered yet.
+//!
+//! Where no session looks at versions, a change costs two loads more. Changes by other processes of the host are counted when the kernel tells
+//! of them (`host_watch`).
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tombolo_core::fs::{Attr, FileSystem, NodeId, Version, Versions};
+use tombolo_core::{Answer, Ctx};
+use tombolo_shm::window::Window;
+
+use crate::changes::Victim;
+use crate::state::{LocalSession, Session, Shared};
+use crate::table::Key;
+
+impl Versions for LocalSession {
+    fn look(&self, cx: &Ctx, node: NodeId) -> Answer<(Attr, Option<Version>)> {
+        self.begin_watch();
+        let version = self.0.version(node);
+        let export = Arc::clone(&self.0.export);
+        // After the look: if some changes are not seen from now on, no version holds any more.
+        self.getattr(cx, node, None).map(move |attr| (attr, version.filter(|_| export.sees_all_changes())))
+    }
+
+    fn hold(&self, versions: &[Version]) -> bool {
+        let Some(window) = self.0.export.window() else { return false };
+        versions.iter().all(|version| window.seen().holds(version))
+    }
+
+    fn window(&self) -> Option<Arc<OwnedFd>> {
+        self.0.export.window().map(Window::memory)
+    }
+}
+
+/// What is about to change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    Node(NodeId),
+    Key(Key),
+    Victim(Victim),
+}
+
+/// Something is changing. Until this is dropped, nothing that was learnt of it is believed.
+pub(crate) struct Changing<'a, const N: usize> {
+    session: &'a Session,
+    places: [Place; N],
+    /// Where it was counted when it began, if it was.
+    begun: Option<(&'a Window, [Slot; N])>,
+}
+
+#[derive(Clone, Copy)]
+enum Slot {
+    /// There is nothing there.
+    None,
+    Known(u32),
+    /// Anything may be meant.
+    Any,
+}
+
+impl Session {
+    /// These are about to change.
+    #[inline]
+    pub(crate) fn changing<const N: usize>(&self, places: [Place; N]) -> Changing<'_, N> {
+        let begun = self.counting().map(|window| {
+            let slots = places.map(|place| self.slot(window, place));
+            for slot in slots {
+                if let Slot::Known(slot) = slot {
+                    window.counts().begun(slot);
+                }
+            }
+            (window, slots)
+        });
+        Changing { session: self, places, begun }
+    }
+
+    /// The window, while there are sessions that look.
+    #[inline]
+    fn counting(&self) -> Option<&Window> {
+        if !self.export.watchers.any() {
+            return None;
+        }
+        self.export.window.get()?.as_ref()
+    }
+
+    fn slot(&self, window: &Window, place: Place) -> Slot {
+        let key = match place {
+            Place::Node(node) => self.key_of(node),
+            Place::Key(key) | Place::Victim(Victim::Found { key, .. }) => Some(key),
+            Place::Victim(Victim::None) => return Slot::None,
+            Place::Victim(Victim::NotLookedFor) => None,
+        };
+        key.map_or(Slot::Any, |key| Slot::Known(slot_of(window, &key)))
+    }
+
+    fn version(&self, node: NodeId) -> Option<Version> {
+        let (window, key) = (self.export.window()?, self.key_of(node)?);
+        window.seen().version(slot_of(window, &key))
+    }
+}
+
+impl<const N: usize> Changing<'_, N> {
+    /// It was no change after all.
+    pub(crate) fn unchanged(mut self) {
+        // Nor is it counted when this is dropped.
+        self.places = [Place::Victim(Victim::None); N];
+        let Some((window, slots)) = self.begun.take() else { return };
+        for slot in slots {
+            if let Slot::Known(slot) = slot {
+                window.counts().unchanged(slot);
+            }
+        }
+    }
+}
+
+impl<const N: usize> Drop for Changing<'_, N> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.begun {
+            Some((window, slots)) => {
+                for slot in slots {
+                    match slot {
+                        Slot::None => {}
+                        Slot::Known(slot) => window.counts().ended(slot),
+                        Slot::Any => window.counts().everything(),
+                    }
+                }
+            }
+            // A session may have begun to look meanwhile, and have looked before the change was done.
+            None => {
+                if let Some(window) = self.session.counting() {
+                    self.end_uncounted(window);
+                }
+            }
+        }
+    }
+}
+
+impl<const N: usize> Changing<'_, N> {
+    #[cold]
+    fn end_uncounted(&self, window: &Window) {
+        for place in self.places {
+            match self.session.slot(window, place) {
+                Slot::None => {}
+                Slot::Known(slot) => window.counts().changed(slot),
+                Slot::Any => window.counts().everything(),
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// The window, which is made now if it must be; none where there is no memory for it.
+    fn window(&self) -> Option<&Window> {
+        let made = self.window.get_or_init(|| {
+            let window = Window::create();
+            window.inspect_err(|error| tracing::warn!(%error, "no window: clients ask")).ok()
+        });
+        made.as_ref()
+    }
+
+    /// Another process of the host has changed what has this key, if anything has.
+    pub(crate) fn changed_beside(&self, key: &Key) {
+        if let Some(Some(window)) = self.window.get() {
+            window.counts().changed(slot_of(window, key));
+        }
+    }
+
+    /// Anything may have changed.
+    pub(crate) fn changed_everything(&self) {
+        if let Some(Some(window)) = self.window.get() {
+            window.counts().everything();
+        }
+    }
+}
+
+/// One file has one slot, by whatever mount it was reached.
+fn slot_of(window: &Window, key: &Key) -> u32 {
+    window.slot_of(key.device.into(), key.inode)
+}

@@ -1,0 +1,51 @@
+//! Versions of nodes. Changes are counted when they are done and the tree is still locked.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tombolo_core::fs::{Attr, FileSystem, NodeId, Version, Versions};
+use tombolo_core::{Answer, Ctx};
+use tombolo_shm::window::Window;
+
+use super::Session;
+use crate::change_log::Changed;
+use crate::directory::Ino;
+use crate::tree::Shared;
+
+impl Versions for Session {
+    fn look(&self, cx: &Ctx, node: NodeId) -> Answer<(Attr, Option<Version>)> {
+        self.begin_watch();
+        let version =
+            self.shared.window().and_then(|window| window.seen().version(slot_of(window, Ino(node.0))));
+        self.getattr(cx, node, None).map(move |attr| (attr, version))
+    }
+
+    fn hold(&self, versions: &[Version]) -> bool {
+        let Some(window) = self.shared.window() else { return false };
+        versions.iter().all(|version| window.seen().holds(version))
+    }
+
+    fn window(&self) -> Option<Arc<OwnedFd>> {
+        self.shared.window().map(Window::memory)
+    }
+}
+
+impl Session {
+    pub(super) fn count(&self, changes: &[Changed]) {
+        let Some(Some(window)) = self.shared.window.get() else { return };
+        for changed in changes {
+            window.counts().changed(slot_of(window, changed.ino()));
+        }
+    }
+}
+
+impl Shared {
+    /// The window, which is made now if it must be; none where there is no memory for it.
+    fn window(&self) -> Option<&Window> {
+        self.window.get_or_init(|| Window::create().ok()).as_ref()
+    }
+}
+
+fn slot_of(window: &Window, ino: Ino) -> u32 {
+    window.slot_of(0, ino.0)
+}

@@ -1,0 +1,48 @@
+//! Versions of nodes: the server says where they are counted, and they are looked at in its window.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tombolo_core::fs::{Attr, NodeId, Version, Versions};
+use tombolo_core::{Answer, Ctx};
+use tombolo_wire_vrpc::{Reply, Request};
+
+use super::VrpcFileSystem;
+use crate::link::Link;
+
+impl Versions for VrpcFileSystem {
+    fn look(&self, cx: &Ctx, node: NodeId) -> Answer<(Attr, Option<Version>)> {
+        self.links.ask(cx, Request::Look { node }, |link, answered| match answered.success(link)? {
+            Reply::Looked(version, attr) => {
+                let seen = version.filter(|_| link.line.window().is_some());
+                Ok((attr, seen.map(|version| Version { epoch: epoch_on(link, version.epoch), ..version })))
+            }
+            _ => Err(link.protocol_violation("a reply of another kind")),
+        })
+    }
+
+    #[inline]
+    fn hold(&self, versions: &[Version]) -> bool {
+        let link = self.links.current_now();
+        let Some(window) = link.line.window() else { return false };
+        let counts = window.counts();
+        let apart = epoch_on(&link, 0);
+        let holds = |version: &Version| {
+            counts.holds(&Version { epoch: version.epoch.wrapping_sub(apart), ..*version })
+        };
+        // A server that is gone counts no more.
+        versions.iter().all(holds) && !link.line.is_lost()
+    }
+
+    /// None: it would go on to be believed when the link of this session is lost.
+    fn window(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+}
+
+/// The epoch of a window as the session has it. It is another on each link: between two links the server may not have counted.
+#[inline]
+fn epoch_on(link: &Link, epoch: u64) -> u64 {
+    const FAR_APART: u64 = 0x9E37_79B9_7F4A_7C15;
+    epoch.wrapping_add(u64::from(link.number).wrapping_mul(FAR_APART))
+}

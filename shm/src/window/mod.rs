@@ -1,0 +1,176 @@
+//! The window: counts by which a client sees, without a request, whether what it has learnt of a file still holds
+//! (docs/formats/window.md).
+//!
+//! A server counts the changes of each file in a slot: one more under way before a change begins, one more done when it has ended. A client
+//! remembers the version of a file's slot from before it asked; while that holds, nothing has changed. What a client
+//! learnt lies in its own memory and came in answers, so the window tells it nothing but that something has changed. Several files may share a
+//! slot: then a client asks once more than it had to.
+
+mod counts;
+
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tombolo_mem::{LINE_BYTES, Lines, LinesMut, OutOfBounds};
+
+pub use self::counts::Counts;
+use crate::region::RegionError;
+use crate::region::sealed::{self, Sealed};
+
+/// How many slots a window has.
+pub const SLOTS: u32 = 1 << 17;
+
+const MAGIC: u64 = u64::from_ne_bytes(*b"TMBLWIN\0");
+const VERSION: u64 = 1;
+const HEADER_BYTES: usize = 4096;
+const HEADER_LINES: usize = HEADER_BYTES / LINE_BYTES;
+const SLOT_LINES: usize = SLOTS as usize / tombolo_mem::WORDS_PER_LINE;
+
+/// The size of a window.
+pub const WINDOW_BYTES: u64 = (HEADER_BYTES + SLOT_LINES * LINE_BYTES) as u64;
+
+/// A window of ours. Any thread may use it.
+#[derive(Debug)]
+pub struct Window {
+    counts: Counts<LinesMut>,
+    seen: Counts<Lines>,
+    memory: Arc<OwnedFd>,
+    /// Which slot a file has: a secret, so that a client knows the slots of those files only that it was told of.
+    places: RandomState,
+}
+
+impl Window {
+    /// A new one, of an epoch that no other is likely to have.
+    pub fn create() -> Result<Self, RegionError> {
+        let own = Sealed::create("tombolo-window", WINDOW_BYTES)?;
+        let fits = |source: OutOfBounds| RegionError::io("the window", std::io::Error::other(source));
+        let head = LinesMut::new(own.region(), 0, HEADER_LINES).map_err(fits)?;
+        let slots = LinesMut::new(own.region(), HEADER_BYTES, SLOT_LINES).map_err(fits)?;
+        for (word, value) in [MAGIC, VERSION, SLOTS.into()].into_iter().enumerate() {
+            head.store(0, word, value, Ordering::Relaxed);
+        }
+        let memory =
+            own.as_fd().try_clone_to_owned().map_err(|error| RegionError::io("the window", error))?;
+        let places = RandomState::new();
+        let seen = Counts::of(head.as_lines(), slots.as_lines());
+        // Half of the numbers are left to count on.
+        let counts = Counts::begin(head, slots, places.hash_one(MAGIC) >> 1);
+        Ok(Self { counts, seen, memory: Arc::new(memory), places })
+    }
+
+    /// The slot of a file, by the numbers that name it.
+    pub fn slot_of(&self, device: u64, inode: u64) -> u32 {
+        self.places.hash_one((device, inode)) as u32 % SLOTS
+    }
+
+    /// To count.
+    #[inline]
+    pub fn counts(&self) -> &Counts<LinesMut> {
+        &self.counts
+    }
+
+    /// What readers see.
+    #[inline]
+    pub fn seen(&self) -> &Counts<Lines> {
+        &self.seen
+    }
+
+    /// To be given to those that may look.
+    pub fn memory(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.memory)
+    }
+}
+
+/// A window of a server.
+#[derive(Debug)]
+pub struct WindowReader {
+    counts: Counts<Lines>,
+    memory: Arc<OwnedFd>,
+}
+
+impl WindowReader {
+    /// Maps it for reading.
+    pub fn map(memory: OwnedFd) -> Result<Self, RegionError> {
+        let region = sealed::map_peer(&memory, WINDOW_BYTES)?;
+        let fits = |source: OutOfBounds| RegionError::io("the window", std::io::Error::other(source));
+        let head = Lines::new(&region, 0, HEADER_LINES).map_err(fits)?;
+        let slots = Lines::new(&region, HEADER_BYTES, SLOT_LINES).map_err(fits)?;
+        let is_known = [MAGIC, VERSION, SLOTS.into()]
+            .into_iter()
+            .enumerate()
+            .all(|(word, value)| head.load(0, word, Ordering::Relaxed) == value);
+        if !is_known {
+            return Err(RegionError::io("the window", std::io::Error::other("it is of another version")));
+        }
+        Ok(Self { counts: Counts::of(head, slots), memory: Arc::new(memory) })
+    }
+
+    /// The counts.
+    #[inline]
+    pub fn counts(&self) -> &Counts<Lines> {
+        &self.counts
+    }
+
+    /// To be given to those that may look.
+    pub fn memory(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both() -> (Window, WindowReader) {
+        let window = Window::create().expect("a window");
+        let memory = window.memory().try_clone().expect("a descriptor");
+        (window, WindowReader::map(memory).expect("mapped"))
+    }
+
+    #[test]
+    fn a_version_holds_until_something_changes() {
+        let (window, reader) = both();
+        let (slot, other) = (window.slot_of(7, 8), SLOTS - 1);
+        let version = reader.counts().version(slot).expect("nothing under way");
+        assert!(reader.counts().holds(&version));
+        window.counts().begun(slot);
+        assert!(!reader.counts().holds(&version) && reader.counts().version(slot).is_none());
+        window.counts().begun(slot);
+        window.counts().ended(slot);
+        assert_eq!(reader.counts().version(slot), None, "one of two has ended");
+        window.counts().ended(slot);
+        let next = reader.counts().version(slot).expect("nothing under way");
+        assert!(reader.counts().holds(&next) && !reader.counts().holds(&version));
+        window.counts().begun(slot);
+        window.counts().unchanged(slot);
+        assert!(reader.counts().holds(&next), "nothing has changed");
+        window.counts().changed(other);
+        assert_eq!(reader.counts().holds(&next), slot != other);
+        window.counts().everything();
+        assert!(!reader.counts().holds(&next));
+    }
+
+    #[test]
+    fn a_version_of_another_window_does_not_hold() {
+        let ((window, _), (_, reader)) = (both(), both());
+        let version = window.seen().version(3).expect("nothing under way");
+        assert!(!reader.counts().holds(&version));
+    }
+
+    #[test]
+    fn files_are_spread_over_the_slots_differently_in_each_window() {
+        let ((one, _), (other, _)) = (both(), both());
+        let slots = |window: &Window| (0..64).map(|inode| window.slot_of(1, inode)).collect::<Vec<_>>();
+        assert_ne!(slots(&one), slots(&other));
+        assert!(slots(&one).iter().all(|slot| *slot < SLOTS));
+    }
+
+    #[test]
+    fn memory_that_is_no_window_is_refused() {
+        let own = Sealed::create("test", WINDOW_BYTES).expect("memory");
+        let memory = own.as_fd().try_clone_to_owned().expect("a descriptor");
+        assert!(WindowReader::map(memory).is_err());
+    }
+}

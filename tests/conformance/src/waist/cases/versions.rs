@@ -1,0 +1,163 @@
+//! Seeing without a request whether what was learnt still holds.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use tombolo_core::fs::{Attr, NodeId, SetAttr, SetTime, Timestamp, Version, Versions};
+
+use super::cases;
+use super::changes::{NAMES, change, data, random};
+use crate::waist::{Skip, Verdict, World};
+
+cases! { "versions":
+    whatever_is_remembered_with_a_version_that_holds_is_as_it_was needs VERSIONS,
+    what_was_answered_is_not_remembered_otherwise needs VERSIONS,
+    a_change_of_one_file_leaves_the_others_versions needs VERSIONS,
+}
+
+fn versions(w: &World) -> &dyn Versions {
+    w.fs.versions().expect("versions")
+}
+
+fn look(w: &World, node: NodeId) -> Option<(Attr, Option<Version>)> {
+    versions(w).look(&w.cx, node).wait().ok()
+}
+
+fn hold(w: &World, version: Version) -> bool {
+    versions(w).hold(&[version])
+}
+
+/// Skips where there are none at present.
+fn had(w: &World) -> Result<(), Skip> {
+    match look(w, w.dir) {
+        Some((_, Some(_))) => Ok(()),
+        _ => Err(Skip("not all changes are seen here".into())),
+    }
+}
+
+/// What a session remembers of a node, with the version that it had before.
+struct Remembered {
+    version: Version,
+    attr: Attr,
+    data: Option<Vec<u8>>,
+    /// Of a directory.
+    names: Vec<Option<NodeId>>,
+}
+
+impl Remembered {
+    fn of(w: &World, node: NodeId, is_dir: bool) -> Option<Self> {
+        let (attr, version) = look(w, node)?;
+        let names = if is_dir { names(w, node) } else { Vec::new() };
+        Some(Self { version: version?, attr, data: data(w, node), names })
+    }
+}
+
+fn names(w: &World, dir: NodeId) -> Vec<Option<NodeId>> {
+    NAMES.map(|text| w.lookup(dir, text).map(|entry| entry.node).ok()).into()
+}
+
+fn whatever_is_remembered_with_a_version_that_holds_is_as_it_was(w: &World) -> Verdict {
+    let own = w.other_session();
+    had(&own)?;
+    let subs: Vec<_> = ["x", "y"].map(|text| w.dir(text)).into();
+    let dirs = [w.dir, subs[0], subs[1]];
+    let own_dirs =
+        [own.dir, own.lookup(own.dir, "x").expect("x").node, own.lookup(own.dir, "y").expect("y").node];
+    let mut random = random();
+    let mut remembered = BTreeMap::new();
+    let (mut held, mut gone) = (0, 0);
+    for step in 0..400 {
+        let found = own_dirs.into_iter().flat_map(|dir| names(&own, dir).into_iter().flatten());
+        for node in found.chain(own_dirs).collect::<Vec<_>>() {
+            let is_known = remembered.contains_key(&node);
+            if let Some(new) =
+                (!is_known).then(|| Remembered::of(&own, node, own_dirs.contains(&node))).flatten()
+            {
+                remembered.insert(node, new);
+            }
+        }
+        let done = match random(4) {
+            0 => change(&own, &own_dirs, &mut random),
+            _ => change(w, &dirs, &mut random),
+        };
+        remembered.retain(|node, was| {
+            if !hold(&own, was.version) {
+                gone += 1;
+                return false;
+            }
+            held += 1;
+            let attr = own.fs.getattr(&own.cx, *node, None).wait();
+            assert_eq!(
+                attr.ok(),
+                Some(was.attr),
+                "step {step}, {done}: {node:?} has changed, and its version holds"
+            );
+            assert!(data(&own, *node) == was.data, "step {step}, {done}: the data of {node:?} have changed");
+            if own_dirs.contains(node) {
+                assert_eq!(
+                    names(&own, *node),
+                    was.names,
+                    "step {step}, {done}: names in {node:?} have changed"
+                );
+            }
+            true
+        });
+    }
+    assert!(held > 0 && gone > 0, "{held} held, {gone} did not");
+    Ok(())
+}
+
+/// A reader on another thread never remembers what is older than the last change that was answered.
+fn what_was_answered_is_not_remembered_otherwise(w: &World) -> Verdict {
+    let own = w.other_session();
+    had(&own)?;
+    let file = w.file_with("file", b"data");
+    let known = own.lookup(own.dir, "file").expect("file").node;
+    let (answered, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for second in 1..2000 {
+                let mtime = Some(SetTime::At(Timestamp { secs: second.into(), nanos: 0 }));
+                w.setattr(file, SetAttr { mtime, ..SetAttr::default() }).expect("setattr");
+                answered.store(second, Ordering::SeqCst);
+                if second % 8 == 0 {
+                    std::thread::yield_now();
+                }
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+        while !is_over.load(Ordering::SeqCst) {
+            let Some((attr, Some(version))) = look(&own, known) else { continue };
+            loop {
+                let before = answered.load(Ordering::SeqCst);
+                if !hold(&own, version) || is_over.load(Ordering::SeqCst) {
+                    break;
+                }
+                assert!(
+                    attr.mtime.secs >= i64::from(before),
+                    "{} is remembered, {before} was answered",
+                    attr.mtime.secs
+                );
+            }
+        }
+    });
+    Ok(())
+}
+
+fn a_change_of_one_file_leaves_the_others_versions(w: &World) -> Verdict {
+    let own = w.other_session();
+    had(&own)?;
+    let files: Vec<_> = (0..64).map(|n| w.file_with(&format!("file-{n}"), b"data")).collect();
+    let known = (0..64).map(|n| own.lookup(own.dir, &format!("file-{n}")).expect("file").node);
+    let versions: Vec<_> = known.filter_map(|node| look(&own, node)?.1).collect();
+    w.chmod(files[7], 0o600).expect("chmod");
+    let held = versions.iter().filter(|version| hold(&own, **version)).count();
+    // Two files may be counted in one place, and a link may be lost.
+    assert!(held < 64, "the change was not counted");
+    if versions.len() == 64
+        && versions.first().map(|version| version.epoch) == versions.last().map(|version| version.epoch)
+    {
+        assert!(held >= 60 || !hold(&own, versions[0]), "{held} of 64 hold");
+    }
+    Ok(())
+}
