@@ -21,6 +21,9 @@ pub enum Interest {
     Readable,
     /// Told once each time that more can be read, or that more can be written after a write found no room.
     Changes,
+    /// Told each time that something out of the ordinary has happened: of `/proc/self/mountinfo`, that a mount was made or taken away
+    /// (proc(5)). The event says neither readable nor writable.
+    Alarms,
 }
 
 /// Something that happened to a descriptor.
@@ -50,6 +53,7 @@ impl Epoll {
         let flags = match interest {
             Interest::Readable => EventFlags::IN,
             Interest::Changes => EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET,
+            Interest::Alarms => EventFlags::PRI,
         };
         sys::add(&self.0, fd, EventData::new_u64(token), flags)
     }

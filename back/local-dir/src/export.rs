@@ -17,6 +17,7 @@ use tombolo_sys::{Errno, creds, umask};
 use crate::attr::birth_mark;
 use crate::host_watch::HostWatch;
 use crate::mounts::{Mounts, packed};
+use crate::neighbours;
 use crate::options::Options;
 use crate::pace::Pace;
 use crate::state::{LastLook, LocalSession, Location, Shared};
@@ -59,7 +60,7 @@ impl LocalDir {
         umask::clear();
         let key = Key { inode: facts.inode, device: packed(facts.device), mount: 0 };
         let identity = Identity { key, birth: birth_mark(&facts), kind: facts.kind() };
-        Ok(Self(Arc::new(Shared {
+        let export = Arc::new(Shared {
             options,
             root: Location::new(identity, Arc::new(root)),
             own,
@@ -76,7 +77,9 @@ impl LocalDir {
             watchers: Watchers::default(),
             host_watch: HostWatch::default(),
             window: OnceLock::new(),
-        })))
+        });
+        neighbours::opened(&export);
+        Ok(Self(export))
     }
 }
 

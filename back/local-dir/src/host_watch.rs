@@ -1,15 +1,18 @@
 //! Telling sessions what other processes of the host do: a thread that reads fanotify events, only while a session is to be told.
 //!
-//! What this process does itself is told by the session that does it, and skipped here. Events name files by handle, in which the inode number
+//! What this process does itself is told by the session that does it, and skipped here, unless another of its exports shows the same files. Events name files by handle, in which the inode number
 //! is read; so it takes a file system whose handles are known, and can be marked. Where there is another one in the export the watch is not
 //! complete, and front ends do not believe what they were not told. No event comes of stores through a shared mapping, and none of reads.
 
+use std::cell::LazyCell;
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 
 use tombolo_core::fs::{Name, NameBuf, Notice};
 use tombolo_host_runtime::lock;
+use tombolo_sys::Errno;
 use tombolo_sys::epoll::{Epoll, EventFd, Interest};
 use tombolo_sys::fanotify::{Deeds, Event, Fanotify};
 use tombolo_sys::handle::FileHandle;
@@ -99,7 +102,7 @@ impl HostWatch {
     fn add(&self, running: &Running, mount: &Mount) {
         let added = match mount.descriptor() {
             Some(root) if mount.handles_tell_numbers => running.events.add_file_system(root),
-            _ => Err(tombolo_sys::Errno::OPNOTSUPP),
+            _ => Err(Errno::OPNOTSUPP),
         };
         if let Err(error) = added {
             tracing::warn!(%error, "a file system of the export cannot be watched: clients ask");
@@ -113,40 +116,64 @@ fn start(export: &Arc<Shared>) -> tombolo_sys::Result<Running> {
     let epoll = Epoll::new()?;
     epoll.add(&*running.events, EVENTS, Interest::Readable)?;
     epoll.add(&*running.stop, STOP, Interest::Readable)?;
+    let mounts = File::open("/proc/self/mountinfo").map_err(|_| Errno::NOENT)?;
+    epoll.add(&mounts, MOUNTS, Interest::Alarms)?;
     let (events, stop, export) = (running.events.clone(), running.stop.clone(), Arc::downgrade(export));
+    let submounts = submounts_of(&export);
     let watch = move || {
-        let outcome = watch(&epoll, &events, &export);
-        drop(stop);
+        let outcome = watch(&epoll, &events, &export, submounts);
+        drop((stop, mounts));
         if let (Err(error), Some(export)) = (outcome, export.upgrade()) {
             tracing::error!(%error, "the watch of the host has ended: clients ask");
             export.host_watch.is_blind.store(true, Ordering::SeqCst);
             tell_everything(&export);
         }
     };
-    thread::Builder::new().name("host-watch".into()).spawn(watch).map_err(|_| tombolo_sys::Errno::AGAIN)?;
+    thread::Builder::new().name("host-watch".into()).spawn(watch).map_err(|_| Errno::AGAIN)?;
     Ok(running)
 }
 
 const EVENTS: u64 = 0;
 const STOP: u64 = 1;
+const MOUNTS: u64 = 2;
 
-fn watch(epoll: &Epoll, fanotify: &Fanotify, export: &Weak<Shared>) -> tombolo_sys::Result<()> {
+fn watch(
+    epoll: &Epoll,
+    fanotify: &Fanotify,
+    export: &Weak<Shared>,
+    mut submounts: Vec<Vec<u8>>,
+) -> tombolo_sys::Result<()> {
     let (mut ready, mut buffer, own) = (Vec::new(), Vec::new(), std::process::id());
     loop {
         epoll.wait(&mut ready, None)?;
         if ready.iter().any(|event| event.token == STOP) {
             return Ok(());
         }
+        if ready.iter().any(|event| event.token == MOUNTS) {
+            let now = submounts_of(export);
+            // One that shows other files in the place of those that were told of.
+            if std::mem::replace(&mut submounts, now) != submounts
+                && let Some(export) = export.upgrade()
+            {
+                tell_everything(&export);
+            }
+        }
         let Some(export) = export.upgrade() else { return Ok(()) };
+        let has_neighbours = LazyCell::new(|| export.has_neighbours());
         fanotify.read(&mut buffer, |event| {
             if event.deeds.contains(Deeds::OVERFLOW) {
                 tracing::warn!("the host changes more than can be told: clients look at everything again");
                 tell_everything(&export);
-            } else if event.process != own {
+            } else if event.process != own || *has_neighbours {
                 tell(&export, event);
             }
         })?;
     }
+}
+
+fn submounts_of(export: &Weak<Shared>) -> Vec<Vec<u8>> {
+    let lines = export.upgrade().map(|export| export.submount_lines());
+    lines.and_then(|lines| lines.ok()).unwrap_or_default()
 }
 
 fn tell_everything(export: &Shared) {

@@ -39,6 +39,7 @@ mod listing;
 mod locks;
 mod mounts;
 mod names;
+mod neighbours;
 mod opening;
 pub mod options;
 pub mod pace;

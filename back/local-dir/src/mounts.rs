@@ -58,6 +58,11 @@ impl Mount {
         (tag != 0).then(|| Tag(tag.to_ne_bytes()))
     }
 
+    /// Whether that is another mount of the same file system.
+    pub fn is_seen_twice(&self, other: &Self) -> bool {
+        self.device == other.device && self.id != other.id
+    }
+
     /// Something open on it.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(AsFd::as_fd)

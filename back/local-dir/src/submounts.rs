@@ -22,20 +22,26 @@ impl Shared {
         true
     }
 
-    fn meet_all(&self) -> Result<()> {
+    /// What the kernel says of the mounts inside the export: another text when one was made or taken away.
+    pub(crate) fn submount_lines(&self) -> Result<Vec<Vec<u8>>> {
         let root = self.own.path(self.root.fd())?;
         let list = std::fs::read("/proc/self/mountinfo").map_err(Error::io)?;
-        for point in list.split(|&byte| byte == b'\n').filter_map(mount_point) {
-            if point != root && is_beneath(&point, &root) {
-                let steps = point.get(root.len()..).unwrap_or_default();
-                // One that cannot be reached does not stand in the way of the others.
-                let met = self.walk(steps).and_then(|location| {
-                    let stat = stat(location.as_fd())?;
-                    self.mounts.meet(&self.own, location.as_fd(), &stat)
-                });
-                if let Err(error) = met {
-                    tracing::debug!(%error, "a mount inside the export cannot be entered");
-                }
+        let inside =
+            |line: &&[u8]| mount_point(line).is_some_and(|point| point != root && is_beneath(&point, &root));
+        Ok(list.split(|&byte| byte == b'\n').filter(inside).map(<[u8]>::to_vec).collect())
+    }
+
+    fn meet_all(&self) -> Result<()> {
+        let root = self.own.path(self.root.fd())?;
+        for point in self.submount_lines()?.iter().filter_map(|line| mount_point(line)) {
+            let steps = point.get(root.len()..).unwrap_or_default();
+            // One that cannot be reached does not stand in the way of the others.
+            let met = self.walk(steps).and_then(|location| {
+                let stat = stat(location.as_fd())?;
+                self.mounts.meet(&self.own, location.as_fd(), &stat)
+            });
+            if let Err(error) = met {
+                tracing::debug!(%error, "a mount inside the export cannot be entered");
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tombolo_core::fs::{FileSystem, NodeId, Notice, Notices};
 use tombolo_core::{Ctx, Error, Interrupt, Result};
 use tombolo_sys::{Errno, fuse_dev};
@@ -68,12 +68,18 @@ impl Wake for Unpark {
     }
 }
 
-/// What found nothing is tried again after so long each time.
-const PAUSE: Duration = Duration::from_millis(1);
-/// So often for a name; then all names are looked at again. A node is tried as long as the kernel holds it by our account, but not longer than
-/// it takes any program to run.
-const NAME_TRIES_MAX: u32 = 5;
-const NODE_TRIES_MAX: u32 = 1000;
+/// What found nothing is tried again after so long, then after twice as long each time: what was answered is soon known in most cases, and what is
+/// not may be a program that does not run.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+/// After such a pause it is not tried any more: a second has gone by.
+const PAUSE_MAX: Duration = Duration::from_millis(512);
+
+/// A notice that found nothing, though an answer with what it is about may be under way.
+struct Retry {
+    notice: Notice,
+    due: Instant,
+    pause: Duration,
+}
 
 impl Teller {
     fn run(&self) {
@@ -105,7 +111,7 @@ impl Teller {
     }
 
     /// The next notices; meanwhile sends again what has to be.
-    fn next(&self, since: u64, under_way: &mut Vec<(Notice, u32)>) -> Result<Notices> {
+    fn next(&self, since: u64, under_way: &mut Vec<Retry>) -> Result<Notices> {
         let Some(changes) = self.file_system.changes() else { return Err(Error::NotSupported) };
         let mut next = pin!(changes.next(&self.cx, since, PAGE_BYTES).resolve());
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -117,43 +123,41 @@ impl Teller {
             if let Poll::Ready(notices) = next.as_mut().poll(&mut context) {
                 return notices;
             }
-            if under_way.is_empty() {
-                thread::park();
-            } else {
-                thread::park_timeout(PAUSE);
-                self.retry(under_way);
+            match under_way.iter().map(|retry| retry.due).min() {
+                None => thread::park(),
+                Some(due) => {
+                    thread::park_timeout(due.saturating_duration_since(Instant::now()));
+                    self.retry(under_way);
+                }
             }
         }
     }
 
     /// Tells the kernel; what it does not know yet is told again later.
-    fn tell(&self, notice: Notice, under_way: &mut Vec<(Notice, u32)>) {
+    fn tell(&self, notice: Notice, under_way: &mut Vec<Retry>) {
         if notice == Notice::Everything {
             self.all_names();
             for node in self.push.nodes() {
                 self.tell(Notice::Data { node, start: 0, last: u64::MAX }, under_way);
             }
         } else if !self.send(&notice) && self.push.may_be_under_way(&notice) {
-            under_way.push((notice, 0));
+            under_way.push(Retry { notice, due: Instant::now() + PAUSE_MIN, pause: PAUSE_MIN });
         }
     }
 
-    fn retry(&self, under_way: &mut Vec<(Notice, u32)>) {
-        let mut all_names = false;
-        under_way.retain_mut(|(notice, tries)| {
-            *tries += 1;
-            if self.send(notice) || !self.push.may_be_under_way(notice) {
+    fn retry(&self, under_way: &mut Vec<Retry>) {
+        let now = Instant::now();
+        under_way.retain_mut(|retry| {
+            if retry.due > now {
+                return true;
+            }
+            if self.send(&retry.notice) || !self.push.may_be_under_way(&retry.notice) {
                 return false;
             }
-            let is_name = matches!(notice, Notice::Name { .. });
-            let gives_up = *tries >= if is_name { NAME_TRIES_MAX } else { NODE_TRIES_MAX };
-            all_names |= gives_up;
-            !gives_up
+            retry.pause *= 2;
+            retry.due = now + retry.pause;
+            retry.pause <= PAUSE_MAX
         });
-        // A name that is made of an answer from before that is not believed.
-        if all_names {
-            self.all_names();
-        }
     }
 
     /// Sends a notice. False if the kernel knows nothing that it is about.

@@ -201,6 +201,44 @@ fn what_a_process_of_the_host_changes_is_seen_at_once() {
     soon("removal", || names(mounted.path()).is_empty());
 }
 
+#[test]
+fn a_mount_that_is_made_or_taken_away_inside_the_export_is_seen() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    fs::create_dir(dir.path().join("sub")).expect("made");
+    fs::write(dir.path().join("sub/below"), "").expect("written");
+    let mounted = pushed(&watched(dir.path()));
+    let host = |script: &str| {
+        let done = Command::new("sh").args(["-ec", script]).current_dir(dir.path()).status();
+        assert!(done.expect("a shell").success());
+    };
+    let sub = mounted.at("sub");
+    assert_eq!((names(&sub), sub.join("above").exists()), (vec!["below".into()], false));
+    host("mount -t tmpfs none sub; touch sub/above");
+    soon("mount", || names(&sub) == ["above"] && sub.join("above").exists() && !sub.join("below").exists());
+    host("touch sub/second");
+    soon("a change on it", || names(&sub) == ["above", "second"]);
+    host("umount -l sub");
+    soon("unmount", || names(&sub) == ["below"] && sub.join("below").exists() && !sub.join("above").exists());
+}
+
+#[test]
+fn what_is_changed_through_another_export_that_shows_the_same_files_is_seen() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    fs::create_dir(dir.path().join("sub")).expect("made");
+    let mounted = pushed(&watched(dir.path()));
+    let inner = Other::of(&LocalDir::open(&dir.path().join("sub"), DirOptions::default()).expect("served"));
+    let at = |name: &str| mounted.at("sub").join(name);
+    assert!(!at("file").exists());
+    inner.create("file", b"before");
+    soon("create", || fs::read(at("file")).is_ok_and(|data| data == b"before"));
+    inner.write("file", b"after!");
+    soon("write", || fs::read(at("file")).expect("read") == b"after!");
+    inner.chmod("file", 0o600);
+    soon("chmod", || mode(&at("file")) == 0o600);
+    inner.unlink("file");
+    soon("removal", || !at("file").exists());
+}
+
 /// What programs that look all the time believe, whenever nothing changes for a moment, is what there is.
 #[test]
 fn a_tree_that_changes_while_it_is_looked_at_is_never_believed_as_it_was() {

@@ -1,0 +1,40 @@
+//! Other exports of this process that may show the same files. What is changed through one of them is told to the sessions of the other as a
+//! change by a process of the host is.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use tombolo_host_runtime::lock;
+
+use crate::state::Shared;
+use crate::submounts::is_beneath;
+
+static EXPORTS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// An export has been opened.
+pub(crate) fn opened(export: &Arc<Shared>) {
+    let mut exports = lock(&EXPORTS);
+    exports.retain(|export| export.strong_count() > 0);
+    exports.push(Arc::downgrade(export));
+}
+
+impl Shared {
+    /// Whether another export of this process may show a file of this one: it lies above or below it, or the same file system is mounted twice.
+    pub(crate) fn has_neighbours(&self) -> bool {
+        let others: Vec<_> = lock(&EXPORTS).iter().filter_map(Weak::upgrade).collect();
+        others.iter().any(|other| !std::ptr::eq(self, &**other) && self.overlaps(other))
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        let (own, theirs) = (self.mounts.all(), other.mounts.all());
+        let mut pairs = own.iter().flat_map(|own| theirs.iter().map(move |theirs| (own, theirs)));
+        pairs.any(|(own, theirs)| own.is_seen_twice(theirs)) || self.lies_with(other)
+    }
+
+    fn lies_with(&self, other: &Self) -> bool {
+        let path = |export: &Self| export.own.path(export.root.fd());
+        match (path(self), path(other)) {
+            (Ok(own), Ok(theirs)) => is_beneath(&own, &theirs) || is_beneath(&theirs, &own),
+            _ => true,
+        }
+    }
+}
