@@ -40,10 +40,12 @@ mount_scratch_nfs() {
     mounts+=("$scratch/mnt")
 }
 
-# Serves tree/ over shared memory with processes of this host, and mounts that at mnt/ with the given -o options.
+# Serves tree/ over shared memory with processes of this host, and mounts that at mnt/ with the given -o options. What follows those is
+# said to the server.
 mount_scratch_shm() {
     local begun=$SECONDS options=${1:-}
-    "$tombolo" serve "$scratch/tree" --shm "$scratch/links" --state "$scratch/state" --control "$scratch/control" >"$scratch/server.log" 2>&1 &
+    "$tombolo" serve "$scratch/tree" --shm "$scratch/links" --state "$scratch/state" --control "$scratch/control" "${@:2}" \
+        >"$scratch/server.log" 2>&1 &
     server=$!
     until grep -qs '^ready control' "$scratch/server.log"; do
         kill -0 "$server" 2>/dev/null || die "the server ended: $(cat "$scratch/server.log")"

@@ -162,13 +162,19 @@ fn refused_changes_are_refused_on_either_side() {
 }
 
 #[test]
-fn a_mount_with_push_sees_what_the_host_changes_and_a_server_that_is_started_again() {
+fn a_mount_of_a_server_that_watches_its_host_keeps_what_it_knows_and_sees_changes_and_another_server() {
     let Some(scratch) = MountPlace::new() else { return };
     let server = scratch.0.serve_shm(&["--host-watch"]);
-    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "coherence=push"]).succeeded();
+    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
     let (ours, theirs) = (scratch.mnt().join("file"), scratch.0.path("tree/file"));
     let sees = |text: &str| fs::read_to_string(&ours).is_ok_and(|found| found == text);
     until("the first look", || sees("content\n"));
+    // Reading has moved the access time.
+    assert!(ours.metadata().is_ok());
+    let looks = || scratch.served("getattr") + scratch.served("lookup");
+    let before = looks();
+    (0..1000).for_each(|_| assert!(ours.metadata().is_ok()));
+    assert_eq!(looks(), before);
     fs::write(&theirs, "changed").expect("written");
     until("the host's change is seen", || sees("changed"));
     server.stop();

@@ -70,7 +70,8 @@ Mount options:
   ro                    refuse changes
   allow_other           let users other than the one that mounts in
   coherence=POLICY      what the kernel may cache: strict (nothing), auto (close-to-open, 1 s; the default), always (a day),
-                        push (everything until it changes; directories, as root, and shm: of servers with --host-watch)
+                        push (everything until it changes: of directories, as root, and of servers with --host-watch over shared
+                        memory, where it is the default unless noperm is said)
   locks=shared|local    what a lock excludes: all that use the directory or export (the default where locks reach that far, so not
                         over NFS), or programs that use this mount only, and the kernel keeps locks itself, at a hundredth of the cost
   threads=N             how many threads serve requests

@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
-use tombolo_core::SessionId;
+use tombolo_core::fs::{Client, Export, NOTICE_BYTES, PermissionCheck};
+use tombolo_core::{Ctx, SessionId};
 use tombolo_front_fuse::dev::{Mount as FuseMount, MountError, Options as FuseOptions};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::signals;
@@ -14,6 +15,7 @@ use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::daemon;
 use tombolo_host_service::metrics::Endpoint;
 
+use crate::assembly::options::coherence::Coherence;
 use crate::failure::{Failure, Outcome, Reason};
 use crate::location::{Location, NfsOptions};
 use crate::service::prometheus;
@@ -55,7 +57,8 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
         let _ = stop.send(signal);
     })
     .map_err(|error| Failure::cannot(&mounting, &error))?;
-    let fuse = FuseMount::start(&*export, SessionId(1), &mount.point.path, &fuse_options(mount, again))
+    let options = fuse_options(mount, again, coherence(mount, &*export));
+    let fuse = FuseMount::start(&*export, SESSION, &mount.point.path, &options)
         .map_err(|error| Failure::cannot(&mounting, reason(&error)))?;
     // It holds the directory; the mount does now.
     drop(export);
@@ -89,8 +92,34 @@ fn status(mount: &Mount) -> Status {
 /// under way. The client reads further ahead by itself.
 const FAR_READ_AHEAD_BYTES: u32 = 2 << 20;
 
+/// What the kernel may keep: where nothing is said, all that it is told of, if a server over shared memory tells of all changes. Not where the
+/// server alone is to check permissions, as the kernel would answer from what it keeps.
+fn coherence(mount: &Mount, export: &dyn Export) -> Coherence {
+    let said_in_url = match &mount.source {
+        Location::Nfs(url) => &url.options,
+        Location::NfsShm(url) => &url.options,
+        Location::Shm(_) | Location::Dir(_) => &NfsOptions::default(),
+    };
+    let coherence = mount.options.coherence(said_in_url);
+    let is_open = mount.options.coherence.is_none() && coherence == Coherence::default();
+    let may_be_told = matches!(mount.source, Location::Shm(_)) && !mount.options.no_kernel_checks;
+    if is_open && may_be_told && tells_all(export) { Coherence::Push } else { coherence }
+}
+
+/// Whether sessions are told of all changes. Asks the server.
+fn tells_all(export: &dyn Export) -> bool {
+    let client = Client { session: PROBE, label: "mount".into(), checks: PermissionCheck::Caller };
+    let Ok(fs) = export.attach(&client) else { return false };
+    let Some(changes) = fs.changes() else { return false };
+    changes.next(&Ctx::root(PROBE), 0, NOTICE_BYTES).wait().is_ok() && changes.is_complete()
+}
+
+/// The mount's own session, and the one that asks what there is.
+const SESSION: SessionId = SessionId(1);
+const PROBE: SessionId = SessionId(2);
+
 /// A server that is started again keeps the flags that the mount has got since (`remount`).
-fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
+fn fuse_options(mount: &Mount, again: bool, coherence: Coherence) -> FuseOptions {
     let mut options = mount.options.clone();
     if again && let Ok(Some(dead)) = mounted_at(&mount.point.path) {
         options.read_only = Some(options.is_read_only() || dead.has("ro"));
@@ -99,11 +128,7 @@ fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
         options.no_exec = Some(dead.has("noexec"));
     }
     let defaults = FuseOptions::default();
-    let (asked_in_url, read_ahead_bytes) = match &mount.source {
-        Location::Nfs(url) => (url.options.clone(), Some(FAR_READ_AHEAD_BYTES)),
-        Location::NfsShm(url) => (url.options.clone(), Some(FAR_READ_AHEAD_BYTES)),
-        Location::Shm(_) | Location::Dir(_) => (NfsOptions::default(), None),
-    };
+    let is_far = matches!(mount.source, Location::Nfs(_) | Location::NfsShm(_));
     FuseOptions {
         source: options.fsname.clone().unwrap_or_else(|| source::name(&mount.source)),
         allow_other: options.allow_other,
@@ -113,10 +138,10 @@ fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
         set_id: options.set_id.unwrap_or(false),
         exec: !options.no_exec.unwrap_or(false),
         threads: options.threads.unwrap_or(defaults.threads),
-        coherence: options.coherence(&asked_in_url).into(),
+        coherence: coherence.into(),
         local_locks: options.locks == Some(Locks::Local),
         xattrs: true,
-        read_ahead_bytes,
+        read_ahead_bytes: is_far.then_some(FAR_READ_AHEAD_BYTES),
     }
 }
 

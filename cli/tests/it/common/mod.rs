@@ -167,6 +167,14 @@ impl MountPlace {
         value["servers"].as_array().and_then(|all| all.iter().find(serves)).expect("its server").clone()
     }
 
+    /// How many operations of this name the server of `mnt` has answered.
+    pub fn served(&self, operation: &str) -> u64 {
+        let top = self.top();
+        let all = top["exports"][0]["operations"].as_array().expect("operations");
+        let like = all.iter().filter(|each| each["operation"] == operation);
+        like.map(|each| each["count"].as_u64().expect("a count")).sum()
+    }
+
     /// What its servers in the background have written.
     pub fn log(&self) -> String {
         let states = fs::read_dir(self.0.path("state/tombolo")).expect("list").flatten();
