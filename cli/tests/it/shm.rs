@@ -165,7 +165,9 @@ fn refused_changes_are_refused_on_either_side() {
 fn a_mount_of_a_server_that_watches_its_host_keeps_what_it_knows_and_sees_changes_and_another_server() {
     let Some(scratch) = MountPlace::new() else { return };
     let server = scratch.0.serve_shm(&["--host-watch"]);
-    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    assert!(server.said.contains(" export=/tree host-watch\n"), "{}", server.said);
+    let mount = scratch.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
+    assert!(mount.said.contains(" coherence=push\n"), "{}", mount.said);
     let (ours, theirs) = (scratch.mnt().join("file"), scratch.0.path("tree/file"));
     let sees = |text: &str| fs::read_to_string(&ours).is_ok_and(|found| found == text);
     until("the first look", || sees("content\n"));
@@ -183,7 +185,7 @@ fn a_mount_of_a_server_that_watches_its_host_keeps_what_it_knows_and_sees_change
     until("what changed meanwhile is seen", || sees("changed while no server was there"));
     fs::write(&theirs, "changed again").expect("written");
     until("the host's change is seen again", || sees("changed again"));
-    scratch.umount();
+    mount.stop();
     server.stop();
 }
 

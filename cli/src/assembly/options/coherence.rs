@@ -18,6 +18,13 @@ pub enum Coherence {
     Push,
 }
 
+impl Coherence {
+    /// What the line that begins with `ready` says of a mount that is told of changes; nothing for one that is not.
+    pub fn suffix(self) -> &'static str {
+        if self == Self::Push { " coherence=push" } else { "" }
+    }
+}
+
 impl From<Coherence> for tombolo_front_fuse::session::Coherence {
     fn from(coherence: Coherence) -> Self {
         match coherence {

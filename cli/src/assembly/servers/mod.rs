@@ -128,10 +128,10 @@ impl Serving {
         }
         for (mount, planned) in self.mounts.iter().zip(&plan.front_ends.mounts) {
             let export = &plan.exports[planned.export];
-            let xattrs = plan.front_ends.xattrs.suffix();
-            writeln!(out, "ready fuse {} export={}{xattrs}", mount.path().display(), export.name)?;
+            let (coherence, xattrs) = (plan.front_ends.coherence.suffix(), plan.front_ends.xattrs.suffix());
+            writeln!(out, "ready fuse {} export={}{coherence}{xattrs}", mount.path().display(), export.name)?;
         }
-        self.shm.announce(&mut out)?;
+        self.shm.announce(&mut out, plan)?;
         let host = host_name();
         for place in self.nfs.ports() {
             for export in place.exports.iter().filter_map(|&index| plan.exports.get(index)) {

@@ -60,10 +60,12 @@ impl ShmServers {
     }
 
     /// A line for each export at each place, with what to type on the other side.
-    pub fn announce(&self, out: &mut impl Write) -> io::Result<()> {
+    pub fn announce(&self, out: &mut impl Write, plan: &Plan) -> io::Result<()> {
+        // Clients are told of all changes, and mounts keep what they know until then.
+        let watch = if plan.layers.host_watch { " host-watch" } else { "" };
         for (index, place) in self.endpoints.iter().enumerate() {
             for export in &place.exports {
-                writeln!(out, "ready {} {} export={export}", place.kind(), place.name())?;
+                writeln!(out, "ready {} {} export={export}{watch}", place.kind(), place.name())?;
                 match &place.at {
                     At::Socket { path, .. } => shm::socket(out, path, export)?,
                     At::Memory { place, size_bytes, .. } => {

@@ -112,9 +112,11 @@ fn users() -> Finding {
 
 fn fanotify() -> Finding {
     match probe::fanotify() {
-        Ok(()) if has_capability(CAP_SYS_ADMIN) => {
-            Finding::ok("fanotify", "changes by other processes can be watched")
-        }
+        Ok(()) if has_capability(CAP_SYS_ADMIN) => Finding::ok(
+            "fanotify",
+            "changes by other processes can be watched (--host-watch, coherence=push): while a mount is told of \
+                 them, each write and each new file on a watched file system costs its process some microseconds",
+        ),
         Ok(()) => Finding::warn("fanotify", "one directory at a time, not whole file systems", "run as root"),
         Err(error) => Finding::warn(
             "fanotify",

@@ -57,13 +57,15 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
         let _ = stop.send(signal);
     })
     .map_err(|error| Failure::cannot(&mounting, &error))?;
-    let options = fuse_options(mount, again, coherence(mount, &*export));
+    let coherence = coherence(mount, &*export);
+    let options = fuse_options(mount, again, coherence);
     let fuse = FuseMount::start(&*export, SESSION, &mount.point.path, &options)
         .map_err(|error| Failure::cannot(&mounting, reason(&error)))?;
     // It holds the directory; the mount does now.
     drop(export);
     let fuse = Arc::new(fuse);
-    let announced = announce(mount, &metrics, log.as_ref(), &has_left).and_then(|()| end_on(stopped, &fuse));
+    let announced =
+        announce(mount, coherence, &metrics, log.as_ref(), &has_left).and_then(|()| end_on(stopped, &fuse));
     if let Err(error) = announced {
         let _ = fuse.unmount();
         return Err(Failure::cannot(&mounting, &error));
@@ -156,6 +158,7 @@ pub fn reason(error: &MountError) -> Reason {
 /// Says that the mount is ready; in the background, leaves the terminal too.
 fn announce(
     mount: &Mount,
+    coherence: Coherence,
     metrics: &[Endpoint],
     log: Option<&File>,
     has_left: &Cell<bool>,
@@ -166,7 +169,8 @@ fn announce(
             for metrics in metrics {
                 writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
             }
-            writeln!(out, "ready fuse {} {}", mount.point.path.display(), mount.source)
+            let (point, coherence) = (mount.point.path.display(), coherence.suffix());
+            writeln!(out, "ready fuse {point} {}{coherence}", mount.source)
         }
         Some(log) => leave_terminal(log, has_left),
     }
