@@ -29,6 +29,8 @@ struct State {
     given_out: u64,
     /// The number of the notice of each thing, among those that were not given out when it came up.
     latest: HashMap<Thing, u64>,
+    /// The number of the latest [`Notice::Everything`].
+    everything: u64,
     wakers: Vec<Waker>,
 }
 
@@ -39,7 +41,6 @@ enum Thing {
     Data(NodeId),
     Name(NodeId, NameBuf),
     Gone(NodeId),
-    Everything,
 }
 
 impl NoticeQueue {
@@ -106,7 +107,7 @@ impl State {
         self.first = after.wrapping_add(1).max(1);
         self.given_out = self.first - 1;
         self.notices.push_back(Notice::Everything);
-        self.latest.insert(Thing::Everything, self.first);
+        self.everything = self.first;
     }
 
     fn push(&mut self, notice: Notice) -> Vec<Waker> {
@@ -117,7 +118,10 @@ impl State {
             self.restart(self.last());
         } else {
             let number = self.last() + 1;
-            self.latest.insert(Thing::of(&notice), number);
+            match Thing::of(&notice) {
+                Some(thing) => drop(self.latest.insert(thing, number)),
+                None => self.everything = number,
+            }
             self.notices.push_back(notice);
         }
         std::mem::take(&mut self.wakers)
@@ -125,10 +129,14 @@ impl State {
 
     /// Whether a notice that was not given out yet says it too, or now does.
     fn absorb(&mut self, notice: &Notice) -> bool {
-        let held = |thing: Thing| self.latest.get(&thing).is_some_and(|&number| number > self.given_out);
-        if held(Thing::Everything) {
+        if self.everything > self.given_out {
             return true;
         }
+        // Most often: it costs each change that is told.
+        if self.latest.is_empty() {
+            return false;
+        }
+        let held = |thing: Thing| self.latest.get(&thing).is_some_and(|&number| number > self.given_out);
         match notice {
             Notice::Attributes(node) if held(Thing::Data(*node)) => true,
             Notice::Data { node, start, last } if held(Thing::Data(*node)) => {
@@ -140,7 +148,7 @@ impl State {
                 }
                 true
             }
-            notice => held(Thing::of(notice)),
+            notice => Thing::of(notice).is_some_and(held),
         }
     }
 
@@ -181,14 +189,15 @@ impl State {
 }
 
 impl Thing {
-    fn of(notice: &Notice) -> Self {
-        match notice {
+    /// None for [`Notice::Everything`].
+    fn of(notice: &Notice) -> Option<Self> {
+        Some(match notice {
             Notice::Attributes(node) => Self::Attributes(*node),
             Notice::Data { node, .. } => Self::Data(*node),
             Notice::Name { dir, name } => Self::Name(*dir, name.clone()),
             Notice::Gone(node) => Self::Gone(*node),
-            Notice::Everything => Self::Everything,
-        }
+            Notice::Everything => return None,
+        })
     }
 }
 

@@ -2,17 +2,17 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 /// Sessions that want to be told, of an export whose sessions are `S`. While there are none, a change costs one load.
 pub struct Watchers<S> {
     count: AtomicUsize,
-    sessions: RwLock<Vec<Weak<S>>>,
+    sessions: RwLock<Arc<[Weak<S>]>>,
 }
 
 impl<S> Default for Watchers<S> {
     fn default() -> Self {
-        Self { count: AtomicUsize::new(0), sessions: RwLock::default() }
+        Self { count: AtomicUsize::new(0), sessions: RwLock::new(Arc::new([])) }
     }
 }
 
@@ -32,28 +32,32 @@ impl<S> Watchers<S> {
 
     /// From when this returns, the session is told until it ends. Its first notice has to be [`Everything`](super::Notice::Everything).
     pub fn add(&self, session: Weak<S>) {
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-        sessions.retain(|session| session.strong_count() > 0);
-        if !sessions.iter().any(|known| known.ptr_eq(&session)) {
-            sessions.push(session);
-        }
-        self.count.store(sessions.len(), Ordering::SeqCst);
+        self.keep(|sessions| {
+            if !sessions.iter().any(|known| known.ptr_eq(&session)) {
+                sessions.push(session);
+            }
+        });
     }
 
     /// Calls `tell` for each session. It must not add one.
-    pub fn tell(&self, tell: impl FnMut(&S)) {
-        let living: Vec<_> = {
-            let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
-            sessions.iter().filter_map(Weak::upgrade).collect()
-        };
+    pub fn tell(&self, mut tell: impl FnMut(&S)) {
         // Outside of the lock: the last hold of a session may be the one that is dropped here.
-        living.iter().map(AsRef::as_ref).for_each(tell);
+        let sessions = Arc::clone(&self.sessions.read().unwrap_or_else(PoisonError::into_inner));
+        sessions.iter().filter_map(Weak::upgrade).for_each(|session| tell(&session));
     }
 
     /// A session has ended.
     pub fn ended(&self) {
+        self.keep(|_| {});
+    }
+
+    /// Keeps those that live, and what is done to them.
+    fn keep(&self, change: impl FnOnce(&mut Vec<Weak<S>>)) {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-        sessions.retain(|session| session.strong_count() > 0);
+        let mut kept: Vec<_> =
+            sessions.iter().filter(|session| session.strong_count() > 0).cloned().collect();
+        change(&mut kept);
+        *sessions = kept.into();
         self.count.store(sessions.len(), Ordering::SeqCst);
     }
 }
