@@ -129,7 +129,8 @@ serve_nfs() { # [OPTION]…
 serve_shm() {
     [ "${SERVER:-tombolo}" = tombolo ] || skip "$SERVER has no shared memory"
     rm -f "$work/control"
-    "$tombolo" serve "$tree" --shm-file "$work/region,size=64M" --control "$work/control" "$@" >>"$work/server.log" 2>&1 &
+    "$tombolo" serve "$tree" --shm-file "$work/region,size=64M" --control "$work/control" "${serve_options[@]}" \
+        >>"$work/server.log" 2>&1 &
     servers+=($!)
     disown "${servers[-1]}"
     until_ok is_ready
