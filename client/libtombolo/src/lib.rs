@@ -4,13 +4,16 @@
 //! answers that become one, so that a single thread keeps many of them under way; none needs a runtime ([`block_on`] waits
 //! for one). [`copy`] and [`remove_tree`] work on whole trees, with a bounded number of files under way on a few threads.
 //!
-//! Not here: URLs and local paths (the program `tombolo` opens them), caching, permission checks.
+//! [`CachedTree`] remembers what it was told of paths, and believes it without a request while nothing has changed.
 //!
-//! Reading order: [`tree`](Tree), `node`, `file`, `path`; `run` (how futures are run); `copy`.
+//! Not here: URLs and local paths (the program `tombolo` opens them), permission checks.
+//!
+//! Reading order: [`tree`](Tree), `node`, `file`, `path`; `cached`; `run` (how futures are run); `copy`.
 #![forbid(unsafe_code)]
 
 mod above;
 mod buffer_pool;
+mod cached;
 pub mod copy;
 mod file;
 mod listing;
@@ -22,6 +25,7 @@ mod stream;
 mod tree;
 
 pub use above::Above;
+pub use cached::{CacheOptions, CachedTree, Counts, Listed};
 pub use file::File;
 pub use listing::{Item, Listing};
 pub use node::Node;

@@ -129,13 +129,7 @@ impl Way {
 
     /// Goes where a link's target begins.
     fn begin_target(&mut self, target: &[u8]) -> Result<()> {
-        if target.is_empty() {
-            return Err(Error::NotFound);
-        }
-        if target.len() > TARGET_BYTES_MAX {
-            return Err(Error::NameTooLong);
-        }
-        if target.starts_with(b"/") {
+        if begins_at_top(target)? {
             self.nodes.clear();
         }
         Ok(())
@@ -145,6 +139,15 @@ impl Way {
         let is_other =
             |node: &Node| node.attr_found().is_some_and(|attr| attr.file_type != FileType::Directory);
         if self.nodes.last().is_some_and(is_other) { Err(Error::NotDirectory) } else { Ok(()) }
+    }
+}
+
+/// Whether the way that a link's target says begins at the top.
+pub(crate) fn begins_at_top(target: &[u8]) -> Result<bool> {
+    match target.len() {
+        0 => Err(Error::NotFound),
+        1..=TARGET_BYTES_MAX => Ok(target.starts_with(b"/")),
+        _ => Err(Error::NameTooLong),
     }
 }
 
@@ -161,7 +164,7 @@ fn split(path: &[u8]) -> Result<(&[u8], NameBuf)> {
 }
 
 /// The components, the first one last. A `/` at the end is a `.` more.
-fn components(path: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = path
         .split(|&byte| byte == b'/')
         .filter(|component| !component.is_empty())

@@ -1,0 +1,194 @@
+//! What is in files, links and directories.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{FileType, NameBuf, NodeId, OpenFlags, Version};
+use tombolo_core::{Error, Result};
+use tombolo_mem::Buffer;
+
+use super::table::Weighed;
+use super::walk::{Found, Names};
+use super::{Cache, Known};
+use crate::file::File;
+use crate::path::Last;
+
+/// An entry of a directory; never `.` or `..`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub name: NameBuf,
+    /// What it is, where the directory says so.
+    pub file_type: Option<FileType>,
+    /// Its number.
+    pub fileid: u64,
+}
+
+/// What is in a node while it has this version.
+pub(super) struct Remembered {
+    /// Keeps its number from being another's.
+    _known: Arc<Known>,
+    version: Version,
+    contents: Contents,
+}
+
+/// What is in a node.
+#[derive(Clone)]
+pub(super) enum Contents {
+    Data(Arc<[u8]>),
+    Target(Arc<[u8]>),
+    Listing(Arc<[Listed]>),
+}
+
+impl Remembered {
+    /// What each takes beside its contents, about.
+    pub const OWN_BYTES: u64 = 512;
+}
+
+impl Weighed for Arc<Remembered> {
+    fn weight(&self) -> u64 {
+        let bytes = match &self.contents {
+            Contents::Data(bytes) | Contents::Target(bytes) => bytes.len(),
+            Contents::Listing(entries) => {
+                let names = entries.iter().map(|entry| entry.name.as_name().as_bytes().len());
+                size_of_val::<[Listed]>(entries) + names.sum::<usize>()
+            }
+        };
+        bytes as u64 + Remembered::OWN_BYTES
+    }
+}
+
+impl Cache {
+    /// What is in the node at the end of a path, if both are remembered and still so.
+    #[inline]
+    pub(super) fn believed_contents(&self, path: &[u8], last: Last) -> Option<Result<Contents>> {
+        let place = self.believed(path, last)?;
+        let contents = match place.found() {
+            Ok(end) => Ok(self.contents_of(end.known.id(), end.version)?),
+            Err(error) => Err(error),
+        };
+        self.counters.answered();
+        Some(contents)
+    }
+
+    /// What is in a node that has this version.
+    #[inline]
+    pub(super) fn contents_of(&self, node: NodeId, version: Version) -> Option<Contents> {
+        let remembered = self.contents.get(node.0, &[])?;
+        (remembered.version == version).then(|| remembered.contents.clone())
+    }
+
+    /// `version` is from before they were asked for.
+    fn remember_contents(&self, known: &Arc<Known>, version: Option<Version>, contents: Contents) {
+        // One that does not hold any more is of no use; often it was the reading that set the access time.
+        if let Some(version) = version.filter(|version| self.holds(*version)) {
+            let remembered = Remembered { _known: Arc::clone(known), version, contents };
+            self.contents.insert(known.id().0, &[], Arc::new(remembered));
+        }
+    }
+
+    pub(super) async fn read_again(&self, path: &[u8]) -> Result<Option<Arc<[u8]>>> {
+        match self.read(path, Names::Believe).await {
+            Err(error) if self.must_try_again(&error) => self.read(path, Names::Ask).await,
+            done => done,
+        }
+    }
+
+    pub(super) async fn read_link_again(&self, path: &[u8]) -> Result<Arc<[u8]>> {
+        match self.read_link(path, Names::Believe).await {
+            Err(error) if self.must_try_again(&error) => self.read_link(path, Names::Ask).await,
+            done => done,
+        }
+    }
+
+    pub(super) async fn list_again(&self, path: &[u8]) -> Result<Arc<[Listed]>> {
+        match self.list(path, Names::Believe).await {
+            Err(error) if self.must_try_again(&error) => self.list(path, Names::Ask).await,
+            done => done,
+        }
+    }
+
+    async fn read(&self, path: &[u8], names: Names) -> Result<Option<Arc<[u8]>>> {
+        let Found { known, attr, version } = self.find(path, Last::Follow, names).await?;
+        match attr.file_type {
+            FileType::Regular if attr.size > self.options.file_bytes_max => return Ok(None),
+            FileType::Regular => {}
+            FileType::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::InvalidArgument),
+        }
+        if let Some(Contents::Data(bytes)) = version.and_then(|version| self.contents_of(known.id(), version))
+        {
+            return Ok(Some(bytes));
+        }
+        self.counters.request();
+        let file = known.node.open(OpenFlags::READ).await?;
+        let mut bytes = self.read_up_to(&file, attr.size).await?;
+        if bytes.is_none() {
+            // It has grown, or does not say how large it is.
+            bytes = self.read_up_to(&file, self.options.file_bytes_max).await?;
+        }
+        if let Some(bytes) = &bytes {
+            self.remember_contents(&known, version, Contents::Data(Arc::clone(bytes)));
+        }
+        Ok(bytes)
+    }
+
+    /// The whole file, unless it is larger.
+    async fn read_up_to(&self, file: &File, size_max: u64) -> Result<Option<Arc<[u8]>>> {
+        let size_max = usize::try_from(size_max).map_err(|_| Error::NoMemory)?;
+        let mut buffer = Buffer::new(size_max.checked_add(1).ok_or(Error::NoMemory)?);
+        let count = file.read_at(0, buffer.sink(0..buffer.len())).resolve().await?.count;
+        if count > size_max {
+            return Ok(None);
+        }
+        Ok(Some(match buffer.as_slice().and_then(|bytes| bytes.get(..count)) {
+            Some(bytes) => bytes.into(),
+            // Somebody still refers to the memory.
+            None => buffer.source(0..count).to_vec(count).into(),
+        }))
+    }
+
+    async fn read_link(&self, path: &[u8], names: Names) -> Result<Arc<[u8]>> {
+        let Found { known, attr, version } = self.find(path, Last::Keep, names).await?;
+        if attr.file_type != FileType::Symlink {
+            return Err(Error::InvalidArgument);
+        }
+        match version.and_then(|version| self.contents_of(known.id(), version)) {
+            Some(Contents::Target(target)) => Ok(target),
+            _ => self.target(&known, version).await,
+        }
+    }
+
+    /// Asks for the target of a link that had this version before.
+    pub(super) async fn target(&self, link: &Arc<Known>, version: Option<Version>) -> Result<Arc<[u8]>> {
+        self.counters.request();
+        let target: Arc<[u8]> = link.node.read_link().resolve().await?.into();
+        self.remember_contents(link, version, Contents::Target(Arc::clone(&target)));
+        Ok(target)
+    }
+
+    async fn list(&self, path: &[u8], names: Names) -> Result<Arc<[Listed]>> {
+        let Found { known, attr, version } = self.find(path, Last::Follow, names).await?;
+        if attr.file_type != FileType::Directory {
+            return Err(Error::NotDirectory);
+        }
+        if let Some(Contents::Listing(entries)) =
+            version.and_then(|version| self.contents_of(known.id(), version))
+        {
+            return Ok(entries);
+        }
+        self.counters.request();
+        let mut listing = known.node.list(false).await?;
+        let mut entries = Vec::new();
+        while let Some(page) = listing.next_page().await? {
+            let page = page.into_iter();
+            entries.extend(page.map(|item| Listed {
+                name: item.name,
+                file_type: item.file_type,
+                fileid: item.fileid,
+            }));
+        }
+        let entries: Arc<[Listed]> = entries.into();
+        self.remember_contents(&known, version, Contents::Listing(Arc::clone(&entries)));
+        Ok(entries)
+    }
+}

@@ -1,0 +1,71 @@
+//! How questions were answered.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// How the questions to a [`CachedTree`](super::CachedTree) were answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// At once, by what is remembered.
+    pub from_memory: u64,
+    /// Later.
+    pub asked: u64,
+    /// Requests that were sent for those. Reading a file counts as one, and so do listing a directory and, where not all changes are seen,
+    /// walking a path.
+    pub requests: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    from_memory: [Line; LINES],
+    asked: AtomicU64,
+    requests: AtomicU64,
+}
+
+/// So many threads count apart, so that they do not take a cache line from each other.
+const LINES: usize = 16;
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+thread_local! {
+    static LINE: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+impl Counters {
+    #[inline]
+    pub fn answered(&self) {
+        let mut line = LINE.get();
+        if line == usize::MAX {
+            line = choose_line();
+        }
+        if let Some(line) = self.from_memory.get(line % LINES) {
+            line.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub fn asked(&self) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn counts(&self) -> Counts {
+        Counts {
+            from_memory: self.from_memory.iter().map(|line| line.0.load(Ordering::Relaxed)).sum(),
+            asked: self.asked.load(Ordering::Relaxed),
+            requests: self.requests.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[cold]
+fn choose_line() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let line = NEXT.fetch_add(1, Ordering::Relaxed) % LINES;
+    LINE.set(line);
+    line
+}

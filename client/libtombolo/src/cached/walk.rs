@@ -1,0 +1,232 @@
+//! Walking a path by what is remembered, and asking for the rest.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{AccessMask, Attr, FileType, Name, NodeId, Version, Versions};
+use tombolo_core::{Error, Result};
+
+use super::contents::Contents;
+use super::{Cache, End, Known, Named, Place, State, Trail, kind};
+use crate::node::Node;
+use crate::path::{self, LINKS_MAX, Last};
+
+/// What a path leads to.
+pub(super) struct Found {
+    pub known: Arc<Known>,
+    pub attr: Attr,
+    /// From before the attributes were asked for; none if nothing may be remembered.
+    pub version: Option<Version>,
+}
+
+/// Whether names that are remembered are believed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Names {
+    Believe,
+    Ask,
+}
+
+impl Cache {
+    pub(super) async fn find_again(&self, path: &[u8], last: Last) -> Result<Found> {
+        match self.find(path, last, Names::Believe).await {
+            Err(error) if self.must_try_again(&error) => self.find(path, last, Names::Ask).await,
+            done => done,
+        }
+    }
+
+    pub(super) async fn access_again(&self, path: &[u8], mask: AccessMask) -> Result<()> {
+        match self.access(path, mask, Names::Believe).await {
+            Err(error) if self.must_try_again(&error) => self.access(path, mask, Names::Ask).await,
+            done => done,
+        }
+    }
+
+    async fn access(&self, path: &[u8], mask: AccessMask, names: Names) -> Result<()> {
+        let Found { known, version, .. } = self.find(path, Last::Follow, names).await?;
+        self.counters.request();
+        let tree = &self.tree;
+        tree.fs().access(&tree.cx(), known.id(), mask).resolve().await?;
+        if let Some(version) = version {
+            known.grant(version, mask);
+        }
+        Ok(())
+    }
+
+    /// Whether a question that failed so is to be asked once more, without believing any names.
+    pub(super) fn must_try_again(&self, error: &Error) -> bool {
+        match error {
+            // What a name led to when it was looked for has gone meanwhile; it may lead elsewhere now.
+            Error::Stale => true,
+            // What is remembered keeps nodes, which others of the session need.
+            Error::NoMemory | Error::TooManyOpen => {
+                self.clear();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What a path leads to, which is remembered.
+    pub(super) async fn find(&self, path: &[u8], last: Last, names: Names) -> Result<Found> {
+        let Some(versions) = self.versions() else { return self.find_once(path, last).await };
+        let Some(_) = self.look(versions, &self.top).await?.1 else {
+            return self.find_once(path, last).await;
+        };
+        let mut walk = Walk { cache: self, versions, names, nodes: Vec::new(), trail: Some(Trail::new()) };
+        match walk.go(path, last).await? {
+            Some(()) => walk.remember_end(path, last).await,
+            None => {
+                self.remember(path, last, walk.trail, None);
+                Err(Error::NotFound)
+            }
+        }
+    }
+
+    /// Where not all changes are seen.
+    async fn find_once(&self, path: &[u8], last: Last) -> Result<Found> {
+        self.counters.request();
+        let node = self.tree.find(path, last).await?;
+        let attr = node.attr().await?;
+        Ok(Found { known: Arc::new(Known::new(node)), attr, version: None })
+    }
+
+    fn remember(&self, path: &[u8], last: Last, trail: Option<Trail>, end: Option<End>) {
+        // With a version missing it could not be told whether the answer still is right.
+        if let Some(versions) = trail {
+            self.places.insert(kind(last), path, Arc::new(Place { versions, end }));
+        }
+    }
+
+    /// The attributes of a node, and its version from before they were asked for; both remembered if they hold.
+    async fn look(&self, versions: &dyn Versions, known: &Known) -> Result<(Attr, Option<Version>)> {
+        let state = *known.state();
+        if let Some(State { attr, version, .. }) = state
+            && versions.hold(&[version])
+        {
+            return Ok((attr, Some(version)));
+        }
+        self.counters.request();
+        let (attr, version) = versions.look(&self.tree.cx(), known.id()).resolve().await?;
+        if let Some(version) = version {
+            known.set_state(State { version, attr, granted: AccessMask::empty() });
+        }
+        Ok((attr, version))
+    }
+}
+
+struct Walk<'c> {
+    cache: &'c Cache,
+    versions: &'c dyn Versions,
+    names: Names,
+    /// The directories from the top to where we are, without the top; at the end whatever is there.
+    nodes: Vec<Arc<Known>>,
+    /// All that the answer hangs on; none if it cannot be told whether something of that changes.
+    trail: Option<Trail>,
+}
+
+impl Walk<'_> {
+    /// `None`: there is nothing.
+    async fn go(&mut self, path: &[u8], last: Last) -> Result<Option<()>> {
+        // What is left to walk, the next component last.
+        let mut ahead = path::components(path);
+        let mut links = 0;
+        while let Some(component) = ahead.pop() {
+            if self.here().file_type != FileType::Directory {
+                return Err(Error::NotDirectory);
+            }
+            let known = match component.as_slice() {
+                b"." => continue,
+                b".." => {
+                    self.nodes.pop();
+                    continue;
+                }
+                name => match self.step(Name::new(name)?).await? {
+                    Some(known) => known,
+                    None => return Ok(None),
+                },
+            };
+            if known.file_type != FileType::Symlink || (ahead.is_empty() && last == Last::Keep) {
+                self.nodes.push(known);
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(Error::SymlinkLoop);
+            }
+            let target = self.target(&known).await?;
+            if target.is_empty() {
+                return Ok(None);
+            }
+            if path::begins_at_top(&target)? {
+                self.nodes.clear();
+            }
+            ahead.extend(path::components(&target));
+        }
+        Ok(Some(()))
+    }
+
+    fn here(&self) -> &Arc<Known> {
+        self.nodes.last().unwrap_or(&self.cache.top)
+    }
+
+    /// What a name in this directory leads to.
+    async fn step(&mut self, name: Name<'_>) -> Result<Option<Arc<Known>>> {
+        let dir = Arc::clone(self.here());
+        // Before the name is looked for.
+        let version = self.cache.look(self.versions, &dir).await?.1;
+        self.hang_on(version);
+        let remembered = self.cache.names.get(dir.id().0, name.as_bytes());
+        if let Some(remembered) = &remembered
+            && self.names == Names::Believe
+            && Some(remembered.version) == version
+        {
+            return Ok(remembered.node.clone());
+        }
+        self.cache.counters.request();
+        let node = match dir.node.find(name).resolve().await {
+            Ok(node) => Some(same_or_new(remembered.and_then(|remembered| remembered.node.clone()), node)),
+            Err(Error::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        if let Some(version) = version {
+            let (of, node) = (dir.id().0, node.clone());
+            self.cache.names.insert(of, name.as_bytes(), Arc::new(Named { _dir: dir, version, node }));
+        }
+        Ok(node)
+    }
+
+    async fn target(&mut self, link: &Arc<Known>) -> Result<Arc<[u8]>> {
+        let (_, version) = self.cache.look(self.versions, link).await?;
+        self.hang_on(version);
+        if let Some(version) = version
+            && let Some(Contents::Target(target)) = self.cache.contents_of(link.id(), version)
+        {
+            return Ok(target);
+        }
+        self.cache.target(link, version).await
+    }
+
+    /// The answer holds only while this version does.
+    fn hang_on(&mut self, version: Option<Version>) {
+        match (&mut self.trail, version) {
+            (Some(trail), Some(version)) => trail.push(version),
+            (trail, _) => *trail = None,
+        }
+    }
+
+    async fn remember_end(mut self, path: &[u8], last: Last) -> Result<Found> {
+        let known = Arc::clone(self.here());
+        let (attr, version) = self.cache.look(self.versions, &known).await?;
+        self.hang_on(version);
+        let end = version.map(|version| End { known: Arc::clone(&known), attr, version });
+        if end.is_some() {
+            self.cache.remember(path, last, self.trail, end);
+        }
+        Ok(Found { known, attr, version })
+    }
+}
+
+/// The node that is known already, if that is what was found, and with it what is remembered of it.
+fn same_or_new(known: Option<Arc<Known>>, found: Node) -> Arc<Known> {
+    let is_same = |known: &Arc<Known>| known.id() == found.id() && known.id() != NodeId::ROOT;
+    known.filter(is_same).unwrap_or_else(|| Arc::new(Known::new(found)))
+}

@@ -1,0 +1,69 @@
+//! What is remembered takes no more than it may, and is given back.
+
+use std::sync::Arc;
+
+use libtombolo::CacheOptions;
+use tombolo_back_memory::{Memory, Options as MemoryOptions};
+use tombolo_core::Limits;
+use tombolo_core::fs::Export;
+
+use super::world::{Deeds, USER, cached};
+use crate::common::{attach, memory};
+
+const FILES: usize = 3000;
+
+#[test]
+fn memory_is_bounded_and_nodes_are_given_back() {
+    let export = memory();
+    let other = attach(&export, "other");
+    other.mkdir("dir");
+    for number in 0..FILES {
+        other.write(&format!("dir/{number}"), &vec![b'x'; number % 1500]);
+    }
+    let options = CacheOptions { entries_max: 256, content_bytes_max: 64 << 10, file_bytes_max: 1024 };
+    let (spy, cached) = cached(&export, USER, options, true);
+    for round in 0..3 {
+        for number in 0..FILES {
+            let size = number % 1500;
+            let path = format!("dir/{number}");
+            let bytes = cached.read(path.as_bytes()).wait().expect("read");
+            assert_eq!(bytes.map(|bytes| bytes.len()), (size <= 1024).then_some(size), "round {round}");
+            assert!(!cached.exists(format!("dir/{number}/none").as_bytes()).wait().unwrap());
+            assert!(!cached.exists(format!("none/{number}").as_bytes()).wait().unwrap());
+            assert!(cached.len() <= 256 + 32, "{} paths", cached.len());
+            assert!(cached.content_bytes() <= 64 << 10, "{} bytes", cached.content_bytes());
+            assert!(spy.look_ups().0 <= 800, "{} nodes are kept", spy.look_ups().0);
+        }
+    }
+    assert!(spy.look_ups().0 > 0);
+    // Of long paths there are fewer, and of those that are longer than all the rest none.
+    for (repeat, len_max) in [(300, 150), (50_000, 150)] {
+        for number in 0..600 {
+            cached.stat(format!("{}dir/{number}", "./".repeat(repeat)).as_bytes()).wait().expect("a file");
+        }
+        assert!(cached.len() <= len_max, "{} paths", cached.len());
+    }
+    cached.clear();
+    assert_eq!((spy.look_ups().0, cached.len(), cached.content_bytes()), (0, 0, 0));
+    cached.stat(b"dir/1").wait().unwrap();
+    drop(cached);
+    assert_eq!(spy.look_ups().0, 0);
+}
+
+#[test]
+fn what_is_remembered_makes_room_for_nodes_that_are_needed() {
+    let session_limits = Limits { nodes: 50, ..Limits::default() };
+    let export: Arc<dyn Export> =
+        Arc::new(Memory::new(MemoryOptions { session_limits, ..MemoryOptions::default() }));
+    let other = attach(&*export, "other");
+    for number in 0..200 {
+        other.write(&format!("{number}"), b"data");
+    }
+    let (spy, cached) = cached(&*export, USER, CacheOptions::default(), true);
+    for _ in 0..2 {
+        for number in 0..200 {
+            cached.read(format!("{number}").as_bytes()).wait().expect("room");
+        }
+    }
+    assert!(spy.look_ups().1 <= 51);
+}
