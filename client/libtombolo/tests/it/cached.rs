@@ -165,12 +165,16 @@ fn each_change_is_seen_by_the_next_question() {
         plant(&world.other);
         for (what, change) in CHANGES {
             let_the_clock_go_on();
-            for path in PATHS {
-                (0..3).for_each(|_| drop(told(&world.cached, path)));
+            // In turns: listing a directory on the way may set its access time.
+            for path in [PATHS; 3].into_iter().flatten() {
+                told(&world.cached, path);
             }
-            let before = world.spy.requests();
-            PATHS.iter().for_each(|path| drop(world.cached.stat(path).wait()));
-            assert_eq!(world.spy.requests(), before, "{}: warm before {what}", world.title);
+            for path in PATHS {
+                let before = world.spy.requests();
+                drop(world.cached.stat(path).wait());
+                let path_text = String::from_utf8_lossy(path);
+                assert_eq!(world.spy.requests(), before, "{}: {path_text} before {what}", world.title);
+            }
             change(&world);
             // The attributes first: reading sets them.
             for path in PATHS {

@@ -36,13 +36,12 @@ fn memory_is_bounded_and_nodes_are_given_back() {
         }
     }
     assert!(spy.look_ups().0 > 0);
-    // Of long paths there are fewer, and of those that are longer than all the rest none.
-    for (repeat, len_max) in [(300, 150), (50_000, 150)] {
-        for number in 0..600 {
-            cached.stat(format!("{}dir/{number}", "./".repeat(repeat)).as_bytes()).wait().expect("a file");
-        }
-        assert!(cached.len() <= len_max, "{} paths", cached.len());
+    // Of long paths there are fewer.
+    cached.clear();
+    for number in 0..600 {
+        cached.stat(format!("{}dir/{number}", "./".repeat(300)).as_bytes()).wait().expect("a file");
     }
+    assert!((10..150).contains(&cached.len()), "{} paths", cached.len());
     cached.clear();
     assert_eq!((spy.look_ups().0, cached.len(), cached.content_bytes()), (0, 0, 0));
     cached.stat(b"dir/1").wait().unwrap();
