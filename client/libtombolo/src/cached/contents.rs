@@ -23,6 +23,13 @@ pub struct Listed {
     pub fileid: u64,
 }
 
+impl Listed {
+    /// What it takes in memory.
+    fn size_bytes(&self) -> u64 {
+        (size_of::<Self>() + self.name.as_name().as_bytes().len()) as u64
+    }
+}
+
 /// What is in a node while it has this version.
 pub(super) struct Remembered {
     /// Keeps its number from being another's.
@@ -47,13 +54,10 @@ impl Remembered {
 impl Weighed for Arc<Remembered> {
     fn weight(&self) -> u64 {
         let bytes = match &self.contents {
-            Contents::Data(bytes) | Contents::Target(bytes) => bytes.len(),
-            Contents::Listing(entries) => {
-                let names = entries.iter().map(|entry| entry.name.as_name().as_bytes().len());
-                size_of_val::<[Listed]>(entries) + names.sum::<usize>()
-            }
+            Contents::Data(bytes) | Contents::Target(bytes) => bytes.len() as u64,
+            Contents::Listing(entries) => entries.iter().map(Listed::size_bytes).sum(),
         };
-        bytes as u64 + Remembered::OWN_BYTES
+        bytes + Remembered::OWN_BYTES
     }
 }
 
@@ -178,14 +182,17 @@ impl Cache {
         }
         self.counters.request();
         let mut listing = known.node.list(false).await?;
-        let mut entries = Vec::new();
+        let (mut entries, mut bytes) = (Vec::new(), 0);
         while let Some(page) = listing.next_page().await? {
-            let page = page.into_iter();
-            entries.extend(page.map(|item| Listed {
-                name: item.name,
-                file_type: item.file_type,
-                fileid: item.fileid,
-            }));
+            for item in page {
+                let entry = Listed { name: item.name, file_type: item.file_type, fileid: item.fileid };
+                bytes += entry.size_bytes();
+                entries.push(entry);
+            }
+            // A server can make entries up without end.
+            if bytes > self.options.content_bytes_max {
+                return Err(Error::TooBig);
+            }
         }
         let entries: Arc<[Listed]> = entries.into();
         self.remember_contents(&known, version, Contents::Listing(Arc::clone(&entries)));

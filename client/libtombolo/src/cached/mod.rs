@@ -207,7 +207,8 @@ impl CachedTree {
         }
     }
 
-    /// All entries of the directory that `path` leads to, in the directory's order. [`Error::NotDirectory`] if it is none.
+    /// All entries of the directory that `path` leads to, in the directory's order. [`Error::NotDirectory`] if it is none;
+    /// [`Error::TooBig`] if they take more than [`CacheOptions::content_bytes_max`]: then [`Node::list`] gives them in pages.
     pub fn list(&self, path: &[u8]) -> Answer<Arc<[Listed]>> {
         match self.0.believed_contents(path, Last::Follow) {
             Some(Ok(Contents::Listing(entries))) => Answer::ok(entries),

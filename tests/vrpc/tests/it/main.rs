@@ -1,5 +1,6 @@
 //! The tests that may share a process.
 
+mod cached;
 mod conformance;
 mod crowd;
 mod endings;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use libtombolo::CacheOptions;
 use tombolo_back_memory::{Memory, Options as MemoryOptions};
-use tombolo_core::Limits;
 use tombolo_core::fs::Export;
+use tombolo_core::{Error, Limits};
 
 use super::world::{Deeds, USER, cached};
 use crate::common::{attach, memory};
@@ -44,7 +44,8 @@ fn memory_is_bounded_and_nodes_are_given_back() {
     assert!((10..150).contains(&cached.len()), "{} paths", cached.len());
     cached.clear();
     assert_eq!((spy.look_ups().0, cached.len(), cached.content_bytes()), (0, 0, 0));
-    cached.stat(b"dir/1").wait().unwrap();
+    assert!(matches!(cached.list(b"dir").wait(), Err(Error::TooBig)));
+    assert_eq!(cached.list(b"").wait().unwrap().len(), 1);
     drop(cached);
     assert_eq!(spy.look_ups().0, 0);
 }

@@ -66,14 +66,14 @@ fn write_again(tree: &Tree, path: &str, rng: &mut Rng) -> bool {
 #[test]
 fn whatever_is_changed_the_answers_are_those_of_a_fresh_walk() {
     for world in World::all() {
-        for seed in 0..4 {
+        for seed in 0..3 {
             let mut rng = Rng::with_seed(seed);
             let options = match seed {
                 0 => CacheOptions { entries_max: 8, content_bytes_max: 4096, file_bytes_max: 80 },
                 _ => CacheOptions::default(),
             };
             let (_, cached) = cached(&*world.export, USER, options, true);
-            for step in 0..1500 {
+            for step in 0..1000 {
                 let done = change(&world.other, &mut rng);
                 for _ in 0..rng.usize(1..6) {
                     let (path, last) = (path(&mut rng), [Last::Follow, Last::Keep][rng.usize(..2)]);

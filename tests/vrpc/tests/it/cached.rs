@@ -1,0 +1,112 @@
+//! Programs that remember what they were told over a link: nothing that changed is believed, whatever becomes of links and servers.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use libtombolo::{CacheOptions, CachedTree, Last, Node, Tree, User, block_on};
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_vrpc_client::Patience;
+use tombolo_core::fs::{Export, Mode, Name, SetAttr};
+use tombolo_core::{Error, Identity};
+use tombolo_vrpc_tests::site::{Plan, Site};
+
+const FILE: &[u8] = b"a/b/c/d/file";
+
+fn user() -> User {
+    User { identity: Identity::ROOT, umask: Mode::new(0o022), realm: "test".into() }
+}
+
+struct Served {
+    dir: tempfile::TempDir,
+    site: Arc<Site>,
+    cached: CachedTree,
+}
+
+/// A directory behind a link; none, with the reason printed, where its host cannot be watched.
+fn served() -> Option<Served> {
+    let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
+    std::fs::create_dir_all(dir.path().join("a/b/c/d")).expect("made");
+    std::fs::write(dir.path().join("a/b/c/d/file"), "first").expect("written");
+    let site = Site::serving(local(&dir), Plan::default());
+    let tree = Tree::attach(&site.export(Patience::Hard), user()).expect("a session");
+    let served = Served { dir, site, cached: CachedTree::new(tree, CacheOptions::default()) };
+    served.cached.stat(FILE).wait().expect("the file");
+    if served.cached.is_empty() {
+        eprintln!("skipped: this user cannot be told of what the host changes");
+        return None;
+    }
+    Some(served)
+}
+
+fn local(dir: &tempfile::TempDir) -> Arc<dyn Export> {
+    let options = DirOptions { watch_host: true, ..DirOptions::default() };
+    Arc::new(LocalDir::open(dir.path(), options).expect("the export"))
+}
+
+impl Served {
+    fn warm(&self) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        for _ in 0..3 {
+            self.cached.stat(FILE).wait().expect("the file");
+            self.cached.read(FILE).wait().expect("the file");
+            drop(self.cached.stat(b"a/b/absent").wait());
+        }
+        assert!(self.cached.stat(FILE).is_done() && self.cached.read(FILE).is_done());
+        assert!(self.cached.stat(b"a/b/absent").is_done());
+    }
+
+    /// As another session finds it.
+    fn found(&self, path: &[u8]) -> Node {
+        let other = Tree::attach(&self.site.export(Patience::Hard), user()).expect("a session");
+        block_on(other.find(path, Last::Keep)).expect("found")
+    }
+
+    fn size(&self) -> u64 {
+        let size = self.cached.stat(FILE).wait().expect("the file").size;
+        assert_eq!(
+            self.cached.read(FILE).wait().expect("the file").map(|bytes| bytes.len() as u64),
+            Some(size)
+        );
+        size
+    }
+}
+
+#[test]
+fn a_change_by_another_session_is_seen_by_the_next_question() {
+    let Some(served) = served() else { return };
+    for size in [7, 3, 11] {
+        served.warm();
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        served.found(FILE).set_attr(&set).wait().expect("cut");
+        assert_eq!(served.size(), size);
+    }
+    served.warm();
+    let (a, b) = (served.found(b"a"), served.found(b"a/b"));
+    let name = |text: &'static str| Name::new(text.as_bytes()).expect("a name");
+    b.make_dir(name("absent"), Mode::new(0o755)).wait().expect("made");
+    served.cached.stat(b"a/b/absent").wait().expect("it is there now");
+    a.rename(name("b"), &a, name("moved"), Default::default()).wait().expect("moved");
+    assert!(matches!(served.cached.stat(FILE).wait(), Err(Error::NotFound)));
+}
+
+#[test]
+fn what_was_remembered_before_a_link_or_a_server_was_lost_is_asked_for_again() {
+    let Some(served) = served() else { return };
+    let path = served.dir.path().join("a/b/c/d/file");
+    for round in 0..6 {
+        served.warm();
+        match round % 2 {
+            0 => {
+                served.site.kill();
+                std::fs::write(&path, vec![b'x'; 10 + round]).expect("written while nobody counts");
+                served.site.start(local(&served.dir));
+            }
+            _ => {
+                served.site.cut();
+                let set = SetAttr { size: Some(10 + round as u64), ..SetAttr::default() };
+                served.found(FILE).set_attr(&set).wait().expect("cut by a session of another link");
+            }
+        }
+        assert_eq!(served.size(), 10 + round as u64, "round {round}");
+    }
+}
