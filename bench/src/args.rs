@@ -119,6 +119,8 @@ pub enum TableArgs {
     },
     /// The NFS client beside one with a thread for each request, as Faber's paper on a workstation-based network file system measured it, on links of several speeds.
     Atomic(AtomicArgs),
+    /// Caches that are told of changes: mounts with coherence=push and the library, beside local system calls, other policies and NFS.
+    Vnfs(VnfsArgs),
     /// Move files as a client of some kind, as told on standard input; `atomic` runs it.
     #[command(hide = true)]
     Drive(DriveArgs),
@@ -142,6 +144,23 @@ pub struct RingArgs {
     /// Only these parts. An unknown one is told, with those that there are.
     #[arg(long, value_name = "PART", num_args = 1.., value_delimiter = ',')]
     pub only: Vec<String>,
+}
+
+/// Which parts of the table of caches that are told of changes, and where.
+#[derive(Args, Debug)]
+pub struct VnfsArgs {
+    /// Only these parts. An unknown one is told, with those that there are.
+    #[arg(long, value_name = "PART", num_args = 1.., value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// A directory on a disk, for what is measured on one.
+    #[arg(long, value_name = "DIR", default_value = DISK)]
+    pub disk: PathBuf,
+}
+
+impl Default for VnfsArgs {
+    fn default() -> Self {
+        Self { only: Vec::new(), disk: DISK.into() }
+    }
 }
 
 /// Which part of the table of the NFS server, and where.

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use args::{AtomicArgs, BenchArgs, NfsArgs, RingArgs, TableArgs};
+use args::{AtomicArgs, BenchArgs, NfsArgs, RingArgs, TableArgs, VnfsArgs};
 use error::{Doing, Error, Result};
 use report::Report;
 use table::Plan;
@@ -82,6 +82,7 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
         TableArgs::Nfs(nfs) => run_nfs(args, nfs, &plan, out),
         TableArgs::Atomic(atomic) => run_atomic(args, atomic, &plan, out),
+        TableArgs::Vnfs(vnfs) => run_vnfs(args, vnfs, &plan, out),
         // Done above.
         TableArgs::Limit { .. }
         | TableArgs::Drive(_)
@@ -108,6 +109,7 @@ fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     }
     run_nfs(args, &NfsArgs::default(), plan, out)?;
     run_ring(args, &RingArgs::default(), plan, out)?;
+    run_vnfs(args, &VnfsArgs::default(), plan, out)?;
     match run_atomic(args, &AtomicArgs::default(), plan, out) {
         Err(error @ Error::Absent(_)) => writeln!(out, "left out: {error}").doing(|| "print".to_owned()),
         done => done,
@@ -118,6 +120,13 @@ fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
 fn run_ring(args: &BenchArgs, ring: &RingArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     table::ring::run(plan, &ring.only, |part, made| {
         publish_or_leave_out(args, &format!("ring, {part}: "), made, out)
+    })
+}
+
+/// The parts of the table of caches that are told of changes; one that cannot be made here does not keep the others from being made.
+fn run_vnfs(args: &BenchArgs, vnfs: &VnfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
+    table::vnfs::run(plan, vnfs, |part, made| {
+        publish_or_leave_out(args, &format!("vnfs, {part}: "), made, out)
     })
 }
 

@@ -1,6 +1,7 @@
 //! The programs that are measured: Tombolo itself and those it is compared with. Each runs as a process of its own, and
 //! ends when its [`Server`] is dropped.
 
+mod control;
 mod find;
 mod mount;
 mod nfs;
@@ -8,6 +9,7 @@ mod server;
 mod shm;
 mod virtio_fs;
 
+pub use control::Requests;
 pub use find::{Program, find, in_checkout, this_program};
 pub use mount::Mount;
 pub use nfs::{Nfs, free_port, is_listening};

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::{Program, Server, find};
+use super::server::beside;
+use super::{Program, Requests, Server, find};
 use crate::error::{Doing, Result};
 
 /// A FUSE mount and its server. Unmounted when dropped.
@@ -14,6 +15,8 @@ use crate::error::{Doing, Result};
 pub struct Mount {
     server: Server,
     point: PathBuf,
+    /// Where it says how it does, if it was told to.
+    control: Option<PathBuf>,
 }
 
 impl Mount {
@@ -42,11 +45,21 @@ impl Mount {
         Self::by(Program::Tombolo, command, point)
     }
 
+    /// The same with options as after `-o`, and with a control socket beside the mount point.
+    pub fn with(url: &str, options: &str, point: &Path) -> Result<Self> {
+        let control = beside(point, ".control");
+        let mut command = Command::new(find(Program::Tombolo)?);
+        command.args(["mount", "-f", url]).arg(point).args(["-o", options]).arg("--control").arg(&control);
+        let mut mount = Self::by(Program::Tombolo, command, point)?;
+        mount.control = Some(control);
+        Ok(mount)
+    }
+
     fn by(program: Program, mut command: Command, point: &Path) -> Result<Self> {
         fs::create_dir_all(point).doing_to("make", point)?;
         let before = fs::metadata(point).doing_to("look at", point)?.dev();
         let server = Server::start(program.name(), &mut command)?;
-        let mut mount = Self { server, point: point.to_owned() };
+        let mut mount = Self { server, point: point.to_owned(), control: None };
         let mounted = || fs::metadata(point).is_ok_and(|there| there.dev() != before);
         mount.server.wait_until("mount", mounted)?;
         Ok(mount)
@@ -58,6 +71,11 @@ impl Mount {
 
     pub fn server(&self) -> u32 {
         self.server.id()
+    }
+
+    /// The requests that its server has answered; none where it has no control socket.
+    pub fn requests(&self) -> Result<Requests> {
+        self.control.as_deref().map_or_else(|| Ok(Requests::default()), Requests::ask)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A server process that ends with its owner.
 
 use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -93,9 +94,37 @@ impl Drop for Server {
     }
 }
 
+/// Whether a process accepts connections at a socket. To be there is not enough, and to connect would be to be the one
+/// client that some servers have.
+pub(super) fn accepts_at(socket: &Path) -> bool {
+    /// `__SO_ACCEPTCON` in the flags of /proc/net/unix.
+    const ACCEPTS: &str = "00010000";
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let path = socket.to_string_lossy();
+    table.lines().any(|line| line.split_whitespace().nth(3) == Some(ACCEPTS) && line.ends_with(path.as_ref()))
+}
+
+/// A path with something more at the end of its name.
+pub(super) fn beside(path: &Path, more: &str) -> PathBuf {
+    let mut longer = path.as_os_str().to_owned();
+    longer.push(more);
+    longer.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_counts_only_while_it_is_listened_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        assert!(!accepts_at(&path));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(accepts_at(&path));
+        drop(listener);
+        assert!(path.exists() && !accepts_at(&path));
+    }
 
     #[test]
     fn a_server_that_ends_too_early_is_quoted() {

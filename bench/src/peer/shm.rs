@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::server::{accepts_at, beside};
 use super::{Program, Server, find};
 use crate::error::Result;
 
@@ -15,17 +16,29 @@ pub struct Shm {
 }
 
 impl Shm {
-    pub fn tombolo(shared: &Path, socket: &Path) -> Result<Self> {
-        let mut control = socket.as_os_str().to_owned();
-        control.push(".control");
-        let control = PathBuf::from(control);
+    pub fn tombolo(shared: &Path, socket: &Path, options: &[&str]) -> Result<Self> {
+        let control = beside(socket, ".control");
         let mut command = Command::new(find(Program::Tombolo)?);
-        command.arg("serve").arg(shared).arg("--shm").arg(socket).arg("--control").arg(&control);
+        command
+            .arg("serve")
+            .arg(shared)
+            .arg("--shm")
+            .arg(socket)
+            .arg("--control")
+            .arg(&control)
+            .args(options);
         let mut server = Server::start(Program::Tombolo.name(), &mut command)?;
-        // The control socket comes last.
-        server.wait_until("control socket", || control.exists())?;
+        server.wait_until("sockets", || accepts_at(socket) && accepts_at(&control))?;
         let name = shared.file_name().unwrap_or_default().to_string_lossy();
         Ok(Self { server, socket: socket.to_owned(), export: format!("/{name}") })
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub fn export(&self) -> &str {
+        &self.export
     }
 
     pub fn url(&self) -> String {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::server::{accepts_at, beside};
 use super::{Program, Server, find};
 use crate::error::Result;
 
@@ -18,9 +19,7 @@ impl VirtioFs {
     pub fn tombolo(shared: &Path, socket: &Path, coherence: &str, options: &[&str]) -> Result<Self> {
         let mut command = Command::new(find(Program::Tombolo)?);
         command.arg("serve").arg(shared).arg("--virtiofs").arg(socket).args(["--coherence", coherence]);
-        let mut control = socket.as_os_str().to_owned();
-        control.push(".control");
-        command.arg("--control").arg(control).args(options);
+        command.arg("--control").arg(beside(socket, ".control")).args(options);
         Self::start(Program::Tombolo, socket, &mut command)
     }
 
@@ -36,7 +35,7 @@ impl VirtioFs {
 
     fn start(program: Program, socket: &Path, command: &mut Command) -> Result<Self> {
         let mut server = Server::start(program.name(), command)?;
-        server.wait_until("socket", || is_listening(socket))?;
+        server.wait_until("socket", || accepts_at(socket))?;
         Ok(Self { server, socket: socket.to_owned() })
     }
 
@@ -46,31 +45,5 @@ impl VirtioFs {
 
     pub fn server(&self) -> u32 {
         self.server.id()
-    }
-}
-
-/// Whether a process accepts connections at a socket. To be there is not enough, and to connect would be to be the one
-/// client that some servers have.
-fn is_listening(socket: &Path) -> bool {
-    /// `__SO_ACCEPTCON` in the flags of /proc/net/unix.
-    const ACCEPTS: &str = "00010000";
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let path = socket.to_string_lossy();
-    table.lines().any(|line| line.split_whitespace().nth(3) == Some(ACCEPTS) && line.ends_with(path.as_ref()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_socket_counts_only_while_it_is_listened_on() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
-        assert!(!is_listening(&path));
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        assert!(is_listening(&path));
-        drop(listener);
-        assert!(path.exists() && !is_listening(&path));
     }
 }

@@ -7,6 +7,7 @@ pub mod mount;
 pub mod nfs;
 pub mod ring;
 pub mod virtio;
+pub mod vnfs;
 pub mod waist;
 
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::error::{Doing, Result};
+use crate::error::{Doing, Error, Result};
 use crate::measure::Contest;
 use crate::report::Report;
 
@@ -54,6 +55,11 @@ impl Plan {
         folder(&self.within)
     }
 
+    /// How many rounds a table makes whose rounds take long, unless another number was asked for.
+    pub fn rounds_of(&self, few: usize) -> usize {
+        if self.quick || self.rounds_given { self.rounds } else { few }
+    }
+
     /// A smaller number when it is only to see that it runs.
     pub fn scaled(&self, full: usize, quick: usize) -> usize {
         if self.quick { quick } else { full }
@@ -64,4 +70,23 @@ impl Plan {
 pub fn folder(within: &Path) -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(within);
     made.doing_to("make a directory in", within)
+}
+
+/// Hands each part of a table that is wanted (all, if none is named) to `make`, with its name.
+fn each_part<P>(
+    parts: &[(&str, P)],
+    only: &[String],
+    mut make: impl FnMut(&str, &P) -> Result<()>,
+) -> Result<()> {
+    if let Some(unknown) = only.iter().find(|name| parts.iter().all(|(part, _)| part != name)) {
+        let parts: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
+        let what = format!("there is no part {unknown}, but {}", parts.join(", "));
+        return Err(Error::Absent(what));
+    }
+    for (name, part) in parts {
+        if only.is_empty() || only.iter().any(|wanted| wanted == name) {
+            make(name, part)?;
+        }
+    }
+    Ok(())
 }

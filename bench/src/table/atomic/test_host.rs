@@ -138,8 +138,7 @@ impl<'a> TestHost<'a> {
 
     /// Turns of the usual kind, but for so many rounds.
     pub fn contest(&self, rounds: usize) -> Contest {
-        let rounds = if self.plan.quick || self.plan.rounds_given { self.plan.rounds } else { rounds };
-        Contest { rounds, count_syscalls: false, ..self.plan.contest() }
+        Contest { rounds: self.plan.rounds_of(rounds), count_syscalls: false, ..self.plan.contest() }
     }
 }
 

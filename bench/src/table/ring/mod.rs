@@ -32,7 +32,7 @@ pub use idle_client::idle;
 pub use server::{EndpointKind, serve};
 
 use super::Plan;
-use crate::error::{Error, Result, wrong};
+use crate::error::{Result, wrong};
 use crate::measure::Clock;
 use crate::report::Report;
 
@@ -67,17 +67,7 @@ pub fn run(
     only: &[String],
     mut done: impl FnMut(&str, Result<Report>) -> Result<()>,
 ) -> Result<()> {
-    if let Some(unknown) = only.iter().find(|name| PARTS.iter().all(|(part, _)| part != name)) {
-        let parts: Vec<_> = PARTS.iter().map(|(part, _)| *part).collect();
-        let what = format!("there is no part {unknown}, but {}", parts.join(", "));
-        return Err(Error::Absent(what));
-    }
-    for (name, part) in PARTS {
-        if only.is_empty() || only.iter().any(|wanted| wanted == name) {
-            done(name, part(plan))?;
-        }
-    }
-    Ok(())
+    super::each_part(PARTS, only, |name, part| done(name, part(plan)))
 }
 
 /// How many operations of so many bytes are timed together.

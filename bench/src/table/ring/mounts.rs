@@ -30,7 +30,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let title = "FUSE mounts of one directory: over a link in shared memory, and over NFS by TCP";
     let mut report = plan.report("ring-mounts", title);
     let tree = Tree::new(&plan.within, plan.scaled(FILES, FILES / 10))?;
-    let link = Shm::tombolo(&tree.shared(), &tree.beside("link"))?;
+    let link = Shm::tombolo(&tree.shared(), &tree.beside("link"), &[])?;
     let nfs = Nfs::tombolo(&tree.shared(), &tree.beside(""))?;
     let over_link = Mount::of_url(&link.url(), &tree.beside("over-link"))?;
     let over_nfs = Mount::of_url(&format!("nfs://{}{}", nfs.nfs(), nfs.export()), &tree.beside("over-nfs"))?;

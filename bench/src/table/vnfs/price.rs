@@ -1,0 +1,288 @@
+//! `price`: what it costs those who change something that others are told: a session of the same export, in this process, and another
+//! process of the host, by its own system calls.
+
+use std::fs::{self, File, OpenOptions};
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_back_local_dir::{LocalDir, Options};
+use tombolo_core::fs::Watchers;
+
+use super::Plan;
+use super::client::Client;
+use crate::error::{Doing, Error, Result, wrong};
+use crate::measure::{Contest, Entrant, Placement, Spread, Work};
+use crate::peer::Shm;
+use crate::report::{Figure, Report, Unit};
+
+/// Files that are changed in turn: more than one, so that no notice is like one that nobody has taken yet.
+const FILES: u64 = 64;
+const CHMOD: &str = "chmod through the waist";
+const BESIDE: &str = "host not watched";
+const WATCHED: &str = "host watched";
+/// Sessions that watch.
+const WATCHING: [(usize, &str); 3] =
+    [(0, "0 sessions watch"), (1, "1 session watches"), (16, "16 sessions watch")];
+/// What a change may cost more when nobody, when somebody is to be told, and when the host is watched.
+const NOBODY_NS: f64 = 20.0;
+const TOLD_NS: f64 = 1_000.0;
+const HOST_NS: f64 = 3_000.0;
+
+/// A change looks so often whether anybody watches: before it, to tell, and after it.
+const LOOKS: u64 = 3;
+const LOOK: &str = "the looks for sessions that watch";
+
+const WRITE: &str = "a process of the host: 1 byte written";
+const CREATE: &str = "a process of the host: a file created";
+const AT_ONCE: u64 = 16;
+/// What it costs a process of the host, as `serve --help` says.
+const WRITE_NS: f64 = 2_000.0;
+const CREATE_NS: f64 = 7_000.0;
+
+/// How long the kernel may take to begin or to end a watch.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub fn run(plan: &Plan, _disk: &Path) -> Result<Report> {
+    let mut report = plan.report("vnfs-price", "What a change costs those who make it when others are told");
+    let folder = plan.folder()?;
+    let shared = folder.path().join("shared");
+    fs::create_dir(&shared).doing_to("make", &shared)?;
+    for number in 0..FILES {
+        let path = shared.join(name(number));
+        fs::write(&path, "").doing_to("make", &path)?;
+    }
+    let contest = plan.timed();
+    in_process(&mut report, &contest, &shared)?;
+    by_the_host(&mut report, &contest, &shared, &folder.path().join("link"))?;
+    Placement::leave()?;
+    judge(&mut report);
+    report.condition_of(&contest);
+    report.condition(format!(
+        "`{CHMOD}`: local-dir in this process, one session changes {FILES} files in turn, between two looks at the clock; those that watch know all of \
+         them, have looked at their versions, and take what they were told when the clock stands. They wake no thread: what a front end does with a \
+         notice is not in the figure. Where nobody watches, the host is not either"
+    ));
+    report.condition(format!(
+        "`{LOOK}`: the {LOOKS} loads by which a change finds that nobody is to be told, alone; all else is as it would be without sessions that watch"
+    ));
+    report.condition(format!(
+        "a process of the host: this one, on the directory of a server with --host-watch; watched while a session over a link is told. `{CREATE}`: open with \
+         O_CREAT and close, of a name that is removed before the clock goes on. The directory lies below {}; the caller is pinned, \
+         the server is not",
+        plan.within.display()
+    ));
+    Ok(report)
+}
+
+fn name(number: u64) -> PathBuf {
+    format!("f{number}").into()
+}
+
+fn in_process(report: &mut Report, contest: &Contest, shared: &Path) -> Result<()> {
+    let mut entrants = Vec::new();
+    for (watch_host, variant) in [(false, BESIDE), (true, WATCHED)] {
+        let export = LocalDir::open(shared, Options { watch_host, ..Options::default() });
+        let export = export.map_err(|error| wrong("local-dir", &error))?;
+        for (watching, column) in WATCHING {
+            let work = chmods(export.clone(), watching, watch_host);
+            entrants.push(Entrant::new((column, variant), work, &[], Placement::Free));
+        }
+    }
+    report.contest(CHMOD, contest, entrants);
+    let look = vec![Entrant::new((WATCHING[0].1, ""), looks(), &[], Placement::Free)];
+    report.contest(LOOK, &Contest { count_max: 10_000_000, ..*contest }, look);
+    Ok(())
+}
+
+/// Changes the files while so many other sessions watch.
+fn chmods(export: LocalDir, watching: usize, watch_host: bool) -> Work<'static> {
+    let (own, mut mode) = ("self", 0o600);
+    Work::new(move |count, clock| {
+        await_watch(own, false)?;
+        let changer = Client::attached(&export)?;
+        let nodes = (0..FILES).map(|number| changer.find(&name(number))).collect::<Result<Vec<_>>>()?;
+        // Threads that begin here may run everywhere, as a server's do.
+        Placement::leave()?;
+        let watching = (0..watching).map(|_| watcher(&export)).collect::<Result<Vec<_>>>()?;
+        Placement::Free.take(&[])?;
+        if watch_host {
+            watching.iter().try_for_each(Client::sees_all)?;
+        }
+        for _ in 0..count.div_ceil(FILES) {
+            mode ^= 0o044;
+            clock.start();
+            for node in &nodes {
+                changer.chmod(*node, mode)?;
+            }
+            clock.lap_of(FILES);
+            watching.iter().try_for_each(Client::take_notices)?;
+        }
+        Ok(())
+    })
+}
+
+/// A session that knows all the files, and is told of changes.
+fn watcher(export: &LocalDir) -> Result<Client> {
+    let watcher = Client::attached(export)?;
+    watcher.watch()?;
+    for number in 0..FILES {
+        let node = watcher.find(&name(number))?;
+        watcher.look(node)?;
+    }
+    watcher.take_notices()?;
+    Ok(watcher)
+}
+
+fn looks() -> Work<'static> {
+    let watchers = Watchers::<()>::default();
+    Work::repeat(FILES, move || {
+        for _ in 0..FILES * LOOKS {
+            black_box(black_box(&watchers).any());
+        }
+        Ok(())
+    })
+}
+
+fn by_the_host(report: &mut Report, contest: &Contest, shared: &Path, socket: &Path) -> Result<()> {
+    let server = Shm::tombolo(shared, socket, &["--host-watch"])?;
+    for row in [WRITE, CREATE] {
+        let mut entrants = Vec::new();
+        for variant in [BESIDE, WATCHED] {
+            let work = match row {
+                WRITE => writes(&server, variant == WATCHED, shared)?,
+                _ => creates(&server, variant == WATCHED, shared),
+            };
+            entrants.push(Entrant::new(("system call", variant), work, &[server.server()], Placement::Free));
+        }
+        report.contest(row, contest, entrants);
+    }
+    Ok(())
+}
+
+fn writes<'a>(server: &'a Shm, watched: bool, shared: &Path) -> Result<Work<'a>> {
+    let path = shared.join(name(0));
+    let file = OpenOptions::new().write(true).open(&path).doing_to("open", &path)?;
+    Ok(Work::new(move |count, clock| {
+        let _watcher = remote_watcher(server, watched)?;
+        clock.start();
+        for _ in 0..count.div_ceil(AT_ONCE) {
+            for _ in 0..AT_ONCE {
+                file.write_all_at(b"w", 0).doing_to("write", &path)?;
+            }
+            clock.lap_of(AT_ONCE);
+        }
+        Ok(())
+    }))
+}
+
+fn creates<'a>(server: &'a Shm, watched: bool, shared: &Path) -> Work<'a> {
+    let path = shared.join("new");
+    Work::new(move |count, clock| {
+        let _watcher = remote_watcher(server, watched)?;
+        for _ in 0..count {
+            clock.time(|| File::create_new(&path).map(drop)).doing_to("create", &path)?;
+            fs::remove_file(&path).doing_to("remove", &path)?;
+        }
+        Ok(())
+    })
+}
+
+/// A session of the server that is told of what the host does, if there is to be one; otherwise the server watches nothing.
+fn remote_watcher(server: &Shm, watched: bool) -> Result<Option<Client>> {
+    let process = server.server().to_string();
+    if !watched {
+        await_watch(&process, false)?;
+        return Ok(None);
+    }
+    let watcher = Client::linked(server)?;
+    watcher.watch()?;
+    watcher.sees_all()?;
+    watcher.look(watcher.find(&name(0))?)?;
+    await_watch(&process, true)?;
+    Ok(Some(watcher))
+}
+
+/// Until a process watches a file system, or none.
+fn await_watch(process: &str, wanted: bool) -> Result<()> {
+    let begun = Instant::now();
+    while watches(process)? != wanted {
+        if begun.elapsed() > PATIENCE {
+            let what = format!("the watch of process {process}");
+            return Err(Error::Wrong {
+                what,
+                answer: format!("not {wanted} after {} s", PATIENCE.as_secs()),
+            });
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Whether it has a descriptor of fanotify(7).
+fn watches(process: &str) -> Result<bool> {
+    let folder = PathBuf::from(format!("/proc/{process}/fd"));
+    let descriptors = fs::read_dir(&folder).doing_to("list", &folder)?.flatten();
+    // One that was closed meanwhile leads nowhere.
+    let targets = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
+    Ok(targets.into_iter().any(|target| target.as_os_str() == "anon_inode:[fanotify]"))
+}
+
+fn judge(report: &mut Report) {
+    let nobody = report.figure(CHMOD, WATCHING[0].1, BESIDE).cloned();
+    for (_, column) in WATCHING.into_iter().skip(1) {
+        for (variant, target_ns) in [(BESIDE, TOLD_NS), (WATCHED, HOST_NS)] {
+            let figure = report.figure(CHMOD, column, variant).cloned();
+            let what = format!("{CHMOD}: {column}, {variant}: more than with none");
+            more(report, &what, figure.as_ref(), nobody.as_ref(), target_ns);
+        }
+    }
+    if let Some(figure) = report.figure(LOOK, WATCHING[0].1, "").cloned() {
+        let ns = figure.spread.median;
+        let target = format!("≤ {NOBODY_NS} ns");
+        report.target(
+            &format!("{LOOK}: 0 sessions watch"),
+            &target,
+            Unit::Nanoseconds.text(ns),
+            Some(ns <= NOBODY_NS),
+        );
+    }
+    for (row, target_ns) in [(WRITE, WRITE_NS), (CREATE, CREATE_NS)] {
+        let [alone, watched] =
+            [BESIDE, WATCHED].map(|variant| report.figure(row, "system call", variant).cloned());
+        more(report, &format!("{row}: more when watched"), watched.as_ref(), alone.as_ref(), target_ns);
+    }
+}
+
+/// States by how much one exceeds the other, round by round.
+fn more(report: &mut Report, what: &str, one: Option<&Figure>, other: Option<&Figure>, target_ns: f64) {
+    let (Some(one), Some(other)) = (one, other) else { return };
+    let rounds: Vec<f64> = one.rounds.iter().zip(&other.rounds).map(|(one, other)| one - other).collect();
+    let Some(spread) = Spread::of(&rounds) else { return };
+    let [median, q1, q3] = [spread.median, spread.q1, spread.q3].map(|ns| Unit::Nanoseconds.text(ns));
+    let target = format!("≤ {}", Unit::Nanoseconds.text(target_ns));
+    report.target(what, &target, format!("{median} ({q1}–{q3})"), Some(spread.median <= target_ns));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_change_costs_more_is_told_round_by_round() {
+        let mut report = Report::new("vnfs-price", "x", String::new(), false);
+        let mut add = |column: &str, variant: &str, rounds: &[f64]| {
+            let rounds = rounds.to_vec();
+            report.figures.extend(Figure::of_rounds(CHMOD, variant, column, Unit::Nanoseconds, rounds));
+        };
+        add(WATCHING[0].1, BESIDE, &[1000.0, 2000.0, 1000.0]);
+        add(WATCHING[1].1, BESIDE, &[1500.0, 2500.0, 1500.0]);
+        add(WATCHING[1].1, WATCHED, &[5000.0, 6000.0, 5000.0]);
+        judge(&mut report);
+        let told: Vec<_> =
+            report.targets.iter().map(|target| (target.found.as_str(), target.verdict())).collect();
+        assert_eq!(told, [("500 ns (500 ns–500 ns)", "met"), ("4.00 µs (4.00 µs–4.00 µs)", "missed")]);
+    }
+}

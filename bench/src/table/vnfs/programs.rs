@@ -1,0 +1,78 @@
+//! Programs that go through a whole tree and change nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::error::{Doing, Error, Result};
+use crate::measure::Work;
+
+/// `find -newer` over all of a tree, where nothing is.
+pub fn find_newer(root: &Path, than: &Path) -> Work<'static> {
+    let (root, than) = (root.to_owned(), than.to_owned());
+    once(move || {
+        let mut command = Command::new("find");
+        command.arg(&root).arg("-newer").arg(&than);
+        command
+    })
+}
+
+/// `git status` in a repository where nothing has changed. It writes nothing, not even what it has found out.
+pub fn git_status(root: &Path) -> Work<'static> {
+    let root = root.to_owned();
+    once(move || git(&root, &["--no-optional-locks", "status", "--porcelain"]))
+}
+
+/// Makes a repository of all the files of a tree.
+pub fn make_repository(root: &Path) -> Result<()> {
+    let commit = ["-c", "user.name=bench", "-c", "user.email=bench", "commit", "-q", "-m", "all"];
+    for arguments in [&["init", "-q"][..], &["add", "-A"], &commit] {
+        silent(&mut git(root, arguments))?;
+    }
+    Ok(())
+}
+
+/// Without what the user or the machine has set.
+fn git(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(root).args(["-c", "safe.directory=*", "-c", "gc.auto=0"]).args(arguments);
+    command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
+    command
+}
+
+/// One run of the program is one operation, and all of a turn.
+fn once(command: impl Fn() -> Command + 'static) -> Work<'static> {
+    Work::repeat(1, move || silent(&mut command())).count_max(1)
+}
+
+/// Runs a program that has nothing to say.
+fn silent(command: &mut Command) -> Result<()> {
+    let program = PathBuf::from(command.get_program());
+    let output =
+        command.stdin(Stdio::null()).output().doing_to("run", &program).map_err(|error| match error {
+            Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                Error::Absent(format!("{} is not installed", program.display()))
+            }
+            other => other,
+        })?;
+    if output.status.success() && output.stdout.is_empty() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(said.get(..said.len().min(400)).unwrap_or_default()).into_owned();
+    Err(Error::Wrong { what: program.display().to_string(), answer: format!("{}: {said}", output.status) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_says_something_and_one_that_is_not_there_are_errors() {
+        assert!(silent(&mut Command::new("true")).is_ok());
+        assert!(
+            silent(Command::new("echo").arg("changed"))
+                .is_err_and(|error| error.to_string().contains("changed"))
+        );
+        assert!(matches!(silent(&mut Command::new("no program has this name")), Err(Error::Absent(_))));
+    }
+}

@@ -1,0 +1,76 @@
+//! A tree of many small files under version control.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use tempfile::TempDir;
+
+use crate::error::{Doing, Result};
+use crate::measure::go_on;
+
+/// Files in a directory.
+const PER_FOLDER: usize = 100;
+const BYTES: usize = 1024;
+/// How old the files are. git reads a file again that is not older than what it knows of it.
+const AGE: Duration = Duration::from_secs(3600);
+
+/// The tree, and a place beside it. Removed when dropped.
+pub struct SmallTree {
+    root: TempDir,
+    files: usize,
+}
+
+impl SmallTree {
+    /// Makes so many files below `within`.
+    pub fn new(within: &Path, files: usize) -> Result<Self> {
+        let tree = Self { root: crate::table::folder(within)?, files };
+        let (content, then) = (vec![b'x'; BYTES], SystemTime::now() - AGE);
+        for number in 0..files {
+            let path = tree.shared().join(Self::file(number));
+            if number % PER_FOLDER == 0 {
+                go_on()?;
+                let folder = path.parent().unwrap_or(tree.root.path());
+                fs::create_dir_all(folder).doing_to("make", folder)?;
+            }
+            fs::write(&path, &content).doing_to("write", &path)?;
+            File::options()
+                .write(true)
+                .open(&path)
+                .and_then(|file| file.set_modified(then))
+                .doing_to("date", &path)?;
+        }
+        Ok(tree)
+    }
+
+    pub fn shared(&self) -> PathBuf {
+        self.root.path().join("shared")
+    }
+
+    /// Where a server mounts it, or puts its socket.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// A file beside the tree, which [`Self::date`] makes newer than all in it.
+    pub fn newest(&self) -> PathBuf {
+        self.beside("newest")
+    }
+
+    /// From here on nothing is changed.
+    pub fn date(&self) -> Result<()> {
+        let path = self.newest();
+        File::create(&path).doing_to("make", &path).map(drop)
+    }
+
+    /// A file, relative to the root.
+    pub fn file(number: usize) -> PathBuf {
+        format!("d{:03}/f{:05}", number / PER_FOLDER, number).into()
+    }
+
+    /// So many files from all over the tree, relative to the root.
+    pub fn some(&self, count: usize) -> Vec<PathBuf> {
+        let step = (self.files / count.max(1)).max(1);
+        (0..self.files).step_by(step).take(count).map(Self::file).collect()
+    }
+}
