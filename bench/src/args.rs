@@ -155,11 +155,14 @@ pub struct VnfsArgs {
     /// A directory on a disk, for what is measured on one.
     #[arg(long, value_name = "DIR", default_value = DISK)]
     pub disk: PathBuf,
+    /// How many files, and transactions, postmark has (by default 10,000).
+    #[arg(long, value_name = "NUMBER")]
+    pub files: Option<usize>,
 }
 
 impl Default for VnfsArgs {
     fn default() -> Self {
-        Self { only: Vec::new(), disk: DISK.into() }
+        Self { only: Vec::new(), disk: DISK.into(), files: None }
     }
 }
 

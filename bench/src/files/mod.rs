@@ -2,11 +2,13 @@
 //! beneath it.
 
 mod batch;
+mod postmark;
 mod small;
 mod stream;
 mod tree;
 
 pub use batch::small_files;
+pub use postmark::Postmark;
 pub use small::{ColdNames, create_write_unlink, mkdir_rmdir, open_read_close, stat};
 pub use stream::{stream_read, stream_write};
 pub use tree::Tree;

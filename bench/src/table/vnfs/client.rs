@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use libtombolo::{Tree, User};
 use tombolo_back_vrpc_client::{Socket, VrpcExport};
 use tombolo_core::fs::{
     Client as Attaching, Export, File, FileSystem, Mode as FileMode, Name, NodeId, Notices, OpenFlags,
     PermissionCheck, SetAttr, Write,
 };
-use tombolo_core::{Answer, Ctx, Result as FsResult, SessionId};
+use tombolo_core::{Answer, Ctx, Identity, Result as FsResult, SessionId};
 use tombolo_host_links::connect::ConnectOptions;
 use tombolo_mem::Buffer;
 use tombolo_shm::doorbell::Mode;
@@ -134,12 +135,18 @@ impl Writer<'_> {
 }
 
 /// What a server offers at its socket.
-pub fn export(server: &Shm) -> Result<VrpcExport> {
+fn export(server: &Shm) -> Result<VrpcExport> {
     // Each session is given another incarnation.
     let options = ConnectOptions::new(server.export(), "bench", Incarnation([1; 16]));
     let options = options.map_err(|error| wrong("a link", &error))?;
     let socket = Socket::new(server.socket(), options, Mode::default());
     Ok(VrpcExport::new(socket.doing(|| "watch links".to_owned())?))
+}
+
+/// The same as the library has it.
+pub fn tree(server: &Shm) -> Result<Tree> {
+    let user = User { identity: Identity::ROOT, umask: FileMode::new(0o022), realm: "bench".to_owned() };
+    Tree::attach(&export(server)?, user).map_err(|error| wrong("attach", &error))
 }
 
 fn absent(reason: &str) -> Error {

@@ -7,16 +7,19 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use libtombolo::{CacheOptions, CachedTree};
 use tombolo_core::fs::NodeId;
 
 use super::Plan;
-use super::client::{Client, Writer};
-use crate::error::{Doing, Error, Result};
+use super::client::{Client, Writer, tree};
+use crate::args::VnfsArgs;
+use crate::error::{Doing, Error, Result, wrong};
 use crate::measure::{Clock, go_on};
 use crate::peer::{Mount, Shm};
 use crate::report::{Figure, Report, Unit};
 
 const MOUNT: &str = "stat on a push mount";
+const LIBRARY: &str = "CachedTree";
 
 const CHANGES: usize = 2_000;
 const QUICK_CHANGES: usize = 20;
@@ -75,7 +78,7 @@ impl Deed {
     }
 }
 
-pub fn run(plan: &Plan, _disk: &Path) -> Result<Report> {
+pub fn run(plan: &Plan, _wanted: &VnfsArgs) -> Result<Report> {
     let title = "From the end of a change until it is seen by those that do not ask";
     let mut report = plan.report("vnfs-freshness", title);
     let folder = plan.folder()?;
@@ -86,11 +89,13 @@ pub fn run(plan: &Plan, _disk: &Path) -> Result<Report> {
     let client = Client::linked(&server)?;
     let mut changer = Changer::new(&client, &shared)?;
     let mount = Mount::with(&server.url(), "coherence=push", &folder.path().join("mount"));
+    let cached = CachedTree::new(tree(&server)?, CacheOptions::default());
     let mut viewers: Vec<(&str, Viewer<'_>)> = Vec::new();
     match &mount {
         Ok(mount) => viewers.push((MOUNT, by_stat(mount.point().join(FILE)))),
         Err(error) => report.absent(format!("{MOUNT}: {error}")),
     }
+    viewers.push((LIBRARY, by_library(&cached)));
     let changes = plan.scaled(CHANGES, QUICK_CHANGES);
     let taken = measure(&mut changer, &viewers, changes)?;
     tell(&mut report, &taken);
@@ -121,6 +126,13 @@ fn by_stat(path: PathBuf) -> Viewer<'static> {
     Box::new(move || {
         let found = fs::metadata(&path).doing_to("look at", &path)?;
         Ok(State { mode: found.mode() & 0o7777, bytes: found.size() })
+    })
+}
+
+fn by_library(cached: &CachedTree) -> Viewer<'_> {
+    Box::new(|| {
+        let found = cached.stat(FILE.as_bytes()).wait().map_err(|error| wrong("stat", &error))?;
+        Ok(State { mode: found.mode.bits(), bytes: found.size })
     })
 }
 

@@ -3,31 +3,37 @@
 //! The name is that of the paper whose figures [`postmark`] is printed beside: VNFS keeps the pages of a host's files visible to guests, and
 //! what is cached current. Here a mount with `coherence=push` and the library's `CachedTree` do without asking.
 //!
-//! To add a part: a module with `pub fn run(plan: &Plan, disk: &Path) -> Result<Report>`, whose report is called `vnfs-PART`; a line in
+//! To add a part: a module with `pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report>`, whose report is called `vnfs-PART`; a line in
 //! [`PARTS`]; its rows in `docs/benchmarks.md`. What the machine lacks is an [`Error::Absent`](crate::error::Error::Absent), or a column that is
 //! not there and why.
 //!
-//! Reading order: [`small_tree`], [`mounts`]; [`client`], [`freshness`], [`price`]; the other parts in any order.
+//! Reading order: [`sides`], [`small_tree`], [`mounts`]; [`client`], [`freshness`], [`price`]; the other parts in any order.
 
 mod client;
 mod freshness;
+mod library;
 mod mounts;
+mod postmark;
 mod price;
 mod programs;
+mod sides;
 mod small_tree;
-
-use std::path::Path;
 
 use super::Plan;
 use crate::args::VnfsArgs;
 use crate::error::Result;
 use crate::report::Report;
 
-type Part = fn(&Plan, &Path) -> Result<Report>;
+type Part = fn(&Plan, &VnfsArgs) -> Result<Report>;
 
 /// All parts by name, in the order in which they are made.
-const PARTS: &[(&str, Part)] =
-    &[("mounts", mounts::run), ("freshness", freshness::run), ("price", price::run)];
+const PARTS: &[(&str, Part)] = &[
+    ("mounts", mounts::run),
+    ("freshness", freshness::run),
+    ("price", price::run),
+    ("library", library::run),
+    ("postmark", postmark::run),
+];
 
 /// Hands each part that is wanted to `done`; what this machine cannot do too.
 pub fn run(
@@ -35,5 +41,5 @@ pub fn run(
     wanted: &VnfsArgs,
     mut done: impl FnMut(&str, Result<Report>) -> Result<()>,
 ) -> Result<()> {
-    super::each_part(PARTS, &wanted.only, |name, part| done(name, part(plan, &wanted.disk)))
+    super::each_part(PARTS, &wanted.only, |name, part| done(name, part(plan, wanted)))
 }

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use super::Plan;
 use super::programs::{find_newer, git_status, make_repository};
+use super::sides::{Place, Side};
 use super::small_tree::SmallTree;
+use crate::args::VnfsArgs;
 use crate::error::{Doing, Result};
 use crate::measure::{Clock, Contest, Entrant, Placement, Work};
-use crate::peer::{Mount, Nfs, Shm};
+use crate::peer::Mount;
 use crate::report::Report;
 
 const LOCAL: &str = "the directory itself";
@@ -33,11 +35,11 @@ const HOT: usize = 1_000;
 /// A round goes through the tree with each policy.
 const ROUNDS: usize = 7;
 
-pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
+pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     let files = plan.scaled(FILES, QUICK_FILES);
     let mut report =
         plan.report("vnfs-mounts", &format!("{files} small files through mounts, all of it seen before"));
-    let tree = SmallTree::new(disk, files)?;
+    let tree = SmallTree::new(&wanted.disk, files)?;
     let repository = make_repository(&tree.shared());
     if let Err(error) = &repository {
         report.absent(format!("{STATUS}: {error}"));
@@ -57,7 +59,7 @@ pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
         report.compare_cells(row, (PUSH, ""), (STRICT, ""), None);
     }
     Placement::leave()?;
-    conditions(&mut report, &contest, files, disk);
+    conditions(&mut report, &contest, files, &wanted.disk);
     Ok(report)
 }
 
@@ -66,17 +68,20 @@ fn measure(report: &mut Report, row: &str, contest: &Contest, sides: &[Side], tr
     for side in sides {
         let mut clock = Clock::new();
         // One that fails here fails again in its turn, and is reported then.
-        let _reported = side.work(row, tree).run(1, &mut clock);
+        let _reported = work(side, row, tree).run(1, &mut clock);
     }
-    let told: Vec<&Mount> =
-        sides.iter().filter(|side| side.is_told()).filter_map(|side| side.mount.as_ref()).collect();
-    let before: Vec<_> = told.iter().map(|mount| mount.requests()).collect();
-    let entrants = sides.iter().map(|side| side.entrant(row, tree)).collect();
+    let told: Vec<(&str, &Mount)> = sides
+        .iter()
+        .filter(|side| [PUSH, LINK].contains(&side.name))
+        .filter_map(|side| Some((side.name, side.mount.as_ref()?)))
+        .collect();
+    let before: Vec<_> = told.iter().map(|(_, mount)| mount.requests()).collect();
+    let entrants = sides.iter().map(|side| entrant(side, row, tree)).collect();
     report.contest(row, contest, entrants);
-    for ((side, mount), before) in sides.iter().filter(|side| side.is_told()).zip(told).zip(before) {
+    for ((name, mount), before) in told.into_iter().zip(before) {
         let found = before.and_then(|before| Ok(mount.requests()?.since(&before).text()));
         let found = found.unwrap_or_else(|error| error.to_string());
-        report.target(&format!("{row}, {}: requests in all rounds", side.name), "counted", found, None);
+        report.target(&format!("{row}, {name}: requests in all rounds"), "counted", found, None);
     }
 }
 
@@ -101,15 +106,14 @@ fn conditions(report: &mut Report, contest: &Contest, files: usize, disk: &Path)
 
 /// The sides that can be had here; why another cannot goes to the report.
 fn sides(tree: &SmallTree, report: &mut Report) -> Vec<Side> {
-    let dir = format!("dir:{}", tree.shared().display());
-    let of_dir = |name, policy| Side::mounted(name, tree, &dir, policy, Behind::Nothing);
-    let mut sides = vec![Side { name: LOCAL, root: tree.shared(), mount: None, _behind: Behind::Nothing }];
+    let place = Place { shared: tree.shared(), beside: tree.beside("") };
+    let mut sides = vec![place.local(LOCAL)];
     for (name, side) in [
-        (PUSH, of_dir(PUSH, "push")),
-        (AUTO, of_dir(AUTO, "auto")),
-        (STRICT, of_dir(STRICT, "strict")),
-        (LINK, over_link(tree)),
-        (NFS, over_nfs(tree)),
+        (PUSH, place.of_dir(PUSH, "push")),
+        (AUTO, place.of_dir(AUTO, "auto")),
+        (STRICT, place.of_dir(STRICT, "strict")),
+        (LINK, place.over_link(LINK, "push", &["--host-watch"])),
+        (NFS, place.over_nfs(NFS, "strict")),
     ] {
         match side {
             Ok(side) => sides.push(side),
@@ -119,68 +123,22 @@ fn sides(tree: &SmallTree, report: &mut Report) -> Vec<Side> {
     sides
 }
 
-fn over_link(tree: &SmallTree) -> Result<Side> {
-    let server = Shm::tombolo(&tree.shared(), &tree.beside("link"), &["--host-watch"])?;
-    Side::mounted(LINK, tree, &server.url(), "push", Behind::Shm(server))
+fn entrant<'a>(side: &Side, row: &str, tree: &SmallTree) -> Entrant<'a> {
+    let place = (row == STAT).then_some(Placement::Free);
+    Entrant::new((side.name, ""), work(side, row, tree), &side.servers(), place)
 }
 
-fn over_nfs(tree: &SmallTree) -> Result<Side> {
-    let server = Nfs::tombolo(&tree.shared(), &tree.beside(""))?;
-    let url = format!("nfs://{}{}", server.nfs(), server.export());
-    Side::mounted(NFS, tree, &url, "strict", Behind::Nfs(server))
-}
-
-struct Side {
-    name: &'static str,
-    root: PathBuf,
-    mount: Option<Mount>,
-    // Dropped after the mount.
-    _behind: Behind,
-}
-
-/// The server that a mount is a client of.
-enum Behind {
-    Nothing,
-    Shm(#[expect(dead_code, reason = "kept")] Shm),
-    Nfs(#[expect(dead_code, reason = "kept")] Nfs),
-}
-
-impl Side {
-    fn mounted(
-        name: &'static str,
-        tree: &SmallTree,
-        url: &str,
-        policy: &str,
-        behind: Behind,
-    ) -> Result<Self> {
-        let point = tree.beside(&name.replace(": ", "-").replace([':', ',', ' '], "-"));
-        let mount = Mount::with(url, &format!("coherence={policy}"), &point)?;
-        Ok(Self { name, root: point, mount: Some(mount), _behind: behind })
-    }
-
-    /// Whether its mount is told of changes.
-    fn is_told(&self) -> bool {
-        [PUSH, LINK].contains(&self.name)
-    }
-
-    fn entrant(&self, row: &str, tree: &SmallTree) -> Entrant<'_> {
-        let place = (row == STAT).then_some(Placement::Free);
-        let servers: Vec<u32> = self.mount.iter().map(Mount::server).collect();
-        Entrant::new((self.name, ""), self.work(row, tree), &servers, place)
-    }
-
-    fn work(&self, row: &str, tree: &SmallTree) -> Work<'static> {
-        match row {
-            FIND => find_newer(&self.root, &tree.newest()),
-            STATUS => git_status(&self.root),
-            _ => stat(&self.root, tree),
-        }
+fn work(side: &Side, row: &str, tree: &SmallTree) -> Work<'static> {
+    match row {
+        FIND => find_newer(&side.root, &tree.newest()),
+        STATUS => git_status(&side.root),
+        _ => stat(side, tree),
     }
 }
 
 /// stat(2) of files that were looked at before, all of them between two looks at the clock.
-fn stat(root: &Path, tree: &SmallTree) -> Work<'static> {
-    let paths: Vec<PathBuf> = tree.some(HOT).iter().map(|path| root.join(path)).collect();
+fn stat(side: &Side, tree: &SmallTree) -> Work<'static> {
+    let paths: Vec<PathBuf> = tree.some(HOT).iter().map(|path| side.path(path)).collect();
     Work::repeat(paths.len() as u64, move || {
         paths.iter().try_for_each(|path| fs::metadata(path).doing_to("look at", path).map(drop))
     })

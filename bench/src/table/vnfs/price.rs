@@ -13,6 +13,7 @@ use tombolo_core::fs::Watchers;
 
 use super::Plan;
 use super::client::Client;
+use crate::args::VnfsArgs;
 use crate::error::{Doing, Error, Result, wrong};
 use crate::measure::{Contest, Entrant, Placement, Spread, Work};
 use crate::peer::Shm;
@@ -45,7 +46,7 @@ const CREATE_NS: f64 = 7_000.0;
 /// How long the kernel may take to begin or to end a watch.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub fn run(plan: &Plan, _disk: &Path) -> Result<Report> {
+pub fn run(plan: &Plan, _wanted: &VnfsArgs) -> Result<Report> {
     let mut report = plan.report("vnfs-price", "What a change costs those who make it when others are told");
     let folder = plan.folder()?;
     let shared = folder.path().join("shared");

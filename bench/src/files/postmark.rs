@@ -1,0 +1,155 @@
+//! Postmark's job (Katcher, 1997): a mail server's many small files, made, read, added to and removed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use fastrand::Rng;
+
+use super::small::whole;
+use crate::error::{Doing, Result};
+use crate::measure::go_on;
+
+/// The same files and transactions in each run.
+const SEED: u64 = 42;
+const BYTES_MIN: usize = 512;
+/// Bytes of one read or write.
+const PIECE: usize = 4096;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Postmark {
+    /// Files that are there at first.
+    pub files: usize,
+    /// In each a file is made or one is removed, and one is read or one is added to.
+    pub transactions: usize,
+    /// The largest file, before something is added to it.
+    pub bytes_max: usize,
+    /// How many files are read for each that is added to.
+    pub reads: u32,
+}
+
+impl Postmark {
+    /// Does all of it in a folder that is not there before, and not afterwards.
+    pub fn run(&self, folder: &Path) -> Result<()> {
+        fs::create_dir(folder).doing_to("make", folder)?;
+        let content = vec![b'm'; self.bytes_max];
+        let mut pool = Pool { folder, rng: Rng::with_seed(SEED), content, files: Vec::new(), next: 0 };
+        for _ in 0..self.files {
+            go_on()?;
+            pool.create()?;
+        }
+        for _ in 0..self.transactions {
+            go_on()?;
+            if pool.files.is_empty() || pool.rng.bool() {
+                pool.create()?
+            } else {
+                pool.remove()?
+            }
+            if pool.files.is_empty() {
+                continue;
+            }
+            if pool.rng.u32(0..=self.reads) < self.reads { pool.read()? } else { pool.append()? }
+        }
+        while !pool.files.is_empty() {
+            go_on()?;
+            pool.remove()?;
+        }
+        fs::remove_dir(folder).doing_to("remove", folder)
+    }
+}
+
+struct Pool<'a> {
+    folder: &'a Path,
+    rng: Rng,
+    content: Vec<u8>,
+    /// Numbers and sizes of the files that there are.
+    files: Vec<(u64, usize)>,
+    next: u64,
+}
+
+impl Pool<'_> {
+    fn create(&mut self) -> Result<()> {
+        let (number, bytes) = (self.next, self.some_bytes());
+        self.next += 1;
+        let path = self.path(number);
+        let mut file = File::create_new(&path).doing_to("create", &path)?;
+        self.write(&mut file, bytes).doing_to("write", &path)?;
+        self.files.push((number, bytes));
+        Ok(())
+    }
+
+    fn remove(&mut self) -> Result<()> {
+        let (number, _) = self.files.swap_remove(self.rng.usize(0..self.files.len()));
+        let path = self.path(number);
+        fs::remove_file(&path).doing_to("remove", &path)
+    }
+
+    fn read(&mut self) -> Result<()> {
+        let (path, at) = self.one();
+        let mut file = File::open(&path).doing_to("open", &path)?;
+        let (mut buffer, mut total) = ([0; PIECE], 0);
+        loop {
+            match file.read(&mut buffer).doing_to("read", &path)? {
+                0 => break,
+                got => total += got as u64,
+            }
+        }
+        whole("read", &path, total, self.files.get(at).map_or(0, |file| file.1))
+    }
+
+    fn append(&mut self) -> Result<()> {
+        let ((path, at), bytes) = (self.one(), self.some_bytes());
+        let mut file = OpenOptions::new().append(true).open(&path).doing_to("open", &path)?;
+        self.write(&mut file, bytes).doing_to("write", &path)?;
+        if let Some(file) = self.files.get_mut(at) {
+            file.1 += bytes;
+        }
+        Ok(())
+    }
+
+    /// Any of the files, and its place among them.
+    fn one(&mut self) -> (PathBuf, usize) {
+        let at = self.rng.usize(0..self.files.len());
+        (self.path(self.files.get(at).map_or(0, |file| file.0)), at)
+    }
+
+    fn some_bytes(&mut self) -> usize {
+        self.rng.usize(BYTES_MIN..=self.content.len().max(BYTES_MIN))
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.folder.join(format!("{number}"))
+    }
+
+    fn write(&self, file: &mut File, bytes: usize) -> std::io::Result<()> {
+        self.content
+            .get(..bytes)
+            .unwrap_or_default()
+            .chunks(PIECE)
+            .try_for_each(|piece| file.write_all(piece))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn the_job_leaves_nothing_behind_and_a_file_that_is_shorter_than_it_was_made_is_seen() {
+        let within = tempfile::tempdir().unwrap();
+        let job = Postmark { files: 20, transactions: 200, bytes_max: 9_700, reads: 4 };
+        job.run(&within.path().join("job")).unwrap();
+        assert_eq!(fs::read_dir(within.path()).unwrap().count(), 0);
+
+        let content = vec![b'm'; 9_700];
+        let mut pool =
+            Pool { folder: within.path(), rng: Rng::with_seed(1), content, files: Vec::new(), next: 0 };
+        pool.create().unwrap();
+        pool.append().unwrap();
+        pool.read().unwrap();
+        File::options().write(true).open(pool.path(0)).unwrap().set_len(100).unwrap();
+        assert!(matches!(pool.read(), Err(Error::Wrong { .. })));
+    }
+}

@@ -1,0 +1,76 @@
+//! The same directory, as it is and through mounts.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::Result;
+use crate::peer::{Mount, Nfs, Shm};
+
+/// What a row is done on. Ends its mount, and then the server behind it, when dropped.
+pub struct Side {
+    pub name: &'static str,
+    pub root: PathBuf,
+    pub mount: Option<Mount>,
+    // Dropped after the mount.
+    _behind: Behind,
+}
+
+/// The server that a mount is a client of.
+enum Behind {
+    Nothing,
+    Shm(#[expect(dead_code, reason = "kept")] Shm),
+    Nfs(#[expect(dead_code, reason = "kept")] Nfs),
+}
+
+/// A directory, and where mounts and sockets go.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub shared: PathBuf,
+    pub beside: PathBuf,
+}
+
+impl Place {
+    pub fn local(&self, name: &'static str) -> Side {
+        Side { name, root: self.shared.clone(), mount: None, _behind: Behind::Nothing }
+    }
+
+    /// A mount of the directory.
+    pub fn of_dir(&self, name: &'static str, policy: &str) -> Result<Side> {
+        self.mounted(name, &format!("dir:{}", self.shared.display()), policy, Behind::Nothing)
+    }
+
+    /// A mount over a link to a server of its own, with these options.
+    pub fn over_link(&self, name: &'static str, policy: &str, options: &[&str]) -> Result<Side> {
+        let socket = self.point(name).with_extension("link");
+        let server = Shm::tombolo(&self.shared, &socket, options)?;
+        self.mounted(name, &server.url(), policy, Behind::Shm(server))
+    }
+
+    /// A mount over TCP on this host, of a server of its own.
+    pub fn over_nfs(&self, name: &'static str, policy: &str) -> Result<Side> {
+        let server = Nfs::tombolo(&self.shared, &self.beside)?;
+        let url = format!("nfs://{}{}", server.nfs(), server.export());
+        self.mounted(name, &url, policy, Behind::Nfs(server))
+    }
+
+    fn mounted(&self, name: &'static str, url: &str, policy: &str, behind: Behind) -> Result<Side> {
+        let point = self.point(name);
+        let mount = Mount::with(url, &format!("coherence={policy}"), &point)?;
+        Ok(Side { name, root: point, mount: Some(mount), _behind: behind })
+    }
+
+    fn point(&self, name: &str) -> PathBuf {
+        let words = name.split([':', ',', ' ', '.']).filter(|word| !word.is_empty());
+        self.beside.join(words.collect::<Vec<_>>().join("-"))
+    }
+}
+
+impl Side {
+    /// The processes behind it that a caller waits for.
+    pub fn servers(&self) -> Vec<u32> {
+        self.mount.iter().map(Mount::server).collect()
+    }
+
+    pub fn path(&self, relative: &Path) -> PathBuf {
+        self.root.join(relative)
+    }
+}
