@@ -51,9 +51,8 @@ dist: ## the program that packages ship, static and stripped: target/x86_64-unkn
 package: dist ## a Debian package of it: target/package/tombolo_VERSION_amd64.deb
 	packaging/build $(DIST)
 
-demo: ## share a source tree with a real guest and build it there
+demo: programs ## share a source tree with a real guest and build it there
 	tests/guests/setup
-	$(MAKE) build
 	demo/run
 
 as-root:
