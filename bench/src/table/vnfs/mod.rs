@@ -12,6 +12,7 @@
 mod client;
 mod freshness;
 mod library;
+mod line;
 mod mounts;
 mod postmark;
 mod price;
@@ -32,6 +33,7 @@ const PARTS: &[(&str, Part)] = &[
     ("freshness", freshness::run),
     ("price", price::run),
     ("library", library::run),
+    ("line", line::run),
     ("postmark", postmark::run),
 ];
 
