@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use libtombolo::{Tree, User};
+use libtombolo::{CacheOptions, CachedTree, Tree, User};
 use tombolo_back_vrpc_client::{Socket, VrpcExport};
 use tombolo_core::fs::{
     Client as Attaching, Export, File, FileSystem, Mode as FileMode, Name, NodeId, Notices, OpenFlags,
@@ -22,6 +22,10 @@ use crate::peer::Shm;
 
 /// What is asked for at a time of what has changed.
 const NOTICES_BYTES: usize = 64 << 10;
+
+/// Why nothing may be believed.
+const UNSEEN: &str =
+    "what the host changes is not seen: that takes root, and a file system that can be watched";
 
 pub struct Client {
     pub fs: Arc<dyn FileSystem>,
@@ -79,9 +83,7 @@ impl Client {
     pub fn sees_all(&self) -> Result<()> {
         match self.fs.changes().is_some_and(|changes| changes.is_complete()) {
             true => Ok(()),
-            false => Err(absent(
-                "what the host changes is not seen: that takes root, and a file system that can be watched",
-            )),
+            false => Err(absent(UNSEEN)),
         }
     }
 
@@ -147,6 +149,13 @@ fn export(server: &Shm) -> Result<VrpcExport> {
 pub fn tree(server: &Shm) -> Result<Tree> {
     let user = User { identity: Identity::ROOT, umask: FileMode::new(0o022), realm: "bench".to_owned() };
     Tree::attach(&export(server)?, user).map_err(|error| wrong("attach", &error))
+}
+
+/// A tree that remembers; an error, with the reason, where it could remember nothing.
+pub fn cached(server: &Shm) -> Result<CachedTree> {
+    let cached = CachedTree::new(tree(server)?, CacheOptions::default());
+    cached.stat(b"/").wait().map_err(|error| wrong("stat", &error))?;
+    if cached.is_empty() { Err(absent(UNSEEN)) } else { Ok(cached) }
 }
 
 fn absent(reason: &str) -> Error {

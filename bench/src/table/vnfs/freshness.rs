@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtombolo::{CacheOptions, CachedTree};
+use libtombolo::CachedTree;
 use tombolo_core::fs::NodeId;
 
 use super::Plan;
-use super::client::{Client, Writer, tree};
+use super::client::{Client, Writer, cached};
 use crate::args::VnfsArgs;
 use crate::error::{Doing, Error, Result, wrong};
 use crate::measure::{Clock, go_on};
@@ -89,7 +89,7 @@ pub fn run(plan: &Plan, _wanted: &VnfsArgs) -> Result<Report> {
     let client = Client::linked(&server)?;
     let mut changer = Changer::new(&client, &shared)?;
     let mount = Mount::with(&server.url(), "coherence=push", &folder.path().join("mount"));
-    let cached = CachedTree::new(tree(&server)?, CacheOptions::default());
+    let cached = cached(&server)?;
     let mut viewers: Vec<(&str, Viewer<'_>)> = Vec::new();
     match &mount {
         Ok(mount) => viewers.push((MOUNT, by_stat(mount.point().join(FILE)))),

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use libtombolo::{CacheOptions, CachedTree, Last, Tree, block_on};
+use libtombolo::{CachedTree, Last, Tree, block_on};
 use tombolo_core::Error as FsError;
 use tombolo_core::fs::OpenFlags;
 use tombolo_mem::Buffer;
 
 use super::Plan;
-use super::client::{Client, tree};
+use super::client::{Client, cached, tree};
 use crate::args::VnfsArgs;
 use crate::error::{Doing, Error, Result, wrong};
 use crate::measure::{Contest, Entrant, Placement, Work, go_on};
@@ -56,12 +56,7 @@ pub fn run(plan: &Plan, _wanted: &VnfsArgs) -> Result<Report> {
     let shared = folder.path().join("shared");
     lay_out(&shared)?;
     let server = Shm::tombolo(&shared, &folder.path().join("link"), &["--host-watch"])?;
-    let cached = CachedTree::new(tree(&server)?, CacheOptions::default());
-    cached.stat(FILE.as_bytes()).wait().map_err(|error| wrong("stat", &error))?;
-    if cached.is_empty() {
-        let reason = "nothing is remembered: what the host changes is not seen, which takes root, and a file system that can be watched";
-        return Err(Error::Absent(reason.to_owned()));
-    }
+    let cached = cached(&server)?;
     let contest = plan.timed();
     warm(&mut report, &contest, &server, &cached, &shared)?;
     Placement::leave()?;

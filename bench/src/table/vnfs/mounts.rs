@@ -9,7 +9,7 @@ use super::sides::{Place, Side};
 use super::small_tree::SmallTree;
 use crate::args::VnfsArgs;
 use crate::error::{Doing, Result};
-use crate::measure::{Clock, Contest, Entrant, Placement, Work};
+use crate::measure::{Clock, Contest, Entrant, Placement, Work, go_on};
 use crate::peer::Mount;
 use crate::report::Report;
 
@@ -50,7 +50,7 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     for (row, target) in ROWS.into_iter().filter(|(row, _)| *row != STATUS || repository.is_ok()) {
         // Programs run where they like; a loop of ours has one core.
         Placement::leave()?;
-        measure(&mut report, row, &contest, &sides, &tree);
+        measure(&mut report, row, &contest, &sides, &tree)?;
         for push in [PUSH, LINK] {
             report.compare_cells(row, (push, ""), (LOCAL, ""), Some(target));
             report.compare_cells(row, (push, ""), (NFS, ""), Some(NFS_TARGET));
@@ -64,8 +64,15 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
 }
 
 /// One row, after it was done once on every side; with the requests that reached the servers of those mounts that are told of changes.
-fn measure(report: &mut Report, row: &str, contest: &Contest, sides: &[Side], tree: &SmallTree) {
+fn measure(
+    report: &mut Report,
+    row: &str,
+    contest: &Contest,
+    sides: &[Side],
+    tree: &SmallTree,
+) -> Result<()> {
     for side in sides {
+        go_on()?;
         let mut clock = Clock::new();
         // One that fails here fails again in its turn, and is reported then.
         let _reported = work(side, row, tree).run(1, &mut clock);
@@ -83,6 +90,7 @@ fn measure(report: &mut Report, row: &str, contest: &Contest, sides: &[Side], tr
         let found = found.unwrap_or_else(|error| error.to_string());
         report.target(&format!("{row}, {name}: requests in all rounds"), "counted", found, None);
     }
+    Ok(())
 }
 
 fn conditions(report: &mut Report, contest: &Contest, files: usize, disk: &Path) {
