@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -27,20 +28,40 @@ struct State {
     notices: VecDeque<Notice>,
     /// Up to which number they were given out: those stay as they are.
     given_out: u64,
-    /// The number of the notice of each thing, among those that were not given out when it came up.
-    latest: HashMap<Thing, u64>,
+    /// The numbers of the notices of each node, among those that were not given out when they came up.
+    nodes: HashMap<NodeId, Latest, BuildHasherDefault<NodeHasher>>,
+    /// The same of each name.
+    names: HashMap<(NodeId, NameBuf), u64>,
     /// The number of the latest [`Notice::Everything`].
     everything: u64,
     wakers: Vec<Waker>,
 }
 
-/// What a notice is about.
-#[derive(Debug, PartialEq, Eq, Hash)]
-enum Thing {
-    Attributes(NodeId),
-    Data(NodeId),
-    Name(NodeId, NameBuf),
-    Gone(NodeId),
+/// Numbers of the latest notices of a node; 0 for none.
+#[derive(Debug, Default)]
+struct Latest {
+    attributes: u64,
+    data: u64,
+    gone: u64,
+}
+
+/// For numbers of nodes, which the back end gives out: nobody can choose those that collide.
+#[derive(Debug, Default)]
+struct NodeHasher(u64);
+
+impl Hasher for NodeHasher {
+    fn finish(&self) -> u64 {
+        // The map takes the upper bits too.
+        self.0 ^ self.0 >> 32
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
 }
 
 impl NoticeQueue {
@@ -103,7 +124,8 @@ impl State {
     /// Begins anew after that number, with everything.
     fn restart(&mut self, after: u64) {
         self.notices.clear();
-        self.latest.clear();
+        self.nodes.clear();
+        self.names.clear();
         self.first = after.wrapping_add(1).max(1);
         self.given_out = self.first - 1;
         self.notices.push_back(Notice::Everything);
@@ -118,9 +140,12 @@ impl State {
             self.restart(self.last());
         } else {
             let number = self.last() + 1;
-            match Thing::of(&notice) {
-                Some(thing) => drop(self.latest.insert(thing, number)),
-                None => self.everything = number,
+            match &notice {
+                Notice::Attributes(node) => self.nodes.entry(*node).or_default().attributes = number,
+                Notice::Data { node, .. } => self.nodes.entry(*node).or_default().data = number,
+                Notice::Gone(node) => self.nodes.entry(*node).or_default().gone = number,
+                Notice::Name { dir, name } => drop(self.names.insert((*dir, name.clone()), number)),
+                Notice::Everything => self.everything = number,
             }
             self.notices.push_back(notice);
         }
@@ -132,23 +157,30 @@ impl State {
         if self.everything > self.given_out {
             return true;
         }
-        // Most often: it costs each change that is told.
-        if self.latest.is_empty() {
-            return false;
-        }
-        let held = |thing: Thing| self.latest.get(&thing).is_some_and(|&number| number > self.given_out);
+        let is_held = |number: u64| number > self.given_out;
+        let latest = |node: &NodeId| self.nodes.get(node);
         match notice {
-            Notice::Attributes(node) if held(Thing::Data(*node)) => true,
-            Notice::Data { node, start, last } if held(Thing::Data(*node)) => {
-                let at = self.latest.get(&Thing::Data(*node)).map(|number| (number - self.first) as usize);
+            Notice::Attributes(node) => {
+                latest(node).is_some_and(|latest| is_held(latest.attributes) || is_held(latest.data))
+            }
+            Notice::Gone(node) => latest(node).is_some_and(|latest| is_held(latest.gone)),
+            Notice::Data { node, start, last } => {
+                let number = latest(node).map_or(0, |latest| latest.data);
+                if !is_held(number) {
+                    return false;
+                }
                 if let Some(Notice::Data { start: first, last: end, .. }) =
-                    at.and_then(|at| self.notices.get_mut(at))
+                    self.notices.get_mut((number - self.first) as usize)
                 {
                     (*first, *end) = ((*first).min(*start), (*end).max(*last));
                 }
                 true
             }
-            notice => Thing::of(notice).is_some_and(held),
+            Notice::Name { dir, name } => {
+                !self.names.is_empty()
+                    && self.names.get(&(*dir, name.clone())).is_some_and(|number| is_held(*number))
+            }
+            Notice::Everything => false,
         }
     }
 
@@ -182,22 +214,13 @@ impl State {
         if last > self.given_out {
             self.given_out = last;
             let given_out = self.given_out;
-            self.latest.retain(|_, number| *number > given_out);
+            let is_held = |number: u64| number > given_out;
+            self.nodes.retain(|_, latest| {
+                is_held(latest.attributes) || is_held(latest.data) || is_held(latest.gone)
+            });
+            self.names.retain(|_, number| is_held(*number));
         }
         Some(Ok(Notices { last, list }))
-    }
-}
-
-impl Thing {
-    /// None for [`Notice::Everything`].
-    fn of(notice: &Notice) -> Option<Self> {
-        Some(match notice {
-            Notice::Attributes(node) => Self::Attributes(*node),
-            Notice::Data { node, .. } => Self::Data(*node),
-            Notice::Name { dir, name } => Self::Name(*dir, name.clone()),
-            Notice::Gone(node) => Self::Gone(*node),
-            Notice::Everything => return None,
-        })
     }
 }
 
@@ -286,7 +309,7 @@ mod tests {
         (0..100_000).for_each(|node| queue.push(Notice::Attributes(NodeId(node))));
         {
             let state = queue.state();
-            assert!(state.notices.len() <= NOTICES_MAX && state.latest.len() <= NOTICES_MAX);
+            assert!(state.notices.len() <= NOTICES_MAX && state.nodes.len() <= NOTICES_MAX);
         }
         let notices = ready(&queue, 1).expect("notices");
         assert_eq!(notices.list, [Notice::Everything]);
