@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::errno::{Errno, Result, check};
 
-/// Asks the kernel to give the calling thread the processor in short turns, of about `turn` each: it gets no more of it
+/// Asks the kernel to give the calling thread, and those that it starts later, the processor in short turns, of about `turn` each: it gets no more of it
 /// than others, but sooner. The kernel knows turns of 0.1 to 100 ms and takes the nearest (Linux 6.12; an older one does
 /// as before). Nothing else about the thread changes.
 pub fn take_short_turns(turn: Duration) -> Result<()> {

@@ -29,6 +29,7 @@ pub mod signing_keys;
 mod sync;
 pub mod task;
 pub mod thread_pool;
+pub mod time_slices;
 pub mod waiters;
 
 pub use sync::lock;

@@ -18,7 +18,7 @@ use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
 use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
-use tombolo_host_runtime::signals;
+use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::metrics::Endpoint;
 use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
@@ -41,8 +41,9 @@ use nfs::{NfsServers, Taken};
 use shm::ShmServers;
 
 pub fn serve(plan: &Plan) -> Outcome {
-    // Before anything is open.
+    // Before anything is open, and before any thread starts.
     DescriptorBudget::of_process();
+    time_slices::ask_for_short();
     let (stop, stopped) = mpsc::channel();
     signals::on_stop(move |signal| {
         let _ = stop.send(signal);

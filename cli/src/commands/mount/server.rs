@@ -10,7 +10,7 @@ use tombolo_core::fs::{Client, Export, NOTICE_BYTES, PermissionCheck};
 use tombolo_core::{Ctx, SessionId};
 use tombolo_front_fuse::dev::{Mount as FuseMount, MountError, Options as FuseOptions};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
-use tombolo_host_runtime::signals;
+use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::daemon;
 use tombolo_host_service::metrics::Endpoint;
@@ -35,8 +35,9 @@ use crate::mount_point::mounted_at;
 /// uses the mount waits as well.
 pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
-    // Before anything is open.
+    // Before anything is open, and before any thread starts.
     DescriptorBudget::of_process();
+    time_slices::ask_for_short();
     let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
     let name = || format!("mount-{}", mount.point.word(NAME_BYTES_MAX));
     let control = service::control_socket(mount.control.as_deref(), name)?;

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use thiserror::Error;
 
@@ -17,7 +16,7 @@ use super::options::Options;
 use super::record_reader::ReceiveArea;
 use super::service::{Service, Transport};
 use super::thread_queue::ThreadQueue;
-use tombolo_sys::{Errno, scheduling, tcp};
+use tombolo_sys::{Errno, tcp};
 
 /// Callers that may wait to be taken in; the kernel grants what its own limit allows.
 const BACKLOG: i32 = 4096;
@@ -108,11 +107,7 @@ impl Server {
         let intakes = sockets.map(DatagramReader::new).collect();
         let thread = EventThread::new(context, queue, listening, intakes).map_err(system)?;
         let builder = thread::Builder::new().name(format!("rpc-{index}"));
-        let run = move || {
-            take_short_turns();
-            thread.run();
-        };
-        self.threads.push(builder.spawn(run).map_err(StartError::Thread)?);
+        self.threads.push(builder.spawn(move || thread.run()).map_err(StartError::Thread)?);
         Ok(())
     }
 }
@@ -125,15 +120,6 @@ impl Drop for Server {
                 tracing::error!("event thread panicked");
             }
         }
-    }
-}
-
-/// An event thread needs the processor often and for a short time. A thread that lists a long directory on the same
-/// processor would otherwise keep it for milliseconds each time.
-fn take_short_turns() {
-    const TURN: Duration = Duration::from_micros(100);
-    if let Err(error) = scheduling::take_short_turns(TURN) {
-        tracing::debug!(%error, "cannot set a short time slice");
     }
 }
 
