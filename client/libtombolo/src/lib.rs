@@ -31,7 +31,7 @@ pub use listing::{Item, Listing};
 pub use node::Node;
 pub use path::{LINKS_MAX, Last};
 pub use remove::{Removal, remove_tree};
-pub use run::block_on;
+pub use run::{Spawner, ThreadPool, block_on};
 pub use stream::{StreamError, StreamOptions};
 pub use tree::{Tree, User};
 

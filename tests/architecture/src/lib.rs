@@ -37,6 +37,8 @@ pub const ROOMS: &[Room] = &[
     room("layer", 7, false, false),
     room("back", 7, false, false),
     room("front", 7, false, false),
+    // Before the rest of its folder, as the first that matches counts. Pointers of C come in here.
+    room("client/c", 8, true, true),
     room("client", 7, false, false),
     room("cli", 8, false, false),
     // A program of its own: of the row of what ships, so that neither can depend on the other.

@@ -11,6 +11,6 @@ mod window;
 
 pub(crate) use group::Group;
 pub(crate) use permits::{Permit, Permits};
-pub(crate) use thread_pool::{Spawner, ThreadPool};
+pub use thread_pool::{Spawner, ThreadPool};
 pub use tombolo_core::block_on;
 pub(crate) use window::Window;

@@ -17,7 +17,7 @@ use event_listener::Event;
 use super::block_on;
 
 /// Threads that poll tasks. Dropping it ends them; tasks that are not finished then are dropped.
-pub(crate) struct ThreadPool {
+pub struct ThreadPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -89,7 +89,7 @@ impl fmt::Debug for ThreadPool {
 
 /// Gives tasks to a pool. It does not keep the pool: its tasks hold spawners.
 #[derive(Clone)]
-pub(crate) struct Spawner(Weak<Shared>);
+pub struct Spawner(Weak<Shared>);
 
 impl Spawner {
     /// Has a thread of the pool run this. No thread waits for it; a panic ends the task alone.

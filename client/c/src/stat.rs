@@ -1,0 +1,181 @@
+//! Attributes, and what the user may do.
+
+use std::ffi::{c_char, c_int};
+
+use libtombolo::Last;
+use tombolo_core::Answer;
+use tombolo_core::fs::{AccessMask, Attr, Timestamp};
+use tombolo_wire_fuse::attr::type_bits;
+
+use crate::TomboloTree;
+use crate::boundary::{Failure, guarded_int, path_of, tree_of};
+
+/// `struct tombolo_time`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Time {
+    /// Seconds since 1970-01-01 UTC.
+    pub sec: i64,
+    /// Nanoseconds, below 10⁹.
+    pub nsec: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// `struct tombolo_stat`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Number of names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Inode number.
+    pub ino: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Space used, in units of 512 bytes.
+    pub blocks: u64,
+    /// Which file system of the tree.
+    pub dev: u64,
+    /// Tells a reused inode number from its former bearer.
+    pub generation: u64,
+    /// Preferred size of transfers, in bytes.
+    pub blksize: u32,
+    /// Of device nodes: the driver.
+    pub rdev_major: u32,
+    /// Of device nodes: the unit.
+    pub rdev_minor: u32,
+    /// Which fields that may be missing are there: [`HAS_BTIME`].
+    pub mask: u32,
+    /// Last read.
+    pub atime: Time,
+    /// Last change of the data.
+    pub mtime: Time,
+    /// Last change of the data or the attributes.
+    pub ctime: Time,
+    /// Birth.
+    pub btime: Time,
+    /// 0.
+    pub reserved: [u64; 3],
+}
+
+/// `TOMBOLO_HAS_BTIME`.
+const HAS_BTIME: u32 = 1;
+
+impl From<Timestamp> for Time {
+    #[inline]
+    fn from(time: Timestamp) -> Self {
+        Self { sec: time.secs, nsec: time.nanos, reserved: 0 }
+    }
+}
+
+impl From<&Attr> for Stat {
+    #[inline]
+    fn from(attr: &Attr) -> Self {
+        Self {
+            mode: type_bits(attr.file_type) | attr.mode.bits(),
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            ino: attr.fileid,
+            size: attr.size,
+            blocks: attr.blocks,
+            dev: attr.fsid,
+            generation: attr.generation,
+            blksize: attr.block_size,
+            rdev_major: attr.rdev.major,
+            rdev_minor: attr.rdev.minor,
+            mask: if attr.btime.is_some() { HAS_BTIME } else { 0 },
+            atime: attr.atime.into(),
+            mtime: attr.mtime.into(),
+            ctime: attr.ctime.into(),
+            btime: attr.btime.unwrap_or_default().into(),
+            reserved: [0; 3],
+        }
+    }
+}
+
+impl TomboloTree {
+    #[inline]
+    pub(crate) fn attr(&self, path: &[u8], last: Last) -> Answer<Attr> {
+        match last {
+            Last::Follow => self.cached.stat(path),
+            Last::Keep => self.cached.lstat(path),
+        }
+    }
+}
+
+/// # Safety
+/// As [`tombolo_stat`].
+#[inline]
+unsafe fn stat(
+    tree: *const TomboloTree,
+    path: *const c_char,
+    last: Last,
+    out: *mut Stat,
+) -> Result<c_int, Failure> {
+    // SAFETY: null or an open tree, which is not closed before this returns.
+    let tree = unsafe { tree_of(tree) }?;
+    if out.is_null() {
+        return Err(Failure::INVALID);
+    }
+    // SAFETY: null or a string, which the caller keeps until this returns.
+    let path = unsafe { path_of(path) }?;
+    let attr = tree.attr(path, last).wait()?;
+    // SAFETY: it leads to room for them.
+    unsafe { out.write(Stat::from(&attr)) };
+    Ok(0)
+}
+
+/// The attributes of what a path leads to: see the header.
+///
+/// # Safety
+/// `tree` is null or an open tree, `path` null or a string; `out` is null or leads to room for attributes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tombolo_stat(tree: *const TomboloTree, path: *const c_char, out: *mut Stat) -> c_int {
+    // SAFETY: the same is asked of our caller.
+    guarded_int(|| unsafe { stat(tree, path, Last::Follow, out) })
+}
+
+/// The attributes of what is at a path: see the header.
+///
+/// # Safety
+/// As [`tombolo_stat`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tombolo_lstat(tree: *const TomboloTree, path: *const c_char, out: *mut Stat) -> c_int {
+    // SAFETY: the same is asked of our caller.
+    guarded_int(|| unsafe { stat(tree, path, Last::Keep, out) })
+}
+
+/// Whether the user may access what a path leads to: see the header.
+///
+/// # Safety
+/// `tree` is null or an open tree, `path` null or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tombolo_access(tree: *const TomboloTree, path: *const c_char, mode: c_int) -> c_int {
+    guarded_int(|| {
+        // SAFETY: null or an open tree, which is not closed before this returns.
+        let tree = unsafe { tree_of(tree) }?;
+        // SAFETY: null or a string, which the caller keeps until this returns.
+        let path = unsafe { path_of(path) }?;
+        let mask = mask_of(mode).ok_or(Failure::INVALID)?;
+        tree.cached.access(path, mask).wait()?;
+        Ok(0)
+    })
+}
+
+/// `None` for bits that mean nothing.
+fn mask_of(mode: c_int) -> Option<AccessMask> {
+    let pairs = [
+        (libc::R_OK, AccessMask::READ),
+        (libc::W_OK, AccessMask::WRITE),
+        (libc::X_OK, AccessMask::EXECUTE),
+    ];
+    let asked = pairs.into_iter().filter(|(bit, _)| mode & bit != 0);
+    (mode & !(libc::R_OK | libc::W_OK | libc::X_OK) == 0).then(|| asked.map(|(_, mask)| mask).collect())
+}
