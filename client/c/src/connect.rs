@@ -39,7 +39,8 @@ pub(crate) fn attach(socket: &[u8], name: &[u8]) -> Result<Tree, Failure> {
 
 /// What this thread opens files as.
 fn own_identity() -> Result<Identity, Failure> {
-    let caller = caller::of_thread(affinity::own_thread()).map_err(|errno| Failure::from(Error::from(errno)))?;
+    let caller =
+        caller::of_thread(affinity::own_thread()).map_err(|errno| Failure::from(Error::from(errno)))?;
     let groups = (!caller.groups.is_empty()).then(|| caller.groups.into());
     Ok(Identity { uid: caller.uid, gid: caller.gid, groups })
 }

@@ -7,9 +7,9 @@ use libtombolo::Last;
 use tombolo_core::fs::Attr;
 use tombolo_core::{Answer, Result};
 
+use crate::TomboloTree;
 use crate::boundary::{Failure, guarded_int, path_of, tree_of};
 use crate::stat::Stat;
-use crate::TomboloTree;
 
 /// What [`tombolo_stat_async`] calls once, with its context, 0 or a negative error number, and the attributes if it is 0.
 pub type Callback = unsafe extern "C" fn(*mut c_void, c_int, *const Stat);

@@ -137,7 +137,11 @@ unsafe fn stat(
 /// # Safety
 /// `tree` is null or an open tree, `path` null or a string; `out` is null or leads to room for attributes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tombolo_stat(tree: *const TomboloTree, path: *const c_char, out: *mut Stat) -> c_int {
+pub unsafe extern "C" fn tombolo_stat(
+    tree: *const TomboloTree,
+    path: *const c_char,
+    out: *mut Stat,
+) -> c_int {
     // SAFETY: the same is asked of our caller.
     guarded_int(|| unsafe { stat(tree, path, Last::Follow, out) })
 }
@@ -147,7 +151,11 @@ pub unsafe extern "C" fn tombolo_stat(tree: *const TomboloTree, path: *const c_c
 /// # Safety
 /// As [`tombolo_stat`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tombolo_lstat(tree: *const TomboloTree, path: *const c_char, out: *mut Stat) -> c_int {
+pub unsafe extern "C" fn tombolo_lstat(
+    tree: *const TomboloTree,
+    path: *const c_char,
+    out: *mut Stat,
+) -> c_int {
     // SAFETY: the same is asked of our caller.
     guarded_int(|| unsafe { stat(tree, path, Last::Keep, out) })
 }
@@ -171,11 +179,8 @@ pub unsafe extern "C" fn tombolo_access(tree: *const TomboloTree, path: *const c
 
 /// `None` for bits that mean nothing.
 fn mask_of(mode: c_int) -> Option<AccessMask> {
-    let pairs = [
-        (libc::R_OK, AccessMask::READ),
-        (libc::W_OK, AccessMask::WRITE),
-        (libc::X_OK, AccessMask::EXECUTE),
-    ];
+    let pairs =
+        [(libc::R_OK, AccessMask::READ), (libc::W_OK, AccessMask::WRITE), (libc::X_OK, AccessMask::EXECUTE)];
     let asked = pairs.into_iter().filter(|(bit, _)| mode & bit != 0);
     (mode & !(libc::R_OK | libc::W_OK | libc::X_OK) == 0).then(|| asked.map(|(_, mask)| mask).collect())
 }

@@ -1,0 +1,219 @@
+//! Answers are those of the local system calls.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+use tombolo::{Stat, Time, tombolo_access, tombolo_list, tombolo_read};
+
+use crate::common::{Served, c};
+
+const PATHS: [&str; 12] = [
+    ".",
+    "a",
+    "a/b/file",
+    "a/link",
+    "a/link/",
+    "a/b/../link",
+    "away",
+    "loop",
+    "empty",
+    "none",
+    "a/b/file/x",
+    "a/none/x",
+];
+
+/// statx(2) of a path here.
+fn statx(served: &Served, path: &str, flags: c_int) -> Result<Stat, c_int> {
+    let mut out = MaybeUninit::<libc::statx>::zeroed();
+    let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    // SAFETY: a string, and room for what is asked.
+    let result =
+        unsafe { libc::statx(libc::AT_FDCWD, served.local(path).as_ptr(), flags, mask, out.as_mut_ptr()) };
+    if result != 0 {
+        return Err(-std::io::Error::last_os_error().raw_os_error().unwrap());
+    }
+    // SAFETY: all zero bytes are attributes too.
+    let stat = unsafe { out.assume_init() };
+    let time = |time: libc::statx_timestamp| Time { sec: time.tv_sec, nsec: time.tv_nsec, reserved: 0 };
+    Ok(Stat {
+        mode: stat.stx_mode.into(),
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        ino: stat.stx_ino,
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        blksize: stat.stx_blksize,
+        rdev_major: stat.stx_rdev_major,
+        rdev_minor: stat.stx_rdev_minor,
+        mask: u32::from(stat.stx_mask & libc::STATX_BTIME != 0),
+        atime: time(stat.stx_atime),
+        mtime: time(stat.stx_mtime),
+        ctime: time(stat.stx_ctime),
+        btime: time(stat.stx_btime),
+        ..Stat::default()
+    })
+}
+
+/// Without what this host has no word for.
+fn common(stat: Result<Stat, c_int>) -> Result<Stat, c_int> {
+    stat.map(|stat| Stat { dev: 0, generation: 0, ..stat })
+}
+
+#[test]
+fn attributes_are_those_of_statx_asked_and_remembered() {
+    let served = Served::new();
+    let tree = served.open();
+    for path in PATHS {
+        for _ in 0..2 {
+            assert_eq!(common(tree.stat(path)), statx(&served, path, 0), "{path}");
+            let here = statx(&served, path, libc::AT_SYMLINK_NOFOLLOW);
+            assert_eq!(common(tree.lstat(path)), here, "{path}, the link");
+        }
+    }
+    assert_eq!(tree.stat("/a/b/file"), tree.stat("a/b/file"));
+    assert_eq!(tree.stat("/").unwrap().ino, std::fs::metadata(served.dir.path()).unwrap().ino());
+}
+
+#[test]
+fn what_is_remembered_is_counted_and_a_change_of_the_host_is_seen() {
+    let served = Served::new();
+    let tree = served.open();
+    tree.stat("a/b/file").unwrap();
+    let cold = tree.counts();
+    assert_eq!((cold.from_memory, cold.asked), (0, 1), "{cold:?}");
+    assert!(cold.requests > 0);
+    tree.stat("a/b/file").unwrap();
+    let warm = tree.counts();
+    if warm.asked != 1 {
+        eprintln!("skipped: this user or this file system cannot be told of what the host changes");
+        return;
+    }
+    assert_eq!((warm.from_memory, warm.requests), (1, cold.requests));
+    for size in 1..20 {
+        host(&served, &format!("head -c {size} /dev/zero >a/b/file"));
+        within_a_second("the size", || tree.stat("a/link").unwrap().size == size);
+        within_a_second("the content", || tree.read("a/b/file", 0).unwrap().0 == size as usize);
+    }
+    host(&served, "mv a/b/file a/b/other");
+    within_a_second("the removal", || tree.stat("a/b/file") == Err(-libc::ENOENT));
+    within_a_second("the listing", || tree.list("a/b").unwrap()[0].0 == "other");
+    host(&served, "echo again >a/b/file");
+    within_a_second("the file", || tree.stat("a/b/file").is_ok());
+}
+
+/// Another process does this in the directory: changes of its own a server knows of anyway.
+fn host(served: &Served, what: &str) {
+    let status = Command::new("sh").current_dir(&served.dir).args(["-c", what]).status();
+    assert!(status.expect("a shell").success());
+}
+
+/// The kernel tells the server of its host's changes a moment after they were made.
+#[track_caller]
+fn within_a_second(what: &str, mut is_seen: impl FnMut() -> bool) {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(1);
+    while !is_seen() {
+        assert!(std::time::Instant::now() < until, "{what} is not seen");
+    }
+}
+
+#[test]
+fn files_are_read_whole_and_the_size_tells_that_a_buffer_was_too_small() {
+    let served = Served::new();
+    let tree = served.open();
+    for _ in 0..3 {
+        assert_eq!(tree.read("a/link", 7), Ok((7, b"content".to_vec())));
+        assert_eq!(tree.read("a/link", 3), Ok((7, b"con".to_vec())));
+        assert_eq!(tree.read("a/link", 9), Ok((7, b"content\xee\xee".to_vec())));
+        assert_eq!(tree.read("empty", 1), Ok((0, b"\xee".to_vec())));
+    }
+    // SAFETY: an open tree and a string; no bytes are asked for.
+    let size = unsafe { tombolo_read(tree.0, c("a/link").as_ptr(), std::ptr::null_mut(), 0) };
+    assert_eq!(size, 7);
+    let largest = 262_144;
+    std::fs::write(served.dir.path().join("largest"), vec![7; largest]).unwrap();
+    std::fs::write(served.dir.path().join("larger"), vec![7; largest + 1]).unwrap();
+    assert_eq!(tree.read("largest", largest), Ok((largest, vec![7; largest])));
+    assert_eq!(tree.read("larger", largest), Err(-libc::EFBIG));
+}
+
+#[test]
+fn targets_are_those_of_readlink() {
+    let served = Served::new();
+    let tree = served.open();
+    for _ in 0..2 {
+        assert_eq!(tree.read_link("a/link", 100).as_deref(), Ok(&b"b/file"[..]));
+        assert_eq!(tree.read_link("a/link", 3).as_deref(), Ok(&b"b/f"[..]));
+    }
+}
+
+#[test]
+fn listings_have_names_types_and_numbers_and_end_when_told_to() {
+    let served = Served::new();
+    let tree = served.open();
+    let mut here: Vec<(String, c_uint, u64)> = std::fs::read_dir(served.dir.path())
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let meta = entry.metadata().unwrap();
+            (entry.file_name().into_string().unwrap(), meta.mode() >> 12, meta.ino())
+        })
+        .collect();
+    here.sort();
+    assert_eq!(here.len(), 4);
+    for _ in 0..2 {
+        assert_eq!(tree.list("."), Ok(here.clone()));
+        assert_eq!(tree.list("a/b/.."), tree.list("a"));
+    }
+
+    unsafe extern "C" fn second(context: *mut c_void, _: *const c_char, _: c_uint, _: u64) -> c_int {
+        // SAFETY: the number below, which nothing else refers to meanwhile.
+        let calls = unsafe { &mut *context.cast::<c_int>() };
+        *calls += 1;
+        if *calls == 2 { 77 } else { 0 }
+    }
+    let mut calls: c_int = 0;
+    // SAFETY: an open tree, a string, and a function that takes the number.
+    let result = unsafe { tombolo_list(tree.0, c("/").as_ptr(), Some(second), (&raw mut calls).cast()) };
+    assert_eq!((result, calls), (77, 2));
+}
+
+#[test]
+fn access_is_what_faccessat_says() {
+    let served = Served::new();
+    let tree = served.open();
+    for path in PATHS {
+        for mode in 0..8 {
+            // SAFETY: a string.
+            let here = unsafe {
+                libc::faccessat(libc::AT_FDCWD, served.local(path).as_ptr(), mode, libc::AT_EACCESS)
+            };
+            let here = if here == 0 { 0 } else { -std::io::Error::last_os_error().raw_os_error().unwrap() };
+            for _ in 0..2 {
+                // SAFETY: an open tree, and a string.
+                let there = unsafe { tombolo_access(tree.0, c(path).as_ptr(), mode) };
+                assert_eq!(there, here, "{path}, {mode}");
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_ask_one_tree_at_once() {
+    let served = Served::new();
+    let tree = served.open();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    assert_eq!(tree.stat("a/b/file").unwrap().size, 7);
+                    assert_eq!(tree.lstat("none"), Err(-libc::ENOENT));
+                    assert_eq!(tree.read("a/link", 7).unwrap().1, b"content");
+                    assert_eq!(tree.list("a").unwrap().len(), 2);
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,129 @@
+//! What is wrong is said by number.
+
+use std::ffi::CStr;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::ptr;
+
+use tombolo::{
+    Stat, tombolo_access, tombolo_close, tombolo_counts, tombolo_list, tombolo_lstat, tombolo_open,
+    tombolo_read, tombolo_readlink, tombolo_stat, tombolo_stat_async, tombolo_version,
+};
+
+use crate::common::{Opened, Served, c};
+
+#[test]
+fn paths_that_lead_nowhere() {
+    let served = Served::new();
+    let tree = served.open();
+    let long = "x".repeat(256);
+    let longer = "x/".repeat(2048);
+    let cases = [
+        ("", libc::ENOENT),
+        ("none", libc::ENOENT),
+        ("away", libc::ENOENT),
+        ("a/b/file/x", libc::ENOTDIR),
+        ("a/b/file/", libc::ENOTDIR),
+        ("loop", libc::ELOOP),
+        (&*long, libc::ENAMETOOLONG),
+        (&*longer, libc::ENAMETOOLONG),
+    ];
+    for (path, errno) in cases {
+        for _ in 0..2 {
+            assert_eq!(tree.stat(path), Err(-errno), "{path}");
+            assert_eq!(tree.read(path, 1), Err(-errno), "{path}");
+            assert_eq!(tree.list(path), Err(-errno), "{path}");
+        }
+    }
+    assert_eq!(tree.read("a", 1), Err(-libc::EISDIR));
+    assert_eq!(tree.list("empty"), Err(-libc::ENOTDIR));
+    assert_eq!(tree.read_link("empty", 9), Err(-libc::EINVAL));
+    assert_eq!(tree.read_link("a/link", 0), Err(-libc::EINVAL));
+}
+
+#[test]
+fn trees_that_are_not_there() {
+    let served = Served::new();
+    let open = |socket: &CStr, name: &CStr| Opened::at(socket, name).map(drop);
+    assert_eq!(open(&served.socket(), c"src"), Ok(()));
+    assert_eq!(open(&served.socket(), c"other"), Err(-libc::ENOENT));
+    assert_eq!(open(&served.local("none"), c"src"), Err(-libc::ECONNREFUSED));
+    assert_eq!(open(&served.local("empty"), c"src"), Err(-libc::ECONNREFUSED));
+    assert_eq!(open(&served.local("a/b"), &c("x".repeat(5000))), Err(-libc::ENAMETOOLONG));
+    assert_eq!(open(&c("x".repeat(5000)), c"src"), Err(-libc::ENAMETOOLONG));
+}
+
+#[test]
+fn null_pointers_are_invalid_and_nothing_happens() {
+    let served = Served::new();
+    let tree = served.open();
+    let (t, path, none) = (tree.0, c"a/b/file".as_ptr(), ptr::null_mut());
+    let mut out = Stat::default();
+    let mut opened = ptr::null_mut();
+    let socket = served.socket();
+    // SAFETY, here and below: null pointers are allowed everywhere, and all others lead to what the function asks for.
+    let results = unsafe {
+        [
+            tombolo_open(ptr::null(), c"src".as_ptr(), &mut opened),
+            tombolo_open(socket.as_ptr(), ptr::null(), &mut opened),
+            tombolo_open(socket.as_ptr(), c"src".as_ptr(), ptr::null_mut()),
+            tombolo_stat(none, path, &mut out),
+            tombolo_stat(t, ptr::null(), &mut out),
+            tombolo_stat(t, path, ptr::null_mut()),
+            tombolo_lstat(t, path, ptr::null_mut()),
+            tombolo_access(none, path, 0),
+            tombolo_access(t, ptr::null(), 0),
+            tombolo_access(t, path, 8),
+            tombolo_access(t, path, -1),
+            tombolo_read(t, path, ptr::null_mut(), 1) as i32,
+            tombolo_read(none, path, ptr::null_mut(), 0) as i32,
+            tombolo_readlink(t, path, ptr::null_mut(), 9) as i32,
+            tombolo_list(t, path, None, ptr::null_mut()),
+            tombolo_stat_async(t, path, 0, None, ptr::null_mut()),
+            tombolo_counts(t, ptr::null_mut()),
+        ]
+    };
+    for (number, result) in results.into_iter().enumerate() {
+        assert_eq!(result, -libc::EINVAL, "call {number}");
+    }
+    assert!(opened.is_null());
+    assert_eq!(out, Stat::default());
+    // SAFETY: null is nothing.
+    unsafe { tombolo_close(ptr::null_mut()) };
+    // SAFETY: a string for good.
+    let version = unsafe { CStr::from_ptr(tombolo_version()) };
+    assert_eq!(version.to_str(), Ok(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_tree_is_its_users() {
+    // SAFETY: it takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root can be another user");
+        return;
+    }
+    let served = Served::new();
+    std::fs::set_permissions(served.dir.path().join("a/b"), Permissions::from_mode(0o700)).unwrap();
+    std::fs::set_permissions(served.dir.path().join("empty"), Permissions::from_mode(0o600)).unwrap();
+    let socket = served.socket();
+    // Of this thread alone.
+    let other = std::thread::spawn(move || {
+        // SAFETY: it takes numbers.
+        unsafe { libc::setfsgid(65534) };
+        // SAFETY: it takes numbers.
+        unsafe { libc::setfsuid(65534) };
+        Opened::at(&socket, c"src").expect("a tree")
+    });
+    let tree = other.join().unwrap();
+    for _ in 0..2 {
+        assert!(tree.stat("empty").is_ok());
+        assert_eq!(tree.stat("a/b/file"), Err(-libc::EACCES));
+        assert_eq!(tree.read("empty", 1), Err(-libc::EACCES));
+        assert_eq!(tree.list("a/b"), Err(-libc::EACCES));
+        // SAFETY: an open tree, and a string.
+        assert_eq!(unsafe { tombolo_access(tree.0, c"empty".as_ptr(), libc::R_OK) }, -libc::EACCES);
+        // SAFETY: an open tree, and a string.
+        assert_eq!(unsafe { tombolo_access(tree.0, c"empty".as_ptr(), libc::F_OK) }, 0);
+    }
+    assert!(served.open().stat("a/b/file").is_ok());
+}
