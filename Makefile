@@ -16,14 +16,17 @@ PROGRAMS := $(BUILT)/$(TARGET)/release
 DIST := $(BUILT)/$(TARGET)/dist/tombolo
 DIST_BYTES_MAX := 12000000
 
+# The library in C: it cannot be without the C library, so what is built for the static programs is of no use to it.
+LIBRARY := $(BUILT)/release/libtombolo.so
+
 # Some tests of these open files by handle, act as several users, own devices or mount, which is root's alone.
-ROOT_TESTS := tombolo-sys tombolo-host-links tombolo-front-fuse tombolo-layer-replies tombolo-back-local-dir libtombolo tombolo-cli \
+ROOT_TESTS := tombolo-sys tombolo-host-links tombolo-front-fuse tombolo-layer-replies tombolo-back-local-dir libtombolo tombolo-c tombolo-cli \
 	tombolo-conformance tombolo-nfs-tests tombolo-nfs-client-tests tombolo-vrpc-tests
 ifneq ($(shell id -u),0)
 LEFT_OUT := $(ROOT_TESTS:%=--exclude %)
 endif
 
-.PHONY: help packages peers build static programs dist package demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean as-root test-build
+.PHONY: help packages peers build c-library static programs dist package demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean as-root test-build
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -37,6 +40,9 @@ peers: ## what the tests need of others: more packages, a guest's kernel, pjdfst
 build: ## the binary, target/release/tombolo
 	$(CARGO) build --release -p tombolo-cli
 
+c-library: ## the library for programs in C, target/release/libtombolo.so; its header is client/c/include/tombolo.h
+	$(CARGO) build --release -p tombolo-c
+
 static: ## the binary without libraries, for guests: target/x86_64-unknown-linux-gnu/release/tombolo
 	$(STATIC) --release -p tombolo-cli
 
@@ -48,8 +54,8 @@ dist: ## the program that packages ship, static and stripped: target/x86_64-unkn
 	@bytes=$$(stat -c %s $(DIST)) && echo "$(DIST): $$bytes bytes" && test "$$bytes" -le $(DIST_BYTES_MAX) || \
 		{ echo "tombolo has more than $(DIST_BYTES_MAX) bytes: see what came in with nm --size-sort and cargo tree" >&2; exit 1; }
 
-package: dist ## a Debian package of it: target/package/tombolo_VERSION_amd64.deb
-	packaging/build $(DIST)
+package: dist c-library ## a Debian package of it: target/package/tombolo_VERSION_amd64.deb
+	packaging/build $(DIST) $(LIBRARY)
 
 demo: programs ## share a source tree with a real guest and build it there
 	tests/guests/setup
@@ -118,8 +124,8 @@ test-chaos: programs ## either side of a link killed, stopped and started under 
 test-chaos-all: programs
 	tests/kill/links --all
 
-test-package: programs ## the Debian package installed, used and removed
-	packaging/test $(PROGRAMS)/tombolo
+test-package: programs c-library ## the Debian package installed, used and removed
+	packaging/test $(PROGRAMS)/tombolo $(LIBRARY)
 
 lint: ## formatter, clippy, shellcheck, whether the planted bugs' patches apply
 	$(CARGO) fmt --all --check
