@@ -61,30 +61,31 @@ fn null_pointers_are_invalid_and_nothing_happens() {
     let mut out = Stat::default();
     let mut opened = ptr::null_mut();
     let socket = served.socket();
-    // SAFETY, here and below: null pointers are allowed everywhere, and all others lead to what the function asks for.
-    let results = unsafe {
-        [
-            tombolo_open(ptr::null(), c"src".as_ptr(), &mut opened),
-            tombolo_open(socket.as_ptr(), ptr::null(), &mut opened),
-            tombolo_open(socket.as_ptr(), c"src".as_ptr(), ptr::null_mut()),
-            tombolo_stat(none, path, &mut out),
-            tombolo_stat(t, ptr::null(), &mut out),
-            tombolo_stat(t, path, ptr::null_mut()),
-            tombolo_lstat(t, path, ptr::null_mut()),
-            tombolo_access(none, path, 0),
-            tombolo_access(t, ptr::null(), 0),
-            tombolo_access(t, path, 8),
-            tombolo_access(t, path, -1),
-            tombolo_read(t, path, ptr::null_mut(), 1) as i32,
-            tombolo_read(none, path, ptr::null_mut(), 0) as i32,
-            tombolo_readlink(t, path, ptr::null_mut(), 9) as i32,
-            tombolo_list(t, path, None, ptr::null_mut()),
-            tombolo_stat_async(t, path, 0, None, ptr::null_mut()),
-            tombolo_counts(t, ptr::null_mut()),
-        ]
-    };
-    for (number, result) in results.into_iter().enumerate() {
-        assert_eq!(result, -libc::EINVAL, "call {number}");
+    /// Calls one function.
+    macro_rules! invalid {
+        ($($call:expr;)+) => {$(
+            // SAFETY: null pointers are allowed everywhere, and all others here lead to what the function asks for.
+            assert_eq!(unsafe { $call } as i32, -libc::EINVAL, stringify!($call));
+        )+};
+    }
+    invalid! {
+        tombolo_open(ptr::null(), c"src".as_ptr(), &mut opened);
+        tombolo_open(socket.as_ptr(), ptr::null(), &mut opened);
+        tombolo_open(socket.as_ptr(), c"src".as_ptr(), ptr::null_mut());
+        tombolo_stat(none, path, &mut out);
+        tombolo_stat(t, ptr::null(), &mut out);
+        tombolo_stat(t, path, ptr::null_mut());
+        tombolo_lstat(t, path, ptr::null_mut());
+        tombolo_access(none, path, 0);
+        tombolo_access(t, ptr::null(), 0);
+        tombolo_access(t, path, 8);
+        tombolo_access(t, path, -1);
+        tombolo_read(t, path, ptr::null_mut(), 1);
+        tombolo_read(none, path, ptr::null_mut(), 0);
+        tombolo_readlink(t, path, ptr::null_mut(), 9);
+        tombolo_list(t, path, None, ptr::null_mut());
+        tombolo_stat_async(t, path, 0, None, ptr::null_mut());
+        tombolo_counts(t, ptr::null_mut());
     }
     assert!(opened.is_null());
     assert_eq!(out, Stat::default());
