@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
-use tombolo::{Stat, Time, tombolo_access, tombolo_list, tombolo_read};
+use tombolo::{Stat, Time, tombolo_access, tombolo_list, tombolo_lstat, tombolo_read};
 
 use crate::common::{Served, c};
 
@@ -216,4 +216,24 @@ fn threads_ask_one_tree_at_once() {
             });
         }
     });
+}
+
+#[test]
+fn attributes_that_are_remembered_allocate_nothing() {
+    let served = Served::new();
+    let tree = served.open();
+    let (path, mut out) = (c("a/b/file"), Stat::default());
+    // SAFETY: an open tree, a string, and room for attributes.
+    let mut ask = || assert_eq!(unsafe { tombolo_lstat(tree.0, path.as_ptr(), &mut out) }, 0);
+    ask();
+    ask();
+    let before = tombolo_allocations::of_this_thread();
+    ask();
+    let allocated = tombolo_allocations::of_this_thread() - before;
+    let counts = tree.counts();
+    if counts.from_memory != 2 {
+        eprintln!("skipped: this user or this file system cannot be told of what the host changes");
+        return;
+    }
+    assert_eq!(allocated, 0);
 }

@@ -5,3 +5,6 @@ mod common;
 mod errors;
 mod header;
 mod later;
+
+#[global_allocator]
+static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;
