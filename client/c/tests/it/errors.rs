@@ -106,6 +106,11 @@ fn a_tree_is_its_users() {
     let served = Served::new();
     std::fs::set_permissions(served.dir.path().join("a/b"), Permissions::from_mode(0o700)).unwrap();
     std::fs::set_permissions(served.dir.path().join("empty"), Permissions::from_mode(0o600)).unwrap();
+    for bits in 0..8 {
+        let file = served.dir.path().join(format!("others-{bits}"));
+        std::fs::write(&file, b"").unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600 | bits)).unwrap();
+    }
     let socket = served.socket();
     // Of this thread alone.
     let other = std::thread::spawn(move || {
@@ -125,6 +130,13 @@ fn a_tree_is_its_users() {
         assert_eq!(unsafe { tombolo_access(tree.0, c"empty".as_ptr(), libc::R_OK) }, -libc::EACCES);
         // SAFETY: an open tree, and a string.
         assert_eq!(unsafe { tombolo_access(tree.0, c"empty".as_ptr(), libc::F_OK) }, 0);
+    }
+    for (bits, mode) in (0..8).flat_map(|bits| (0..8).map(move |mode| (bits, mode))) {
+        let path = c(format!("others-{bits}"));
+        let expected = if mode & !bits == 0 { 0 } else { -libc::EACCES };
+        // SAFETY: an open tree, and a string.
+        let result = unsafe { tombolo_access(tree.0, path.as_ptr(), mode) };
+        assert_eq!(result, expected, "{bits:o}, {mode:o}");
     }
     assert!(served.open().stat("a/b/file").is_ok());
 }
