@@ -4,11 +4,13 @@
 mod batch;
 mod postmark;
 mod small;
+mod steps;
 mod stream;
 mod tree;
 
 pub use batch::small_files;
 pub use postmark::Postmark;
 pub use small::{ColdNames, create_write_unlink, mkdir_rmdir, open_read_close, stat};
+pub use steps::Steps;
 pub use stream::{stream_read, stream_write};
 pub use tree::Tree;

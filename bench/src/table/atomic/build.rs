@@ -1,14 +1,11 @@
 //! A C project unpacked, built and removed over an NFS mount: how far from a local directory.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use super::OURS;
 use super::test_host::{Serves, TestHost};
-use crate::error::{Doing, Error, Result};
-use crate::measure::go_on;
+use crate::error::{Error, Result};
+use crate::files::Steps;
 use crate::nfs::Link;
 use crate::peer::{Mount, in_checkout};
 use crate::report::{Figure, Report, Unit};
@@ -30,7 +27,8 @@ pub(super) fn run(host: &TestHost<'_>) -> Result<Report> {
     let mut report = host.report("atomic-build", "A C project built over an NFS mount");
     let source = in_checkout(Path::new(SOURCE))
         .map_err(|error| Error::Absent(format!("{error} (tests/guests/fetch-source lua fetches it)")))?;
-    let job = Job { source, target: if host.plan.quick { QUICK_TARGET } else { TARGET } };
+    let target = if host.plan.quick { QUICK_TARGET } else { TARGET };
+    let job = Steps { steps: &STEPS, arguments: vec![source.into(), target.into()] };
     let server = host.server(Link::Loopback, Serves::Memory)?;
     let point = host.own("mount")?;
     let url = format!("nfs://{}/shared", server.nfs());
@@ -59,40 +57,7 @@ pub(super) fn run(host: &TestHost<'_>) -> Result<Report> {
     report.condition(format!(
         "Lua 5.4.4 (`make {}`) by {rounds} rounds in turn, in a directory in memory and over `tombolo mount nfs://…` of another on our server, with the options \
          that a mount has by default; compiler and source are local",
-        job.target
+        target
     ));
     Ok(report)
-}
-
-struct Job {
-    source: PathBuf,
-    target: &'static str,
-}
-
-impl Job {
-    /// How long each step took in a new directory.
-    fn timed(&self, folder: &Path) -> Result<[Duration; STEPS.len()]> {
-        fs::create_dir_all(folder).doing_to("make", folder)?;
-        let mut took = [Duration::ZERO; STEPS.len()];
-        for ((step, script), took) in STEPS.into_iter().zip(&mut took) {
-            go_on()?;
-            let begun = Instant::now();
-            let mut command = Command::new("sh");
-            command.args(["-c", script, "sh"]).arg(&self.source).arg(self.target).current_dir(folder);
-            finish(step, &mut command)?;
-            *took = begun.elapsed();
-        }
-        fs::remove_dir(folder).doing_to("remove", folder)?;
-        Ok(took)
-    }
-}
-
-fn finish(what: &str, command: &mut Command) -> Result<()> {
-    let output = command.stdin(Stdio::null()).output().doing(|| what.to_owned())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().last().unwrap_or_default();
-    Err(Error::Wrong { what: what.to_owned(), answer: format!("{}: {last}", output.status) })
 }

@@ -9,6 +9,7 @@
 //!
 //! Reading order: [`sides`], [`small_tree`], [`mounts`]; [`client`], [`freshness`], [`price`]; the other parts in any order.
 
+mod build;
 mod client;
 mod freshness;
 mod library;
@@ -35,6 +36,7 @@ const PARTS: &[(&str, Part)] = &[
     ("library", library::run),
     ("line", line::run),
     ("postmark", postmark::run),
+    ("build", build::run),
 ];
 
 /// Hands each part that is wanted to `done`; what this machine cannot do too.

@@ -4,18 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use super::Plan;
-use super::sides::{Place, Side};
+use super::sides::{Column, Place};
 use crate::args::VnfsArgs;
 use crate::error::{Doing, Result};
 use crate::files::Postmark;
 use crate::measure::{Clock, Contest, Entrant, Placement, Work};
 use crate::report::Report;
-
-const LOCAL: &str = "the directory itself";
-const NFS: &str = "nfs:, auto";
-const STRICT: &str = "shm:, strict";
-const PUSH: &str = "shm:, push";
-const COLUMNS: [&str; 4] = [LOCAL, NFS, STRICT, PUSH];
 
 /// Sizes of files, and how many are read for each that is added to.
 const ROWS: [(&str, usize, u32); 4] = [
@@ -41,8 +35,9 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     Placement::leave()?;
     for (row, bytes_max, reads) in ROWS {
         let job = Postmark { files, transactions: files, bytes_max, reads };
-        let entrants = COLUMNS
-            .map(|column| Entrant::new((column, ""), once(&place, column, job), &[], None::<Placement>));
+        let entrants = Column::ALL.map(|column| {
+            Entrant::new((column.name(), ""), once(&place, column, job), &[], None::<Placement>)
+        });
         report.contest(row, &contest, entrants.into());
         compare(&mut report, row);
     }
@@ -53,38 +48,32 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
         wanted.disk.display()
     ));
     report.condition(format!(
-        "every turn has servers and a mount of its own, which begin before the clock does: `{NFS}`: our mount of our server over loopback TCP, whose \
-         promise is that what a close wrote is on stable storage; `{STRICT}`: the link alone; `{PUSH}`: the server has --host-watch. Mounts and servers are \
-         processes of their own"
+        "every turn has servers and a mount of its own, which begin before the clock does: `{}`: our mount of our server over loopback TCP, whose \
+         promise is that what a close wrote is on stable storage; `{}`: the link alone; `{}`: the server has --host-watch. Mounts and servers are \
+         processes of their own",
+        Column::Nfs.name(),
+        Column::Strict.name(),
+        Column::Push.name(),
     ));
     Ok(report)
 }
 
-fn once(place: &Place, column: &'static str, job: Postmark) -> Work<'static> {
+fn once(place: &Place, column: Column, job: Postmark) -> Work<'static> {
     let place = place.clone();
     let run = move |_, clock: &mut Clock| {
-        let side = side(&place, column)?;
+        let side = place.fresh(column)?;
         clock.time(|| job.run(&side.path(Path::new("job"))))
     };
     Work::new(run).count_max(1)
 }
 
-/// Only for the turn: the host that is watched by one would be slower for the others.
-fn side(place: &Place, column: &'static str) -> Result<Side> {
-    match column {
-        LOCAL => Ok(place.local(column)),
-        NFS => place.over_nfs(column, "auto"),
-        STRICT => place.over_link(column, "strict", &[]),
-        _ => place.over_link(column, "push", &["--host-watch"]),
-    }
-}
-
 fn compare(report: &mut Report, row: &str) {
-    for ours in [PUSH, STRICT] {
-        for other in [NFS, LOCAL] {
+    let [local, nfs, strict, push] = Column::ALL.map(Column::name);
+    for ours in [push, strict] {
+        for other in [nfs, local] {
             report.compare_cells(row, (ours, ""), (other, ""), None);
         }
-        let figures = report.figure(row, ours, "").zip(report.figure(row, NFS, ""));
+        let figures = report.figure(row, ours, "").zip(report.figure(row, nfs, ""));
         let Some((ours_ns, nfs_ns)) = figures.map(|(ours, nfs)| (ours.spread.median, nfs.spread.median))
         else {
             continue;
@@ -92,5 +81,5 @@ fn compare(report: &mut Report, row: &str) {
         let more = format!("{:+.0} %", (ours_ns / nfs_ns - 1.0) * 100.0).replace('-', "−");
         report.target(&format!("{row}, {ours}: time against NFS"), PAPER, more, None);
     }
-    report.compare_cells(row, (PUSH, ""), (STRICT, ""), None);
+    report.compare_cells(row, (push, ""), (strict, ""), None);
 }

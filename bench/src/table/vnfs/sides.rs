@@ -21,6 +21,28 @@ enum Behind {
     Nfs(#[expect(dead_code, reason = "kept")] Nfs),
 }
 
+/// What a job that writes is done on, each time with a server and a mount of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    Local,
+    Nfs,
+    Strict,
+    Push,
+}
+
+impl Column {
+    pub const ALL: [Self; 4] = [Self::Local, Self::Nfs, Self::Strict, Self::Push];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "the directory itself",
+            Self::Nfs => "nfs:, auto",
+            Self::Strict => "shm:, strict",
+            Self::Push => "shm:, push",
+        }
+    }
+}
+
 /// A directory, and where mounts and sockets go.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -50,6 +72,17 @@ impl Place {
         let server = Nfs::tombolo(&self.shared, &self.beside)?;
         let url = format!("nfs://{}{}", server.nfs(), server.export());
         self.mounted(name, &url, policy, Behind::Nfs(server))
+    }
+
+    /// Only for a turn: the host that is watched by one would be slower for the others.
+    pub fn fresh(&self, column: Column) -> Result<Side> {
+        let name = column.name();
+        match column {
+            Column::Local => Ok(self.local(name)),
+            Column::Nfs => self.over_nfs(name, "auto"),
+            Column::Strict => self.over_link(name, "strict", &[]),
+            Column::Push => self.over_link(name, "push", &["--host-watch"]),
+        }
     }
 
     fn mounted(&self, name: &'static str, url: &str, policy: &str, behind: Behind) -> Result<Side> {
