@@ -10,6 +10,7 @@ mod mount;
 mod mount_nfs;
 mod nfs;
 mod nfs_shm;
+mod proxy;
 mod serve;
 mod shm;
 mod troubleshooting;

@@ -1,4 +1,4 @@
-//! `DIR[=/NAME]`: a directory to share, or what another server offers (`shm:SOCKET/NAME`), and its name.
+//! `DIR[=/NAME]`: a directory to share, or what another server offers (`shm:SOCKET/NAME`, `nfs://HOST/NAME`), and its name.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -36,7 +36,7 @@ use xattrs::Xattrs;
 pub struct ServerOptions {
     /// A directory to share, and what it is called here (by default `/` and its last component).
     ///
-    /// `shm:SOCKET/NAME` in its place is what another server offers over shared memory.
+    /// In its place may stand what another server offers: `shm:SOCKET/NAME` over shared memory, `nfs://HOST/NAME` over NFS.
     #[arg(value_name = "DIR[=/NAME]")]
     #[serde(deserialize_with = "list")]
     pub dir: Vec<ExportArg>,

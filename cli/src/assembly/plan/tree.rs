@@ -7,9 +7,10 @@ use std::sync::Arc;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::fs::Export;
 use tombolo_layer_basic::readonly;
+use tombolo_shm::doorbell::Mode;
 
 use crate::failure::Failure;
-use crate::location::{Location, OpenOptions, ShmLocation};
+use crate::location::{self, Location, NfsShmUrl, NfsUrl, NotMounted, OpenOptions, ShmLocation};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {
@@ -17,22 +18,28 @@ pub enum Tree {
     Dir(PathBuf),
     /// What another server offers over shared memory. Data that a client of ours writes are not copied here, where both agree.
     Shm(ShmLocation),
+    /// What an NFS server exports.
+    Nfs(NfsUrl),
+    /// The same over shared memory.
+    NfsShm(NfsShmUrl),
 }
 
 impl Tree {
-    /// The tree that a word of the command line names: `shm:SOCKET/NAME` and the like, or else a directory, which is there.
+    /// The tree that a word of the command line names: a location as `tombolo mount` takes it, or else a directory, which is there.
     pub fn of_word(word: &Path) -> Result<Self, Failure> {
         let serving = format!("serve {}", word.display());
-        match Location::of_word(word.as_os_str()) {
-            Ok(Location::Shm(place)) => {
-                let place = place.absolute().map_err(|error| Failure::cannot(&serving, &error))?;
-                return Ok(Self::Shm(place));
-            }
+        let not_there = |error| Failure::cannot(&serving, &error);
+        let dir = match Location::of_word(word.as_os_str()) {
+            Ok(Location::Shm(place)) => return place.absolute().map(Self::Shm).map_err(not_there),
+            Ok(Location::NfsShm(url)) => return url.absolute().map(Self::NfsShm).map_err(not_there),
+            // A directory may have a name like that of a server and its export.
+            Ok(Location::Nfs(url)) if Self::is_location(word) => return Ok(Self::Nfs(url)),
+            Ok(Location::Dir(dir)) if Self::is_location(word) => dir,
             // What is wrong with such a place is said; anything else may well be the name of a directory.
             Err(mistake) if Self::is_location(word) => return Err(Failure::usage(mistake)),
-            _ => {}
-        }
-        let dir = word.canonicalize().map_err(|error| Failure::cannot(&serving, &error))?;
+            _ => word.to_owned(),
+        };
+        let dir = dir.canonicalize().map_err(not_there)?;
         if !dir.is_dir() {
             return Err(Failure::cannot(&serving, "it is not a directory"));
         }
@@ -42,44 +49,59 @@ impl Tree {
     /// Whether a word is meant to be no directory of this host.
     pub fn is_location(word: &Path) -> bool {
         let word = word.to_str().and_then(|word| word.split_once(':'));
-        word.is_some_and(|(front, _)| ShmLocation::is_scheme(front))
+        word.is_some_and(|(front, rest)| match front {
+            "dir" => true,
+            "nfs" => rest.starts_with("//"),
+            _ => ShmLocation::is_scheme(front) || NfsShmUrl::is_scheme(front),
+        })
     }
 
     /// What it is called by default: its last component.
     pub fn name(&self) -> String {
         match self {
             Self::Dir(dir) => dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            Self::Shm(place) => place.name().unwrap_or_default().to_owned(),
+            Self::Shm(place) | Self::NfsShm(NfsShmUrl { place, .. }) => {
+                place.name().unwrap_or_default().to_owned()
+            }
+            Self::Nfs(url) => {
+                let path = String::from_utf8_lossy(&url.path);
+                path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned()
+            }
         }
     }
 
     pub fn dir(&self) -> Option<&Path> {
         match self {
             Self::Dir(dir) => Some(dir),
-            Self::Shm(_) => None,
+            _ => None,
         }
     }
 
     /// Opens it, a directory with these options. Of another server the first link is made.
     pub fn open(&self, options: DirOptions) -> Result<Arc<dyn Export>, Failure> {
+        let serving = format!("serve {self}");
+        let asked = OpenOptions { read_only: options.read_only, ..OpenOptions::default() };
+        let not_mounted = |failed: NotMounted| failed.while_doing(&serving);
         match self {
             Self::Dir(dir) => match LocalDir::open(dir, options) {
                 Ok(dir) => Ok(Arc::new(dir)),
-                Err(error) => Err(Failure::cannot(format_args!("serve {}", dir.display()), &error)),
+                Err(error) => Err(Failure::cannot(&serving, &error)),
             },
             Self::Shm(place) => {
                 let opened = Location::Shm(place.clone()).open(&OpenOptions::default())?;
                 if !opened.path.is_empty() {
-                    let serving = format!("serve {place}");
-                    return Err(Failure::cannot(
-                        &serving,
-                        "there is no export of that name, only one above it",
-                    ));
+                    let only_above = "there is no export of that name, only one above it";
+                    return Err(Failure::cannot(&serving, only_above));
                 }
                 match options.read_only {
                     true => Ok(Arc::new(readonly::over(opened.export))),
                     false => Ok(opened.export),
                 }
+            }
+            Self::Nfs(url) => Ok(Arc::new(location::mount(url, &asked).map_err(not_mounted)?)),
+            Self::NfsShm(url) => {
+                let mounted = location::mount_nfs_shm(url, Mode::default(), &asked);
+                Ok(Arc::new(mounted.map_err(not_mounted)?))
             }
         }
     }
@@ -90,6 +112,8 @@ impl fmt::Display for Tree {
         match self {
             Self::Dir(dir) => dir.display().fmt(f),
             Self::Shm(place) => place.fmt(f),
+            Self::Nfs(url) => url.fmt(f),
+            Self::NfsShm(url) => url.fmt(f),
         }
     }
 }

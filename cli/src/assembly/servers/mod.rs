@@ -242,7 +242,7 @@ fn status(plan: &Plan, sockets: &[GuestSocket], nfs: &NfsServers, shm: &ShmServe
         name: export.name.to_string(),
         source: match &export.tree {
             Tree::Dir(dir) => format!("dir:{}", dir.display()),
-            Tree::Shm(place) => place.to_string(),
+            tree => tree.to_string(),
         },
         read_only: plan.layers.read_only,
     });

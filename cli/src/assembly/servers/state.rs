@@ -18,6 +18,7 @@ use tombolo_layer_handle_table as handle_table;
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::Replies;
 
+use crate::assembly::plan::tree::Tree;
 use crate::assembly::plan::{Plan, PlannedExport};
 use crate::failure::Failure;
 
@@ -212,9 +213,12 @@ fn with_handles(
     if root.is_some_and(|root| root.wait().is_ok_and(|root| Signer::can_sign(&root))) {
         return Ok(export.clone());
     }
+    let why = match planned.tree {
+        Tree::Dir(_) | Tree::Shm(_) => "they take root, and a file system that has them",
+        Tree::Nfs(_) | Tree::NfsShm(_) => "those of its server leave no room for a signature",
+    };
     tracing::warn!(
-        "no file handles for {}: they take root, and a file system that has them; what others rename there, \
-         clients have to look up again",
+        "no file handles for {}: {why}; what others rename there, clients have to look up again",
         planned.tree
     );
     let over = handle_table::over(export.clone(), table);
