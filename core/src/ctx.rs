@@ -111,6 +111,9 @@ pub struct Ctx {
     pub interrupt: Interrupt,
     /// What the front end wants beside the plain answer.
     pub want: Want,
+    /// For `getattr`: what the back end has learned since then will do, though it would ask somebody by itself. So a layer has the
+    /// attributes that came along with an answer.
+    pub known_since: Option<Instant>,
     /// For a removal: what the caller has just found under the name, where it looked. By now the name may lead to something else; where that
     /// does not matter, it need not be looked up again.
     pub found: Option<Arc<Attr>>,
@@ -127,6 +130,7 @@ impl Ctx {
             deadline: None,
             interrupt: Interrupt::default(),
             want: Want::empty(),
+            known_since: None,
             found: None,
         }
     }

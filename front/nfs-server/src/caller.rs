@@ -78,6 +78,7 @@ impl<'a> Caller<'a> {
             deadline: None,
             interrupt: Interrupt::default(),
             want: Want::CHANGE_ATTRS,
+            known_since: None,
             found: None,
         };
         Ok(Target { export: export.clone(), node, cx })

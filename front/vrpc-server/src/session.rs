@@ -110,6 +110,7 @@ impl Shared {
             deadline: None,
             interrupt: parts.take_interrupt(),
             want: header.want,
+            known_since: None,
             found: None,
         };
         operations::dispatch(

@@ -64,7 +64,7 @@ impl FileSystem for NfsFileSystem {
             Err(error) => return Answer::err(error),
         };
         if !node.data.is_under_way()
-            && let Some(attr) = node.believed(view.now())
+            && let Some(attr) = node.believed(view.now()).or_else(|| node.known_since(cx.known_since?))
         {
             return Answer::ok(attr);
         }

@@ -426,6 +426,7 @@ impl Session {
             deadline: None,
             interrupt,
             want: if self.pages.wants_attr() { Want::OPEN_ATTRS } else { Want::empty() },
+            known_since: None,
             found: None,
         }
     }

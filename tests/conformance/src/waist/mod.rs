@@ -45,6 +45,8 @@ bitflags! {
         const CHANGES = 1 << 12;
         /// The optional group of versions: what a session remembers it can hold against a count in memory.
         const VERSIONS = 1 << 13;
+        /// A node whose look-ups have all been taken back is not known any more. Where a node is a number that lasts, it always is.
+        const FORGETS = 1 << 14;
     }
 }
 

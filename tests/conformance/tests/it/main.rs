@@ -1,5 +1,6 @@
 //! All tests, in one program.
 
+mod cache;
 mod layers;
 mod local_dir;
 mod memory;

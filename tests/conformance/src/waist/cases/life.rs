@@ -9,7 +9,7 @@ use crate::waist::world::name;
 use crate::waist::{Verdict, World};
 
 cases! { "life":
-    forget_takes_back_exactly_as_many,
+    forget_takes_back_exactly_as_many needs FORGETS,
     forget_of_the_unknown_is_ignored,
     the_root_is_never_forgotten,
     an_open_file_survives_its_name needs OPENINGS,

@@ -14,7 +14,7 @@ cases! { "races":
     appends_do_not_overwrite_each_other needs APPENDS,
     an_exchange_never_hides_a_name,
     a_replacing_rename_never_hides_a_name,
-    look_ups_and_forgets_keep_count,
+    look_ups_and_forgets_keep_count needs FORGETS,
     a_raised_interrupt_still_gets_an_answer,
 }
 

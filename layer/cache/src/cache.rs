@@ -1,0 +1,146 @@
+//! What all sessions of a cache share.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tombolo_core::fs::{Attr, Entry, NodeId, PersistentHandle, WeakAttr};
+use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_host_runtime::thread_pool::Lane;
+
+use crate::counters::Counters;
+use crate::data::Data;
+use crate::object::Object;
+use crate::objects::Objects;
+use crate::options::Options;
+use crate::origin::{Origin, at_origin};
+use crate::store::{ObjectId, Store};
+
+/// The shared part of a cache.
+pub(crate) struct Cache {
+    pub origin: Arc<Origin>,
+    pub objects: Objects,
+    pub store: Arc<Store>,
+    pub options: Options,
+    pub counters: Counters,
+    /// For what may wait for the disk.
+    pub lane: Lane,
+}
+
+/// A file that was changed less than this before its data came may change again without a trace: clocks of file systems tick so far
+/// apart, and those of two hosts differ by as much.
+const YOUNG: Duration = Duration::from_secs(2);
+
+impl Cache {
+    /// The object of an entry that the origin gave in answer to what was asked at `asked`.
+    pub(crate) async fn met(&self, cx: &Ctx, entry: &Entry, asked: Instant) -> Result<Arc<Object>> {
+        let handle = self.origin.handles()?.handle_of(cx, entry.node);
+        self.met_as(handle.resolve().await?, entry, asked)
+    }
+
+    pub(crate) fn met_as(
+        &self,
+        handle: PersistentHandle,
+        entry: &Entry,
+        asked: Instant,
+    ) -> Result<Arc<Object>> {
+        self.objects.met(&self.store, &self.origin, handle, entry, asked)
+    }
+
+    /// The object of this number.
+    pub(crate) fn object(&self, id: ObjectId) -> Result<Arc<Object>> {
+        self.objects.object(id).ok_or(Error::Stale)
+    }
+
+    /// The origin's node of an object, asked for by its handle if it has none. Then its attributes are fresh.
+    pub(crate) async fn node(&self, cx: &Ctx, object: &Arc<Object>) -> Result<NodeId> {
+        let known = object.state().node;
+        match known {
+            Some(node) => Ok(node),
+            None => {
+                self.resolve(cx, object).await?;
+                let known = object.state().node;
+                known.ok_or(Error::Stale)
+            }
+        }
+    }
+
+    /// Asks the origin for an object by its handle.
+    pub(crate) async fn resolve(&self, cx: &Ctx, object: &Arc<Object>) -> Result<Attr> {
+        let asked = Instant::now();
+        let entry = self.origin.handles()?.resolve(&at_origin(cx), &object.handle).resolve().await;
+        let entry = entry.map_err(|error| self.failed(object, error))?;
+        let before = object.state().node.replace(entry.node);
+        if let Some(before) = before {
+            self.origin.forget(before);
+        }
+        self.learn(object, &entry.attr, asked)
+    }
+
+    /// What the origin says of an object now.
+    pub(crate) async fn fetch_attr(&self, cx: &Ctx, object: &Arc<Object>) -> Result<Attr> {
+        let asked = Instant::now();
+        let node = self.node(cx, object).await?;
+        let attr = match self.origin.told(cx, node, asked) {
+            Some(attr) => attr,
+            None => {
+                let told = self.origin.fs.getattr(&at_origin(cx), node, None).resolve().await;
+                told.map_err(|error| self.failed(object, error))?
+            }
+        };
+        self.learn(object, &attr, asked)
+    }
+
+    /// Takes in attributes of an object, and answers how they are shown here.
+    pub(crate) fn learn(&self, object: &Arc<Object>, attr: &Attr, asked: Instant) -> Result<Attr> {
+        if !object.learn(attr, asked) {
+            return Err(self.failed(object, Error::Stale));
+        }
+        Ok(object.shown(attr))
+    }
+
+    /// An operation on an object has failed: a file that is gone is forgotten.
+    pub(crate) fn failed(&self, object: &Object, error: Error) -> Error {
+        object.doubt();
+        if matches!(error, Error::Stale) {
+            self.objects.forget(object);
+            self.store.remove(object.id);
+        }
+        error
+    }
+
+    /// Takes in the attributes of an object that came along with an answer, if any did.
+    pub(crate) fn told(&self, cx: &Ctx, object: &Object, asked: Instant) -> bool {
+        let node = object.state().node;
+        let told = node.and_then(|node| self.origin.told(cx, node, asked));
+        told.is_some_and(|attr| object.learn(&attr, asked))
+    }
+
+    /// The data of the present version of a file; what is here of another version is dropped.
+    pub(crate) fn data(&self, object: &Object) -> Result<Arc<Data>> {
+        let mut state = object.state();
+        let version = state.version();
+        if let Some(data) = state.data.as_ref().filter(|data| data.version == version) {
+            return Ok(data.clone());
+        }
+        let data = Arc::new(Data::new(version, self.store.data(object.id, &version)?));
+        state.data = Some(data.clone());
+        Ok(data)
+    }
+
+    /// Whether a version is so new that another change might not show.
+    pub(crate) fn is_young(&self, version: &WeakAttr) -> bool {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let changed =
+            Duration::from_secs(u64::try_from(version.ctime.secs.max(version.mtime.secs)).unwrap_or(0));
+        now < changed.saturating_add(YOUNG)
+    }
+
+    /// Has work done by a thread that may wait for the disk.
+    pub(crate) fn in_pool<T: Send + 'static>(
+        &self,
+        cx: &Ctx,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        self.lane.run(cx, work)
+    }
+}

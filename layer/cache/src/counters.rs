@@ -1,0 +1,61 @@
+//! What the cache has come to.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts since the start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    served_bytes: AtomicU64,
+    hit_bytes: AtomicU64,
+    fetched_bytes: AtomicU64,
+}
+
+/// What [`Counters`] say at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations that were answered without the origin.
+    pub hits: u64,
+    /// Operations that waited for it.
+    pub misses: u64,
+    /// Bytes that readers got.
+    pub served_bytes: u64,
+    /// Those of them that were here when they were asked for.
+    pub hit_bytes: u64,
+    /// Bytes that were read at the origin.
+    pub fetched_bytes: u64,
+}
+
+impl Counters {
+    /// What they say now.
+    pub fn counts(&self) -> Counts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counts {
+            hits: read(&self.hits),
+            misses: read(&self.misses),
+            served_bytes: read(&self.served_bytes),
+            hit_bytes: read(&self.hit_bytes),
+            fetched_bytes: read(&self.fetched_bytes),
+        }
+    }
+
+    pub(crate) fn hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn missed(&self) {
+        self.misses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn served(&self, bytes: usize, was_here: bool) {
+        self.served_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if was_here {
+            self.hit_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn fetched(&self, bytes: usize) {
+        self.fetched_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}

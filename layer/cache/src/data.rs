@@ -1,0 +1,214 @@
+//! The data of one version of a file: what of it is here, what is on its way, and how it gets here.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tombolo_core::fs::{ReadDone, WeakAttr};
+use tombolo_core::{Error, Result};
+use tombolo_host_runtime::promise::Promise;
+use tombolo_host_runtime::task;
+use tombolo_mem::{Buffer, Sink};
+
+use crate::cache::Cache;
+use crate::object::Object;
+use crate::origin::OriginFile;
+use crate::store::DataFile;
+
+/// One READ of the origin brings at most so much, so that whoever waits for its start does not wait for long.
+const FETCH_BYTES_MAX: u64 = 1 << 20;
+
+/// The data of one version of a file. It is never mixed with another's: when the version changes, this is dropped.
+#[derive(Debug)]
+pub(crate) struct Data {
+    pub version: WeakAttr,
+    pub file: DataFile,
+    /// What is on its way.
+    fetches: Mutex<Vec<Arc<Fetch>>>,
+}
+
+/// A part on its way.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    range: Range<u64>,
+    came: Arc<Promise<Came>>,
+    error: Mutex<Option<Error>>,
+}
+
+/// What came of a fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// The data are here.
+    Here,
+    /// The origin has another version by now.
+    Changed,
+    /// It failed; the one that began it has the error.
+    Failed,
+}
+
+/// What a reader waits for.
+pub(crate) struct Wanted {
+    /// Fetches of others that bring parts of it.
+    pub theirs: Vec<Arc<Fetch>>,
+    /// Those that it must begin.
+    pub own: Vec<Arc<Fetch>>,
+    /// More that it is to begin, and not to wait for.
+    pub ahead: Vec<Arc<Fetch>>,
+}
+
+impl Fetch {
+    fn new(range: Range<u64>) -> Arc<Self> {
+        Arc::new(Self { range, came: Arc::default(), error: Mutex::default() })
+    }
+
+    pub(crate) async fn came(&self) -> Came {
+        self.came.clone().kept().await
+    }
+
+    /// Why it failed. The first that asks gets it.
+    pub(crate) fn error(&self) -> Error {
+        let error = self.error.lock().unwrap_or_else(PoisonError::into_inner).take();
+        error.unwrap_or(Error::Io { source: None })
+    }
+}
+
+impl Data {
+    pub(crate) fn new(version: WeakAttr, file: DataFile) -> Self {
+        Self { version, file, fetches: Mutex::default() }
+    }
+
+    /// Whether all of a range is here.
+    pub(crate) fn is_here(&self, range: &Range<u64>) -> bool {
+        self.file.missing(range.clone()).is_empty()
+    }
+
+    /// What is to be waited for until `range` is here, and begun so that `ahead` will be.
+    pub(crate) fn want(&self, range: &Range<u64>, ahead: &Range<u64>) -> Wanted {
+        let mut fetches = self.fetches();
+        let overlaps = |fetch: &&Arc<Fetch>| fetch.range.start < range.end && range.start < fetch.range.end;
+        let theirs = fetches.iter().filter(overlaps).cloned().collect();
+        let own = self.begin(&mut fetches, range);
+        let ahead = self.begin(&mut fetches, ahead);
+        Wanted { theirs, own, ahead }
+    }
+
+    /// Fetches for what is neither here nor on its way, in whole blocks.
+    fn begin(&self, fetches: &mut Vec<Arc<Fetch>>, range: &Range<u64>) -> Vec<Arc<Fetch>> {
+        let mut begun = Vec::new();
+        for missing in self.file.missing(range.clone()) {
+            let mut start = missing.start;
+            while start < missing.end {
+                let next = fetches
+                    .iter()
+                    .filter(|fetch| fetch.range.end > start)
+                    .min_by_key(|fetch| fetch.range.start);
+                let end = match next {
+                    Some(fetch) if fetch.range.start <= start => {
+                        start = fetch.range.end;
+                        continue;
+                    }
+                    Some(fetch) => fetch.range.start.min(missing.end),
+                    None => missing.end,
+                };
+                let fetch = Fetch::new(start..end.min(start + FETCH_BYTES_MAX));
+                start = fetch.range.end;
+                fetches.push(fetch.clone());
+                begun.push(fetch);
+            }
+        }
+        begun
+    }
+
+    fn fetches(&self) -> MutexGuard<'_, Vec<Arc<Fetch>>> {
+        self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Begins a fetch.
+pub(crate) fn start(
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    data: &Arc<Data>,
+    from: &Arc<OriginFile>,
+    fetch: Arc<Fetch>,
+) {
+    let (cache, object, data, from) = (cache.clone(), object.clone(), data.clone(), from.clone());
+    task::spawn(async move {
+        // Also when it panics: others wait for it.
+        let ending = Ending { data: &data, fetch: &fetch };
+        let came = match bring(&cache, &object, &data, &from, &fetch.range).await {
+            Ok(came) => came,
+            Err(error) => {
+                *fetch.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                Came::Failed
+            }
+        };
+        ending.with(came);
+    });
+}
+
+/// Takes a fetch off the list, and tells those that wait for it.
+struct Ending<'a> {
+    data: &'a Data,
+    fetch: &'a Arc<Fetch>,
+}
+
+impl Ending<'_> {
+    fn with(&self, came: Came) {
+        self.data.fetches().retain(|other| !Arc::ptr_eq(other, self.fetch));
+        self.fetch.came.keep(came);
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.with(Came::Failed);
+    }
+}
+
+/// Reads a range at the origin, makes sure that it is of this version, and keeps it.
+async fn bring(
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    data: &Arc<Data>,
+    from: &OriginFile,
+    range: &Range<u64>,
+) -> Result<Came> {
+    let end = range.end.min(data.version.size);
+    let len = end.saturating_sub(range.start) as usize;
+    let buffer = Buffer::new(len);
+    let asked = Instant::now();
+    let read = read_all(from, range.start, buffer.sink(0..len)).await?;
+    cache.counters.fetched(read);
+    let attr = match cache.origin.told(&from.cx, from.file.node, asked) {
+        Some(attr) => attr,
+        None => from.fs().getattr(&from.cx, from.file.node, Some(from.file)).resolve().await?,
+    };
+    if !object.learn(&attr, asked) {
+        return Err(Error::Stale);
+    }
+    if WeakAttr::from(&attr) != data.version || read != len {
+        return Ok(Came::Changed);
+    }
+    if cache.is_young(&data.version) {
+        object.state().young = Some(Instant::now());
+    }
+    let (data, start) = (data.clone(), range.start);
+    let kept = cache.lane.run(&from.cx, move || data.file.write(start, buffer)).resolve().await;
+    kept.map(|()| Came::Here)
+}
+
+/// Fills `into`, or reads up to the end of the file.
+async fn read_all(from: &OriginFile, offset: u64, mut into: Sink) -> Result<usize> {
+    let mut count = 0;
+    while !into.is_empty() {
+        let at = offset.saturating_add(count as u64);
+        let done: ReadDone = from.fs().read(&from.cx, from.file, at, into.clone()).resolve().await?;
+        count += done.count;
+        into.advance(done.count);
+        if done.eof || done.count == 0 {
+            break;
+        }
+    }
+    Ok(count)
+}

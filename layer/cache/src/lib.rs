@@ -1,0 +1,90 @@
+//! A cache on disk over a file system that is far away.
+//!
+//! What was looked at once is here: names, attributes, links and rights in memory and in a database, the data of each file in a sparse
+//! file of its own beneath the cache directory. How long it is believed a [`Contract`] says. Changes go to the origin before they are
+//! answered (write-through).
+//!
+//! - [`CacheExport`] is an export over the origin's, by [`over`].
+//! - Objects have numbers of this cache's own. They are its nodes, its inode numbers and its handles: nothing of the origin's shows, so
+//!   they outlive restarts of either side.
+//! - All sessions share what is here, and one session of the origin. Each user sees what the origin lets that user see.
+//!
+//! Not here: changes that are answered before the origin has them, locks (they are the origin's, where it has any).
+//!
+//! Reading order: `options`, `object` (what is known of a file), `session` (the operations), `data` (how data come), `store` (the disk).
+#![forbid(unsafe_code)]
+
+mod cache;
+mod counters;
+mod data;
+mod names;
+mod object;
+mod objects;
+mod openings;
+mod options;
+mod origin;
+mod rights;
+mod session;
+pub mod store;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck};
+use tombolo_core::{Ctx, Error, Result};
+use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+
+pub use counters::Counts;
+pub use options::{Contract, Options};
+
+use cache::Cache;
+use object::Object;
+use origin::{Origin, SESSION};
+use session::{CachedFileSystem, Session};
+use store::{ObjectId, Store};
+
+/// An export that is cached.
+pub struct CacheExport {
+    cache: Arc<Cache>,
+    _pool: ThreadPool,
+}
+
+/// A cache over `origin`, which must have handles that outlive restarts. Asks the origin for its root, and waits for it.
+///
+/// # Errors
+/// The origin does not answer, or has no such handles.
+pub fn over(origin: &dyn Export, store: Arc<Store>, options: Options) -> Result<CacheExport> {
+    let client = Client { session: SESSION, label: "cache".into(), checks: PermissionCheck::BackEnd };
+    let fs = origin.attach(&client)?;
+    let cx = Ctx::root(SESSION);
+    let handle = fs.persistent_handles().ok_or(Error::NotSupported)?.handle_of(&cx, NodeId::ROOT).wait()?;
+    let asked = Instant::now();
+    let attr = fs.getattr(&cx, NodeId::ROOT, None).wait()?;
+    let pool = ThreadPool::new("cache", ThreadPoolLimits::default());
+    let lane = pool.lane();
+    let cache = Cache {
+        origin: Arc::new(Origin { fs }),
+        objects: objects::Objects::default(),
+        store,
+        options,
+        counters: counters::Counters::default(),
+        lane,
+    };
+    let root = Object::new(ObjectId::ROOT, handle, NodeId::ROOT, attr);
+    root.learn(&attr, asked);
+    cache.objects.add(root);
+    Ok(CacheExport { cache: Arc::new(cache), _pool: pool })
+}
+
+impl CacheExport {
+    /// What it has come to so far.
+    pub fn counts(&self) -> Counts {
+        self.cache.counters.counts()
+    }
+}
+
+impl Export for CacheExport {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(CachedFileSystem::new(Session::new(&self.cache, client))))
+    }
+}

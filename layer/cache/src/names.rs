@@ -1,0 +1,205 @@
+//! The names of a directory, as far as they are known: those that were looked up, or all of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tombolo_core::fs::FileType;
+
+use crate::store::ObjectId;
+
+/// What a name leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub object: ObjectId,
+    pub file_type: FileType,
+}
+
+/// The names of a directory.
+#[derive(Debug)]
+pub(crate) struct Names {
+    by_name: HashMap<Arc<[u8]>, Slot>,
+    /// The names in the order of a listing.
+    places: BTreeMap<u64, Arc<[u8]>>,
+    next_place: u64,
+    /// Whether all names are here.
+    is_complete: bool,
+    /// Rises whenever names are dropped: what was asked for before is not taken in after.
+    epoch: u64,
+}
+
+/// What is kept of a name.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    known: Option<Known>,
+    /// Where it stands in a listing. A name that stays, or comes back, keeps its place, so that a listing goes on where it was.
+    place: Option<u64>,
+}
+
+/// What is known of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It leads there.
+    Found(Target),
+    /// There is no such name.
+    Absent,
+}
+
+/// The places of `.` and `..`.
+pub(crate) const DOT: u64 = 1;
+pub(crate) const DOT_DOT: u64 = 2;
+
+/// So many absent names are kept of a directory that is not listed.
+const ABSENT_MAX: usize = 4096;
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            by_name: HashMap::new(),
+            places: BTreeMap::new(),
+            next_place: DOT_DOT + 1,
+            is_complete: false,
+            epoch: 0,
+        }
+    }
+}
+
+impl Names {
+    pub(crate) fn look_up(&self, name: &[u8]) -> Option<Known> {
+        let known = self.by_name.get(name).and_then(|slot| slot.known);
+        known.or_else(|| self.is_complete.then_some(Known::Absent))
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Takes in what a look-up has found that was asked for in `epoch`.
+    pub(crate) fn learn(&mut self, name: &[u8], known: Known, epoch: u64) -> bool {
+        let is_current = epoch == self.epoch;
+        if is_current {
+            match known {
+                Known::Found(target) => self.set(name, target),
+                Known::Absent => self.set_absent(name),
+            }
+        }
+        is_current
+    }
+
+    /// A name that was made, or is known anew.
+    pub(crate) fn set(&mut self, name: &[u8], target: Target) {
+        let known = Some(Known::Found(target));
+        if let Some(slot) = self.by_name.get_mut(name)
+            && slot.place.is_some()
+        {
+            slot.known = known;
+            return;
+        }
+        let (name, place) = (Arc::<[u8]>::from(name), self.next_place);
+        self.next_place += 1;
+        self.places.insert(place, name.clone());
+        self.by_name.insert(name, Slot { known, place: Some(place) });
+    }
+
+    /// A name that was removed, or is not there.
+    pub(crate) fn set_absent(&mut self, name: &[u8]) {
+        let place = self.by_name.remove(name).and_then(|slot| slot.place);
+        if let Some(place) = place {
+            self.places.remove(&place);
+        }
+        if !self.is_complete && self.by_name.len() < self.places.len() + ABSENT_MAX {
+            self.by_name.insert(name.into(), Slot { known: Some(Known::Absent), place: None });
+        }
+    }
+
+    /// All names, as a listing that was begun in `epoch` has found them.
+    pub(crate) fn set_all(&mut self, listed: &[(Vec<u8>, Target)], epoch: u64) -> bool {
+        if epoch != self.epoch {
+            return false;
+        }
+        self.by_name.values_mut().for_each(|slot| slot.known = None);
+        listed.iter().for_each(|(name, target)| self.set(name, *target));
+        let Self { by_name, places, .. } = self;
+        by_name.retain(|_, slot| {
+            if let (None, Some(place)) = (slot.known, slot.place) {
+                places.remove(&place);
+            }
+            slot.known.is_some()
+        });
+        self.is_complete = true;
+        true
+    }
+
+    /// The directory has changed: no name is known any more. Places are kept for those that come back.
+    pub(crate) fn drop_all(&mut self) {
+        self.by_name.retain(|_, slot| {
+            slot.known = None;
+            slot.place.is_some()
+        });
+        self.is_complete = false;
+        self.epoch += 1;
+    }
+
+    /// The names after a place, with theirs, in order.
+    pub(crate) fn after(&self, place: u64) -> impl Iterator<Item = (u64, &[u8], Target)> {
+        let places = self.places.range(place.saturating_add(1)..);
+        places.filter_map(|(place, name)| match self.by_name.get(name)?.known? {
+            Known::Found(target) => Some((*place, &name[..], target)),
+            Known::Absent => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(id: u64) -> Target {
+        Target { object: ObjectId(id), file_type: FileType::Regular }
+    }
+
+    fn listed(names: &Names, place: u64) -> Vec<(u64, Vec<u8>)> {
+        names.after(place).map(|(place, name, _)| (place, name.to_vec())).collect()
+    }
+
+    #[test]
+    fn what_is_not_in_a_complete_listing_is_not_there() {
+        let mut names = Names::default();
+        assert_eq!(names.look_up(b"a"), None);
+        assert!(names.learn(b"b", Known::Absent, 0));
+        assert_eq!(names.look_up(b"b"), Some(Known::Absent));
+        assert!(names.set_all(&[(b"a".to_vec(), target(5))], 0));
+        assert_eq!(names.look_up(b"a"), Some(Known::Found(target(5))));
+        assert_eq!(names.look_up(b"c"), Some(Known::Absent));
+        names.set(b"c", target(6));
+        names.set_absent(b"a");
+        assert_eq!((names.look_up(b"a"), listed(&names, 0).len()), (Some(Known::Absent), 1));
+    }
+
+    #[test]
+    fn an_answer_from_before_a_change_is_not_taken_in() {
+        let mut names = Names::default();
+        let epoch = names.epoch();
+        names.drop_all();
+        assert!(!names.learn(b"a", Known::Found(target(5)), epoch));
+        assert!(!names.set_all(&[(b"a".to_vec(), target(5))], epoch));
+        assert_eq!(names.look_up(b"a"), None);
+    }
+
+    #[test]
+    fn a_listing_goes_on_after_the_directory_has_changed() {
+        let mut names = Names::default();
+        let all: Vec<_> = (0..10u8).map(|n| (vec![b'a' + n], target(n.into()))).collect();
+        names.set_all(&all, 0);
+        let half = listed(&names, 0)[4].0;
+        names.drop_all();
+        let mut again: Vec<_> = all.iter().rev().filter(|(name, _)| name != b"b").cloned().collect();
+        again.push((b"new".to_vec(), target(77)));
+        names.set_all(&again, names.epoch());
+        let rest: Vec<_> = listed(&names, half).into_iter().map(|(_, name)| name).collect();
+        assert_eq!(rest, [&b"f"[..], b"g", b"h", b"i", b"j", b"new"].map(<[u8]>::to_vec));
+    }
+}

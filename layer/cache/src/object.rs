@@ -1,0 +1,174 @@
+//! One file of the origin, as far as it is known here.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tombolo_core::Identity;
+use tombolo_core::fs::{AccessMask, Attr, FileType, NodeId, PersistentHandle, WeakAttr};
+
+use crate::data::Data;
+use crate::names::Names;
+use crate::options::{Contract, Options};
+use crate::rights::Rights;
+use crate::store::ObjectId;
+
+/// A file, directory or link of the origin.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub id: ObjectId,
+    pub file_type: FileType,
+    /// The origin's name for it.
+    pub handle: PersistentHandle,
+    state: Mutex<State>,
+}
+
+/// What is known of an object.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The node of the origin's session, which counts one look-up.
+    pub node: Option<NodeId>,
+    /// The origin's attributes.
+    pub attr: Attr,
+    /// When they were asked for; `None` if they are from another life, or in doubt.
+    pub asked: Option<Instant>,
+    /// The directory that a directory was last met in.
+    pub parent: Option<ObjectId>,
+    /// The target of a symbolic link.
+    pub link: Option<Arc<[u8]>>,
+    /// The names in a directory.
+    pub names: Names,
+    /// The data of a regular file.
+    pub data: Option<Arc<Data>>,
+    pub rights: Rights,
+    /// When data or names came that were very new then: another change in the same tick of the origin's clock would not show.
+    pub young: Option<Instant>,
+    /// Openings here through which it may be written: until the last of them has ended, the origin alone knows what it holds.
+    pub writers: usize,
+}
+
+/// What attributes are wanted for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Look {
+    /// A look without an open.
+    Stat,
+    /// An open that began at this time.
+    Open(Instant),
+}
+
+impl Object {
+    pub(crate) fn new(id: ObjectId, handle: PersistentHandle, node: NodeId, attr: Attr) -> Self {
+        let state = State {
+            node: Some(node),
+            attr,
+            asked: None,
+            parent: None,
+            link: None,
+            names: Names::default(),
+            data: None,
+            rights: Rights::default(),
+            young: None,
+            writers: 0,
+        };
+        Self { id, file_type: attr.file_type, handle, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The attributes as they are shown here, if they are to be believed.
+    pub(crate) fn believed(&self, look: Look, options: &Options) -> Option<Attr> {
+        let state = self.state();
+        state.is_believed(look, options).then(|| self.shown(&state.attr))
+    }
+
+    /// Attributes of the origin as they are shown here: with this object's own number.
+    pub(crate) fn shown(&self, attr: &Attr) -> Attr {
+        Attr { fileid: self.id.0, generation: 0, ..*attr }
+    }
+
+    /// Takes in attributes that the origin told in answer to what was asked at `asked`. False if they are another file's.
+    pub(crate) fn learn(&self, attr: &Attr, asked: Instant) -> bool {
+        let mut state = self.state();
+        if (attr.fileid, attr.fsid, attr.file_type) != (state.attr.fileid, state.attr.fsid, self.file_type) {
+            return false;
+        }
+        // An answer from before the one that is known: the origin's session has put them in order, so this only comes late.
+        if state.asked.is_some_and(|known| asked < known) {
+            return true;
+        }
+        if WeakAttr::from(attr) != WeakAttr::from(&state.attr) {
+            state.changed();
+        }
+        state.attr = *attr;
+        state.asked = Some(asked);
+        true
+    }
+
+    /// The origin was asked at `asked` whether this is still the version that is here, and it is. What came too soon after a change to
+    /// tell is dropped once.
+    pub(crate) fn settle(&self, asked: Instant) {
+        let mut state = self.state();
+        if state.young.is_some_and(|came| asked > came) {
+            state.changed();
+        }
+    }
+
+    /// It was met in this directory.
+    pub(crate) fn found_in(&self, dir: &Self) {
+        if self.file_type == FileType::Directory {
+            self.state().parent = Some(dir.id);
+        }
+    }
+
+    /// The attributes are to be asked for, whatever the contract says.
+    pub(crate) fn doubt(&self) {
+        self.state().asked = None;
+    }
+
+    /// What a user may do with it, if that is known.
+    pub(crate) fn allows(&self, user: &Identity, mask: AccessMask, options: &Options) -> Option<bool> {
+        let life = match options.contract {
+            Contract::Immutable | Contract::Exclusive => None,
+            Contract::CloseToOpen => Some(options.rights_refresh),
+            Contract::Refresh(time) => Some(time),
+        };
+        let state = self.state();
+        state.rights.allow(user, mask, state.attr.ctime, Instant::now(), life)
+    }
+
+    /// Takes in what the origin has allowed, asked at `asked`.
+    pub(crate) fn grant(&self, user: &Identity, mask: AccessMask, allowed: AccessMask, asked: Instant) {
+        let mut state = self.state();
+        let ctime = state.attr.ctime;
+        state.rights.learn(user, mask, allowed, ctime, asked);
+    }
+}
+
+impl State {
+    pub(crate) fn is_believed(&self, look: Look, options: &Options) -> bool {
+        if self.writers > 0 {
+            return false;
+        }
+        let younger = |than| self.asked.is_some_and(|asked| asked.elapsed() <= than);
+        match (options.contract, look) {
+            (Contract::Immutable, _) => true,
+            (Contract::Exclusive, _) => self.asked.is_some(),
+            (Contract::CloseToOpen, Look::Stat) => younger(options.attr_refresh),
+            (Contract::CloseToOpen, Look::Open(began)) => self.asked.is_some_and(|asked| asked >= began),
+            (Contract::Refresh(time), _) => younger(time),
+        }
+    }
+
+    /// The origin has another version: what was known of the one before is dropped.
+    pub(crate) fn changed(&mut self) {
+        self.names.drop_all();
+        self.link = None;
+        self.data = None;
+        self.young = None;
+    }
+
+    pub(crate) fn version(&self) -> WeakAttr {
+        WeakAttr::from(&self.attr)
+    }
+}

@@ -1,0 +1,149 @@
+//! The openings of a session.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tombolo_core::fs::{File, OpenFlags, OpenId};
+use tombolo_core::{Budget, Error, Permit, Resource, Result};
+
+use crate::object::Object;
+use crate::objects::node_of;
+use crate::origin::OriginFile;
+
+/// One opening.
+pub(crate) struct Opening {
+    pub object: Arc<Object>,
+    pub flags: OpenFlags,
+    /// The origin's opening, once there is one: what is answered from here needs none.
+    origin: Mutex<Option<Arc<OriginFile>>>,
+    ahead: Mutex<ReadAhead>,
+    _permit: Permit,
+}
+
+/// How far ahead of a reader is fetched.
+#[derive(Clone, Copy, Debug, Default)]
+struct ReadAhead {
+    /// Where a sequential reader goes on.
+    next: u64,
+    window_bytes: u64,
+}
+
+/// All openings of a session.
+pub(crate) struct Openings {
+    next: AtomicU64,
+    counts: Arc<Budget>,
+    by_id: Mutex<HashMap<OpenId, Arc<Opening>>>,
+}
+
+/// The first window of a sequential reader.
+const WINDOW_BYTES_MIN: u64 = 256 << 10;
+
+/// A kernel's own read-ahead asks out of order by as much.
+const SLACK_BYTES: u64 = 1 << 20;
+
+impl Opening {
+    pub(crate) fn origin(&self) -> Option<Arc<OriginFile>> {
+        lock(&self.origin).clone()
+    }
+
+    /// The origin's opening is this, unless there is one already.
+    pub(crate) fn set_origin(&self, file: Arc<OriginFile>) -> Arc<OriginFile> {
+        lock(&self.origin).get_or_insert(file).clone()
+    }
+
+    /// A reader asks for `range`: what is to be fetched ahead of it.
+    pub(crate) fn reads(&self, range: &Range<u64>, file_end: u64, bytes_max: u64) -> Range<u64> {
+        {
+            let mut ahead = lock(&self.ahead);
+            let near = ahead.next.saturating_sub(SLACK_BYTES)..=ahead.next.saturating_add(SLACK_BYTES);
+            let is_sequential = near.contains(&range.start);
+            let before = if is_sequential { *ahead } else { ReadAhead::default() };
+            ahead.window_bytes = match is_sequential {
+                true => before.window_bytes.saturating_mul(2).max(WINDOW_BYTES_MIN).min(bytes_max),
+                false => 0,
+            };
+            ahead.next = before.next.max(range.end);
+        }
+        self.ahead(range, file_end)
+    }
+
+    /// The same as it was found when the reader asked.
+    pub(crate) fn ahead(&self, range: &Range<u64>, file_end: u64) -> Range<u64> {
+        let end = range.end.saturating_add(lock(&self.ahead).window_bytes);
+        range.end.min(file_end)..end.min(file_end)
+    }
+}
+
+impl Openings {
+    pub(crate) fn new(counts: Arc<Budget>) -> Self {
+        Self { next: AtomicU64::new(1), counts, by_id: Mutex::default() }
+    }
+
+    /// Leave to open one more.
+    pub(crate) fn permit(&self) -> Result<Permit> {
+        self.counts.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)
+    }
+
+    pub(crate) fn add(
+        &self,
+        permit: Permit,
+        object: &Arc<Object>,
+        flags: OpenFlags,
+        origin: Option<Arc<OriginFile>>,
+    ) -> OpenId {
+        let (origin, ahead) = (Mutex::new(origin), Mutex::default());
+        let opening = Opening { object: object.clone(), flags, origin, ahead, _permit: permit };
+        if is_writing(flags) {
+            object.state().writers += 1;
+        }
+        let id = OpenId(self.next.fetch_add(1, Ordering::Relaxed));
+        self.by_id().insert(id, Arc::new(opening));
+        id
+    }
+
+    pub(crate) fn of(&self, file: File) -> Result<Arc<Opening>> {
+        let opening = self.by_id().get(&file.open).cloned();
+        opening.filter(|opening| node_of(opening.object.id) == file.node).ok_or(Error::BadOpen)
+    }
+
+    /// An opening that was made for a purpose.
+    pub(crate) fn made_for(&self, file: File, purpose: OpenFlags) -> Result<Arc<Opening>> {
+        self.of(file).and_then(|opening| {
+            if opening.flags.contains(purpose) { Ok(opening) } else { Err(Error::BadOpen) }
+        })
+    }
+
+    pub(crate) fn end(&self, file: File) {
+        let Ok(opening) = self.of(file) else { return };
+        self.by_id().remove(&file.open);
+        Self::ended(&opening);
+    }
+
+    pub(crate) fn end_all(&self) {
+        let all = std::mem::take(&mut *self.by_id());
+        all.values().for_each(|opening| Self::ended(opening));
+    }
+
+    fn ended(opening: &Opening) {
+        if is_writing(opening.flags) {
+            let mut state = opening.object.state();
+            state.writers = state.writers.saturating_sub(1);
+            // What was written has moved size and times.
+            state.asked = None;
+        }
+    }
+
+    fn by_id(&self) -> MutexGuard<'_, HashMap<OpenId, Arc<Opening>>> {
+        lock(&self.by_id)
+    }
+}
+
+pub(crate) fn is_writing(flags: OpenFlags) -> bool {
+    flags.intersects(OpenFlags::WRITE | OpenFlags::APPEND | OpenFlags::TRUNCATE)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,48 @@
+//! How a cache behaves.
+
+use std::time::Duration;
+
+/// What the cache promises of the age of what it answers (`docs/semantics.md`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Contract {
+    /// The tree never changes: what is here is never asked for again, also after a restart.
+    Immutable,
+    /// All changes come through this cache: what was asked for since the start is not asked for again.
+    Exclusive,
+    /// An open sees what was closed before it, wherever that was. Attributes without an open are believed for
+    /// [`Options::attr_refresh`].
+    #[default]
+    CloseToOpen,
+    /// Everything is believed for this long.
+    Refresh(Duration),
+}
+
+/// How a cache behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What is promised.
+    pub contract: Contract,
+    /// How long attributes are believed without an open, under [`Contract::CloseToOpen`].
+    pub attr_refresh: Duration,
+    /// How long an answer of the origin about a user's rights is believed, while the file is the same.
+    pub rights_refresh: Duration,
+    /// How far ahead of a sequential reader is fetched at most, in bytes; 0 is not at all.
+    pub ahead_bytes_max: u64,
+    /// Whether the directories below one that is listed are listed ahead.
+    pub walk_ahead: bool,
+    /// Refuse changes.
+    pub read_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            contract: Contract::default(),
+            attr_refresh: Duration::from_secs(3),
+            rights_refresh: Duration::from_secs(60),
+            ahead_bytes_max: 16 << 20,
+            walk_ahead: true,
+            read_only: false,
+        }
+    }
+}

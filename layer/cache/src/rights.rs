@@ -1,0 +1,117 @@
+//! What the origin lets users do: each answer is for one user and one file, and is believed for a while.
+
+use std::time::{Duration, Instant};
+
+use tombolo_core::Identity;
+use tombolo_core::fs::{AccessMask, Timestamp};
+
+/// So many users of one file are kept; those that asked longest ago go first.
+const USERS_MAX: usize = 16;
+
+/// The answers about one file.
+#[derive(Debug, Default)]
+pub(crate) struct Rights(Vec<Right>);
+
+#[derive(Debug)]
+struct Right {
+    user: Identity,
+    /// What was asked about, and what of it is allowed.
+    known: AccessMask,
+    allowed: AccessMask,
+    /// The file's, then: a change of mode or owner sets it.
+    ctime: Timestamp,
+    asked: Instant,
+}
+
+impl Rights {
+    /// Takes in an answer to what was asked at `asked`.
+    pub(crate) fn learn(
+        &mut self,
+        user: &Identity,
+        asked_for: AccessMask,
+        allowed: AccessMask,
+        ctime: Timestamp,
+        asked: Instant,
+    ) {
+        let before = self.0.iter().position(|right| right.user == *user).map(|at| self.0.remove(at));
+        let mut right = Right { user: user.clone(), known: asked_for, allowed, ctime, asked };
+        // What was known of other rights stays, but gets no younger.
+        if let Some(before) = before.filter(|before| before.ctime == ctime) {
+            let others = before.known - asked_for;
+            right.known |= others;
+            right.allowed |= before.allowed & others;
+            right.asked = if others.is_empty() { asked } else { asked.min(before.asked) };
+        }
+        if self.0.len() >= USERS_MAX {
+            self.0.remove(0);
+        }
+        self.0.push(right);
+    }
+
+    /// Whether a user may do all of `mask`, if that is known and no older than `life`.
+    pub(crate) fn allow(
+        &self,
+        user: &Identity,
+        mask: AccessMask,
+        ctime: Timestamp,
+        now: Instant,
+        life: Option<Duration>,
+    ) -> Option<bool> {
+        let right = self.0.iter().find(|right| right.user == *user)?;
+        let believed = right.known.contains(mask)
+            && right.ctime == ctime
+            && life.is_none_or(|life| now.saturating_duration_since(right.asked) <= life);
+        believed.then(|| right.allowed.contains(mask))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: AccessMask = AccessMask::READ;
+    const WRITE: AccessMask = AccessMask::WRITE;
+
+    fn user(uid: u32) -> Identity {
+        Identity { uid, gid: uid, groups: None }
+    }
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp { secs, nanos: 0 }
+    }
+
+    #[test]
+    fn an_answer_is_for_one_user_one_version_and_a_while() {
+        let (mut rights, now) = (Rights::default(), Instant::now());
+        let life = Some(Duration::from_secs(60));
+        rights.learn(&user(1), READ, READ, at(1), now);
+        assert_eq!(rights.allow(&user(1), READ, at(1), now, life), Some(true));
+        assert_eq!(rights.allow(&user(2), READ, at(1), now, life), None);
+        let other_groups = Identity { groups: Some([7].into()), ..user(1) };
+        assert_eq!(rights.allow(&other_groups, READ, at(1), now, life), None);
+        assert_eq!(rights.allow(&user(1), READ | WRITE, at(1), now, life), None);
+        assert_eq!(rights.allow(&user(1), READ, at(2), now, life), None, "the mode may have changed");
+        let later = now + Duration::from_secs(61);
+        assert_eq!(rights.allow(&user(1), READ, at(1), later, life), None);
+        assert_eq!(rights.allow(&user(1), READ, at(1), later, None), Some(true));
+    }
+
+    #[test]
+    fn what_is_learned_of_one_right_keeps_what_is_known_of_another() {
+        let (mut rights, now) = (Rights::default(), Instant::now());
+        rights.learn(&user(1), READ, READ, at(1), now);
+        rights.learn(&user(1), WRITE, AccessMask::empty(), at(1), now);
+        assert_eq!(rights.allow(&user(1), READ, at(1), now, None), Some(true));
+        assert_eq!(rights.allow(&user(1), WRITE, at(1), now, None), Some(false));
+        rights.learn(&user(1), WRITE, WRITE, at(2), now);
+        assert_eq!(rights.allow(&user(1), READ, at(2), now, None), None);
+    }
+
+    #[test]
+    fn many_users_take_bounded_room() {
+        let (mut rights, now) = (Rights::default(), Instant::now());
+        (0..1000).for_each(|uid| rights.learn(&user(uid), READ, READ, at(1), now));
+        assert_eq!(rights.0.len(), USERS_MAX);
+        assert_eq!(rights.allow(&user(999), READ, at(1), now, None), Some(true));
+    }
+}

@@ -1,0 +1,253 @@
+//! Changes: performed at the origin, and then known here.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tombolo_core::fs::{
+    Attr, Change, Device, Entry, File, FileType, Made, NameBuf, NewMode, NodeId, OpenFlags, RenameFlags,
+    Renamed, SetAttr, Write, Written,
+};
+use tombolo_core::{Answer, Error, Result};
+use tombolo_mem::Source;
+
+use super::finding::target;
+use super::view::View;
+use crate::names::{Known, Names};
+use crate::object::Object;
+
+impl View {
+    pub(super) async fn setattr(
+        self,
+        node: NodeId,
+        file: Option<File>,
+        set: SetAttr,
+    ) -> Result<(Attr, Change)> {
+        let object = self.through(node, file)?;
+        let origin_node = self.node(&object).await?;
+        let opening = file.and_then(|file| self.session.openings.of(file).ok()?.origin());
+        let opening = opening.as_ref().map(|opening| opening.file);
+        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let done = fs.setattr(&self.at_origin(), origin_node, opening, &set).resolve().await;
+        let (attr, change) = done.map_err(|error| self.cache().failed(&object, error))?;
+        let keeps_data = set.size.is_none();
+        self.changed_here(&object, &change, &attr, asked, keeps_data)?;
+        Ok((object.shown(&attr), self.shown_change(&object, change)))
+    }
+
+    /// A change of ours to an object's attributes. What is here of its data and names goes on to be good, if nobody else has changed it
+    /// since it came.
+    fn changed_here(
+        &self,
+        object: &Arc<Object>,
+        change: &Change,
+        attr: &Attr,
+        asked: Instant,
+        keeps_data: bool,
+    ) -> Result<()> {
+        let is_ours = {
+            let mut state = object.state();
+            let is_ours = keeps_data && change.before == Some(state.version()) && state.data.is_none();
+            if is_ours {
+                state.attr = *attr;
+                state.asked = Some(asked);
+            }
+            is_ours
+        };
+        if is_ours { Ok(()) } else { self.cache().learn(object, attr, asked).map(drop) }
+    }
+
+    pub(super) async fn mkdir(self, parent: NodeId, name: NameBuf, mode: NewMode) -> Result<Made> {
+        let (dir, node) = self.dir(parent).await?;
+        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let made = fs.mkdir(&self.at_origin(), node, name.as_name(), mode).resolve().await;
+        self.made(&dir, &name, made, asked).await
+    }
+
+    pub(super) async fn symlink(self, parent: NodeId, name: NameBuf, target: Vec<u8>) -> Result<Made> {
+        let (dir, node) = self.dir(parent).await?;
+        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let made = fs.symlink(&self.at_origin(), node, name.as_name(), &target).resolve().await;
+        self.made(&dir, &name, made, asked).await
+    }
+
+    pub(super) async fn mknod(
+        self,
+        parent: NodeId,
+        name: NameBuf,
+        file_type: FileType,
+        mode: NewMode,
+        rdev: Device,
+    ) -> Result<Made> {
+        let (dir, node) = self.dir(parent).await?;
+        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let made = fs.mknod(&self.at_origin(), node, name.as_name(), file_type, mode, rdev).resolve().await;
+        self.made(&dir, &name, made, asked).await
+    }
+
+    pub(super) async fn link(self, node: NodeId, parent: NodeId, name: NameBuf) -> Result<Made> {
+        let object = self.object(node)?;
+        let linked = self.node(&object).await?;
+        let (dir, node) = self.dir(parent).await?;
+        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let made = fs.link(&self.at_origin(), linked, node, name.as_name()).resolve().await;
+        self.made(&dir, &name, made, asked).await
+    }
+
+    pub(super) async fn unlink(self, parent: NodeId, name: NameBuf) -> Result<Change> {
+        let (dir, node) = self.dir(parent).await?;
+        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let removed = fs.unlink(&self.at_origin(), node, name.as_name()).resolve().await;
+        self.removed(&dir, &name, removed, asked)
+    }
+
+    pub(super) async fn rmdir(self, parent: NodeId, name: NameBuf) -> Result<Change> {
+        let (dir, node) = self.dir(parent).await?;
+        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let removed = fs.rmdir(&self.at_origin(), node, name.as_name()).resolve().await;
+        self.removed(&dir, &name, removed, asked)
+    }
+
+    pub(super) async fn rename(
+        self,
+        (from_parent, from): (NodeId, NameBuf),
+        (to_parent, to): (NodeId, NameBuf),
+        flags: RenameFlags,
+    ) -> Result<Renamed> {
+        let (from_dir, from_node) = self.dir(from_parent).await?;
+        let (to_dir, to_node) = self.dir(to_parent).await?;
+        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let renamed = fs
+            .rename(&self.at_origin(), from_node, from.as_name(), to_node, to.as_name(), flags)
+            .resolve()
+            .await;
+        let renamed = match renamed {
+            Ok(renamed) => renamed,
+            Err(error) => {
+                to_dir.doubt();
+                return Err(self.dir_failed(&from_dir, error));
+            }
+        };
+        let (moved, replaced) = (self.named(&from_dir, &from), self.named(&to_dir, &to));
+        if let Some(moved) = &moved {
+            moved.doubt();
+            moved.found_in(&to_dir);
+        }
+        if let Some(replaced) = &replaced {
+            replaced.doubt();
+        }
+        let (from, to) = (from.as_name().as_bytes(), to.as_name().as_bytes());
+        match moved {
+            Some(moved) if flags.is_empty() || flags == RenameFlags::NO_REPLACE => {
+                let moved = target(&moved);
+                if from_dir.id == to_dir.id {
+                    self.dir_changed(&to_dir, &renamed.to_dir, asked, |names| {
+                        names.set_absent(from);
+                        names.set(to, moved);
+                    });
+                } else {
+                    self.dir_changed(&from_dir, &renamed.from_dir, asked, |names| names.set_absent(from));
+                    self.dir_changed(&to_dir, &renamed.to_dir, asked, |names| names.set(to, moved));
+                }
+            }
+            _ => {
+                if let Some(replaced) = replaced.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
+                    replaced.found_in(&from_dir);
+                }
+                self.dir_changed(&from_dir, &renamed.from_dir, asked, Names::drop_all);
+                self.dir_changed(&to_dir, &renamed.to_dir, asked, Names::drop_all);
+            }
+        }
+        Ok(Renamed {
+            from_dir: self.shown_change(&from_dir, renamed.from_dir),
+            to_dir: self.shown_change(&to_dir, renamed.to_dir),
+        })
+    }
+
+    pub(super) fn write(self, file: File, how: &Write, from: Source) -> Answer<Written> {
+        let opening = match self.session.openings.made_for(file, OpenFlags::WRITE) {
+            Ok(opening) => opening,
+            Err(error) => return Answer::err(error),
+        };
+        // An opening for writing has always been made at the origin.
+        let Some(origin) = opening.origin() else { return Answer::err(Error::BadOpen) };
+        opening.object.state().changed();
+        let how = Write { by_owner: false, ..*how };
+        let written = origin.fs().write(&self.at_origin(), origin.file, &how, from);
+        written
+            .map(move |written| Written { file: self.shown_change(&opening.object, written.file), ..written })
+    }
+
+    async fn dir(&self, node: NodeId) -> Result<(Arc<Object>, NodeId)> {
+        let dir = self.object(node)?;
+        let node = self.node(&dir).await?;
+        Ok((dir, node))
+    }
+
+    /// What is known to stand under a name.
+    fn named(&self, dir: &Object, name: &NameBuf) -> Option<Arc<Object>> {
+        let known = dir.state().names.look_up(name.as_name().as_bytes());
+        match known? {
+            Known::Found(target) => self.cache().object(target.object).ok(),
+            Known::Absent => None,
+        }
+    }
+
+    async fn made(
+        &self,
+        dir: &Arc<Object>,
+        name: &NameBuf,
+        made: Result<Made>,
+        asked: Instant,
+    ) -> Result<Made> {
+        let made = made.map_err(|error| self.dir_failed(dir, error))?;
+        let (entry, object): (Entry, _) = self.met(&made.entry, asked).await?;
+        object.found_in(dir);
+        self.dir_changed(dir, &made.dir, asked, |names| {
+            names.set(name.as_name().as_bytes(), target(&object))
+        });
+        Ok(Made { entry, dir: self.shown_change(dir, made.dir) })
+    }
+
+    fn removed(
+        &self,
+        dir: &Arc<Object>,
+        name: &NameBuf,
+        removed: Result<Change>,
+        asked: Instant,
+    ) -> Result<Change> {
+        let change = removed.map_err(|error| self.dir_failed(dir, error))?;
+        if let Some(object) = self.named(dir, name) {
+            object.doubt();
+        }
+        self.dir_changed(dir, &change, asked, |names| names.set_absent(name.as_name().as_bytes()));
+        Ok(self.shown_change(dir, change))
+    }
+
+    /// A change in a directory has failed: what is known of its names may be wrong.
+    pub(super) fn dir_failed(&self, dir: &Object, error: Error) -> Error {
+        dir.doubt();
+        if matches!(error, Error::Stale) { self.cache().failed(dir, error) } else { error }
+    }
+
+    /// A change of ours in a directory. Names that were known go on to be, if nobody else has changed it since they came.
+    pub(super) fn dir_changed(
+        &self,
+        dir: &Arc<Object>,
+        change: &Change,
+        asked: Instant,
+        patch: impl FnOnce(&mut Names),
+    ) {
+        let mut state = dir.state();
+        match change {
+            Change { before: Some(before), after: Some(after) } if *before == state.version() => {
+                state.attr = *after;
+                state.asked = Some(asked);
+                patch(&mut state.names);
+            }
+            _ => {
+                state.changed();
+                state.asked = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The waist's operations, each at once where it can be, and else as a future.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tombolo_core::fs::{
+    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
+    LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, ReadDone,
+    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+};
+use tombolo_core::{Answer, Ctx, Error};
+use tombolo_mem::{Sink, Source};
+
+use super::Session;
+use super::view::View;
+use crate::object::Look;
+
+/// A session behind the waist.
+pub(crate) struct CachedFileSystem(Arc<Session>);
+
+impl CachedFileSystem {
+    pub(crate) fn new(session: Session) -> Self {
+        Self(Arc::new(session))
+    }
+
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.0
+    }
+
+    fn view(&self, cx: &Ctx) -> View {
+        View::new(&self.0, cx)
+    }
+
+    fn hit<T>(&self, value: Result<T, Error>) -> Answer<T> {
+        self.0.cache.counters.hit();
+        value.into()
+    }
+
+    fn missed<T>(&self, later: impl Future<Output = Result<T, Error>> + Send + 'static) -> Answer<T> {
+        self.0.cache.counters.missed();
+        Answer::later(later)
+    }
+}
+
+/// What may not be changed here, may not be.
+macro_rules! unless_read_only {
+    ($self:ident) => {
+        if $self.0.profile.read_only {
+            return Answer::err(Error::ReadOnly);
+        }
+    };
+}
+
+/// The value, or the failure as the operation's answer.
+macro_rules! or_answer {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(error) => return Answer::err(error),
+        }
+    };
+}
+
+impl FileSystem for CachedFileSystem {
+    fn profile(&self) -> Profile {
+        self.0.profile
+    }
+
+    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        let view = self.view(cx);
+        match view.known_entry(parent, name.as_bytes()) {
+            Some(known) => self.hit(known),
+            None => self.missed(view.lookup(parent, name.to_owned())),
+        }
+    }
+
+    /// A node is the number of an object: nothing is kept for it alone.
+    fn forget(&self, _: &Ctx, _: &[(NodeId, u64)]) {}
+
+    fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
+        let view = self.view(cx);
+        let object = or_answer!(view.through(node, file));
+        match object.believed(Look::Stat, &self.0.cache.options) {
+            Some(attr) => self.hit(Ok(attr)),
+            None => self.missed(async move { view.attr(&object, Look::Stat).await }),
+        }
+    }
+
+    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).setattr(node, file, *set))
+    }
+
+    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
+        if self.0.profile.read_only && mask.contains(AccessMask::WRITE) {
+            return Answer::err(Error::ReadOnly);
+        }
+        let view = self.view(cx);
+        let object = or_answer!(view.object(node));
+        let is_fresh = object.believed(Look::Stat, &self.0.cache.options).is_some();
+        match view.may(&object, mask).filter(|_| is_fresh) {
+            Some(true) => self.hit(Ok(())),
+            Some(false) => self.hit(Err(Error::AccessDenied)),
+            None => self.missed(async move {
+                view.attr(&object, Look::Stat).await?;
+                view.check(&object, mask).await
+            }),
+        }
+    }
+
+    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
+        let view = self.view(cx);
+        let object = or_answer!(view.object(node));
+        if object.file_type != FileType::Symlink {
+            return Answer::err(Error::InvalidArgument);
+        }
+        let here = {
+            let state = object.state();
+            state.link.clone().filter(|_| state.is_believed(Look::Stat, &self.0.cache.options))
+        };
+        match here {
+            Some(target) => self.hit(Ok(target.to_vec())),
+            None => self.missed(view.readlink(object)),
+        }
+    }
+
+    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).create(parent, name.to_owned(), *how))
+    }
+
+    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).create_unnamed(parent, *how))
+    }
+
+    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).mkdir(parent, name.to_owned(), mode))
+    }
+
+    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).symlink(parent, name.to_owned(), target.to_vec()))
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        file_type: FileType,
+        mode: NewMode,
+        rdev: Device,
+    ) -> Answer<Made> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).mknod(parent, name.to_owned(), file_type, mode, rdev))
+    }
+
+    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).link(node, parent, name.to_owned()))
+    }
+
+    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).unlink(parent, name.to_owned()))
+    }
+
+    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        unless_read_only!(self);
+        Answer::later(self.view(cx).rmdir(parent, name.to_owned()))
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        from_parent: NodeId,
+        from: Name<'_>,
+        to_parent: NodeId,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Answer<Renamed> {
+        unless_read_only!(self);
+        let (from, to) = ((from_parent, from.to_owned()), (to_parent, to.to_owned()));
+        Answer::later(self.view(cx).rename(from, to, flags))
+    }
+
+    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
+            unless_read_only!(self);
+        }
+        let view = self.view(cx);
+        let object = or_answer!(view.object(node));
+        match view.open_here(&object, flags, Instant::now()) {
+            Some(opened) => self.hit(opened),
+            None => self.missed(view.open(object, flags)),
+        }
+    }
+
+    fn release(&self, _: &Ctx, file: File) {
+        self.0.openings.end(file);
+    }
+
+    fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
+        match or_answer!(self.0.openings.of(file)).origin() {
+            Some(origin) => origin.fs().flush(&self.view(cx).at_origin(), origin.file, owner),
+            None => Answer::ok(()),
+        }
+    }
+
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+        match or_answer!(self.0.openings.of(file)).origin() {
+            Some(origin) => origin.fs().fsync(&self.view(cx).at_origin(), origin.file, what),
+            None => Answer::ok(()),
+        }
+    }
+
+    fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
+        self.view(cx).read(file, offset, into)
+    }
+
+    fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
+        unless_read_only!(self);
+        self.view(cx).write(file, how, from)
+    }
+
+    fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
+        let view = self.view(cx);
+        let opening = or_answer!(self.0.openings.made_for(file, OpenFlags::DIRECTORY));
+        match view.has_listing(&opening.object, cookie) {
+            true => self.hit(view.fill(&opening.object, cookie, page)),
+            false => self.missed(view.readdir(file, cookie, page)),
+        }
+    }
+
+    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
+        let view = self.view(cx);
+        let object = or_answer!(view.object(node));
+        Answer::later(async move {
+            let node = view.node(&object).await?;
+            view.cache().origin.fs.statfs(&view.at_origin(), node).resolve().await
+        })
+    }
+
+    fn syncfs(&self, cx: &Ctx) -> Answer<()> {
+        self.0.cache.origin.fs.syncfs(&self.view(cx).at_origin())
+    }
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        Some(self)
+    }
+}
+
+impl Drop for CachedFileSystem {
+    fn drop(&mut self) {
+        self.0.openings.end_all();
+    }
+}

@@ -1,0 +1,87 @@
+//! Finding objects by name, and their attributes.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tombolo_core::fs::{AccessMask, Entry, NameBuf, NodeId};
+use tombolo_core::{Error, Result};
+
+use super::view::View;
+use crate::names::{Known, Target};
+use crate::object::{Look, Object};
+use crate::objects::node_of;
+
+impl View {
+    /// What a name leads to, if that is known and to be believed, and the user may search the directory.
+    pub(super) fn known_entry(&self, parent: NodeId, name: &[u8]) -> Option<Result<Entry>> {
+        let dir = self.object(parent).ok()?;
+        if self.may(&dir, AccessMask::EXECUTE)? {
+            self.known_name(&dir, name)
+        } else {
+            Some(Err(Error::AccessDenied))
+        }
+    }
+
+    fn known_name(&self, dir: &Object, name: &[u8]) -> Option<Result<Entry>> {
+        let options = &self.cache().options;
+        let known = {
+            let state = dir.state();
+            if !state.is_believed(Look::Stat, options) {
+                return None;
+            }
+            state.names.look_up(name)?
+        };
+        match known {
+            Known::Absent => Some(Err(Error::NotFound)),
+            Known::Found(target) => {
+                let object = self.cache().object(target.object).ok()?;
+                let attr = object.believed(Look::Stat, options)?;
+                Some(Ok(Entry { node: node_of(object.id), attr }))
+            }
+        }
+    }
+
+    /// Asks the origin for a name, and keeps what it says.
+    pub(super) async fn lookup(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
+        let dir = self.object(parent)?;
+        let node = self.node(&dir).await?;
+        let (asked, epoch) = (Instant::now(), dir.state().names.epoch());
+        let found = self.cache().origin.fs.lookup(&self.at_origin(), node, name.as_name()).resolve().await;
+        let is_told = self.cache().told(&self.cx, &dir, asked);
+        let (known, answer) = match found {
+            Ok(entry) => {
+                let (shown, object) = self.met(&entry, asked).await?;
+                object.found_in(&dir);
+                (Known::Found(target(&object)), Ok(shown))
+            }
+            Err(Error::NotFound) => (Known::Absent, Err(Error::NotFound)),
+            Err(error @ Error::Stale) => return Err(self.cache().failed(&dir, error)),
+            Err(error) => return Err(error),
+        };
+        // It has looked, so it may.
+        dir.grant(&self.cx.identity, AccessMask::EXECUTE, AccessMask::EXECUTE, asked);
+        if is_told {
+            dir.state().names.learn(name.as_name().as_bytes(), known, epoch);
+        }
+        answer
+    }
+
+    /// The target of a symbolic link.
+    pub(super) async fn readlink(self, object: Arc<Object>) -> Result<Vec<u8>> {
+        let node = self.node(&object).await?;
+        let (asked, version) = (Instant::now(), object.state().version());
+        let target = self.cache().origin.fs.readlink(&self.at_origin(), node).resolve().await;
+        let target = target.map_err(|error| self.cache().failed(&object, error))?;
+        if self.cache().told(&self.cx, &object, asked) {
+            let mut state = object.state();
+            if state.version() == version {
+                state.link = Some(target.as_slice().into());
+            }
+        }
+        Ok(target)
+    }
+}
+
+pub(super) fn target(object: &Object) -> Target {
+    Target { object: object.id, file_type: object.file_type }
+}

@@ -1,0 +1,62 @@
+//! Handles that outlive restarts: the numbers of objects, which never change.
+
+use tombolo_core::fs::{Entry, NodeId, PersistentHandle, PersistentHandles, Volume};
+use tombolo_core::{Answer, Ctx, Error, Result};
+
+use super::file_system::CachedFileSystem;
+use super::view::View;
+use crate::object::Look;
+use crate::objects::{id_of, node_of};
+use crate::store::ObjectId;
+
+/// The type number of our handles: below those that other parts of the house add to the kernel's.
+const KIND: i32 = 1 << 12;
+
+impl PersistentHandles for CachedFileSystem {
+    fn volume(&self) -> Volume {
+        self.session().cache.store.volume()
+    }
+
+    fn handle_of(&self, _: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        let handle = |id: ObjectId| PersistentHandle { kind: KIND, bytes: id.0.to_le_bytes()[..].into() };
+        id_of(node).map(handle).into()
+    }
+
+    fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
+        match <[u8; 8]>::try_from(&handle.bytes[..]) {
+            Ok(number) if handle.kind == KIND => self.again(cx, NodeId(u64::from_le_bytes(number))),
+            _ => Answer::err(Error::Stale),
+        }
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        Answer::later(View::new(self.session(), cx).parent(node))
+    }
+
+    fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        let view = View::new(self.session(), cx);
+        let object = match view.object(node) {
+            Ok(object) => object,
+            Err(error) => return Answer::err(error),
+        };
+        match object.believed(Look::Stat, &view.cache().options) {
+            Some(attr) => Answer::ok(Entry { node, attr }),
+            // By its handle: the origin's session may know the node though the file is gone.
+            None => Answer::later(async move {
+                let attr = view.cache().resolve(&view.cx, &object).await?;
+                Ok(Entry { node: node_of(object.id), attr })
+            }),
+        }
+    }
+}
+
+impl View {
+    /// The directory above, which the origin knows.
+    async fn parent(self, node: NodeId) -> Result<Entry> {
+        let dir = self.object(node)?;
+        let node = self.node(&dir).await?;
+        let asked = std::time::Instant::now();
+        let above = self.cache().origin.handles()?.parent(&self.at_origin(), node).resolve().await?;
+        self.met(&above, asked).await.map(|(entry, _)| entry)
+    }
+}

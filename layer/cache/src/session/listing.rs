@@ -1,0 +1,178 @@
+//! Listing directories: a first look brings all of one.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, Entry, File, FileType, Name, OpenFlags};
+use tombolo_core::{Error, Result};
+
+use super::finding::target;
+use super::view::View;
+use crate::names::{DOT, DOT_DOT, Target};
+use crate::object::{Look, Object};
+use crate::objects::node_of;
+use crate::origin::OriginFile;
+
+/// A directory that others change all the time is listed so often until it stays the same meanwhile.
+const TRIES_MAX: u32 = 3;
+
+/// What the origin is asked for at a time.
+const PAGE: DirBudget = DirBudget { size_bytes: 1 << 20, entry_bytes: 24, align: 8, plus: true };
+
+impl View {
+    /// Whether a listing can be answered from here. One that has begun goes on from what is here.
+    pub(super) fn has_listing(&self, dir: &Object, cookie: Cookie) -> bool {
+        let state = dir.state();
+        let believed = cookie != Cookie::START || state.is_believed(Look::Stat, &self.cache().options);
+        believed && state.names.is_complete()
+    }
+
+    /// Lists, asking the origin for all of the directory if it is not here.
+    pub(super) async fn readdir(self, file: File, cookie: Cookie, page: DirPage) -> Result<DirPage> {
+        let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
+        let dir = &opening.object;
+        if !self.has_listing(dir, cookie) {
+            self.attr(dir, Look::Stat).await?;
+            let has_names = dir.state().names.is_complete();
+            if !has_names {
+                let origin = self.origin_file(file).await?;
+                self.list(dir, &origin).await?;
+            }
+        }
+        self.fill(dir, cookie, page)
+    }
+
+    /// Fills a page from what is here.
+    pub(super) fn fill(&self, dir: &Object, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
+        let parent = dir.state().parent.unwrap_or(dir.id);
+        let dots = [(DOT, &b"."[..], dir.id), (DOT_DOT, b"..", parent)];
+        for (place, name, id) in dots.into_iter().filter(|(place, ..)| *place > cookie.0) {
+            let file_type = Some(FileType::Directory);
+            let dot = DirEntry { name, fileid: id.0, file_type, cookie: Cookie(place), entry: None };
+            if !page.push(dot) {
+                return Ok(page);
+            }
+        }
+        let mut after = cookie.0.max(DOT_DOT);
+        loop {
+            // In parts: the lock of the directory is not held while those of its entries are taken.
+            let part: Vec<(u64, Vec<u8>, Target)> = {
+                let state = dir.state();
+                let names = state.names.after(after).take(PART_LEN);
+                names.map(|(place, name, target)| (place, name.to_vec(), target)).collect()
+            };
+            let Some(last) = part.last().map(|(place, ..)| *place) else {
+                page.set_end();
+                return Ok(page);
+            };
+            for (place, name, target) in part {
+                let entry = if page.wants_entries() { self.listed(target) } else { None };
+                let listed = DirEntry {
+                    name: &name,
+                    fileid: target.object.0,
+                    file_type: Some(target.file_type),
+                    cookie: Cookie(place),
+                    entry: entry.as_ref(),
+                };
+                if !page.push(listed) {
+                    return Ok(page);
+                }
+            }
+            after = last;
+        }
+    }
+
+    /// An entry with attributes, where they are here.
+    fn listed(&self, target: Target) -> Option<Entry> {
+        let object = self.cache().object(target.object).ok()?;
+        let attr = object.believed(Look::Stat, &self.cache().options)?;
+        Some(Entry { node: node_of(object.id), attr })
+    }
+
+    /// Brings all names of a directory, with the attributes of what they lead to.
+    pub(super) async fn list(&self, dir: &Arc<Object>, origin: &OriginFile) -> Result<()> {
+        for _ in 0..TRIES_MAX {
+            if self.try_list(dir, origin).await? {
+                return Ok(());
+            }
+        }
+        // What was seen last is shown, and not believed.
+        self.try_list(dir, origin).await?;
+        dir.doubt();
+        Ok(())
+    }
+
+    /// False if it has changed meanwhile.
+    async fn try_list(&self, dir: &Arc<Object>, origin: &OriginFile) -> Result<bool> {
+        let (version, cx) = (dir.state().version(), &origin.cx);
+        let mut listed = Vec::new();
+        let mut cookie = Cookie::START;
+        let mut page = DirPage::new(PAGE);
+        loop {
+            page.reset(PAGE);
+            let asked = Instant::now();
+            page = origin.fs().readdir(cx, origin.file, cookie, page).resolve().await?;
+            for entry in page.iter() {
+                cookie = entry.cookie;
+                if let Some(found) = self.found(dir, origin, &entry, asked).await? {
+                    listed.push((entry.name.to_vec(), found));
+                }
+            }
+            if page.is_end() {
+                self.fetch_unless_told(dir, asked).await?;
+                break;
+            }
+            if page.is_empty() {
+                return Err(Error::OutOfRange);
+            }
+        }
+        let is_young = self.cache().is_young(&version);
+        let mut state = dir.state();
+        let is_same = state.version() == version;
+        let epoch = state.names.epoch();
+        state.names.set_all(&listed, epoch);
+        if is_young {
+            state.young = Some(Instant::now());
+        }
+        Ok(is_same)
+    }
+
+    async fn fetch_unless_told(&self, dir: &Arc<Object>, asked: Instant) -> Result<()> {
+        if !self.cache().told(&self.cx, dir, asked) {
+            self.cache().fetch_attr(&self.cx, dir).await?;
+        }
+        Ok(())
+    }
+
+    /// What an entry of the origin's leads to; `None` for `.` and `..`, and for one that is gone.
+    async fn found(
+        &self,
+        dir: &Object,
+        origin: &OriginFile,
+        entry: &DirEntry<'_>,
+        asked: Instant,
+    ) -> Result<Option<Target>> {
+        if matches!(entry.name, b"." | b"..") {
+            return Ok(None);
+        }
+        if let Some(found) = entry.entry {
+            let (_, object) = self.met(found, asked).await?;
+            object.found_in(dir);
+            return Ok(Some(target(&object)));
+        }
+        let name = Name::new(entry.name).map_err(|_| Error::Io { source: None })?.to_owned();
+        let asked = Instant::now();
+        match origin.fs().lookup(&origin.cx, origin.file.node, name.as_name()).resolve().await {
+            Ok(found) => {
+                let (_, object) = self.met(&found, asked).await?;
+                object.found_in(dir);
+                Ok(Some(target(&object)))
+            }
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// So many names are looked at under one lock.
+const PART_LEN: usize = 256;

@@ -1,0 +1,44 @@
+//! One session of the cache: the waist's operations, from what is here, or from the origin.
+//!
+//! An operation answers at once where what it needs is here and to be believed; else it is a future that asks the origin and keeps
+//! what comes. Reading order: `file_system` (dispatch), `view` (what all operations share), then by kind.
+
+mod changing;
+mod file_system;
+mod finding;
+mod handles;
+mod listing;
+mod opening;
+mod reading;
+mod view;
+
+use std::sync::Arc;
+
+use tombolo_core::Budget;
+use tombolo_core::fs::{Client, Profile};
+
+use crate::cache::Cache;
+use crate::openings::Openings;
+
+pub(crate) use file_system::CachedFileSystem;
+
+/// A session. Shared by the operations that are under way.
+pub(crate) struct Session {
+    pub cache: Arc<Cache>,
+    pub openings: Openings,
+    pub profile: Profile,
+}
+
+impl Session {
+    pub(crate) fn new(cache: &Arc<Cache>, client: &Client) -> Self {
+        let origin = cache.origin.fs.profile();
+        let profile = Profile {
+            permission_check: client.checks,
+            read_only: origin.read_only || cache.options.read_only,
+            writes_by_owner: false,
+            ..origin
+        };
+        let counts = Budget::new(tombolo_core::Limits::default());
+        Self { cache: cache.clone(), openings: Openings::new(counts), profile }
+    }
+}

@@ -1,0 +1,145 @@
+//! Opening and closing.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tombolo_core::fs::{
+    AccessMask, Create, Created, Entry, File, FileType, NameBuf, NodeId, OpenFlags, OpenId, Opened,
+};
+use tombolo_core::{Error, Result};
+
+use super::finding::target;
+use super::view::View;
+use crate::object::{Look, Object};
+use crate::openings::is_writing;
+use crate::origin::OriginFile;
+
+impl View {
+    /// Opens without asking the origin, if the contract allows it and all that an open needs to know is here.
+    pub(super) fn open_here(
+        &self,
+        object: &Arc<Object>,
+        flags: OpenFlags,
+        began: Instant,
+    ) -> Option<Result<Opened>> {
+        if is_writing(flags) || object.file_type == FileType::Symlink {
+            return None;
+        }
+        let attr = object.believed(Look::Open(began), &self.cache().options)?;
+        let opened = match (self.may(object, mask(flags))?, fits(object.file_type, flags)) {
+            (true, Ok(())) => self.session.openings.permit().map(|permit| {
+                let open = self.session.openings.add(permit, object, flags, None);
+                Opened { open, attr: Some(attr) }
+            }),
+            (true, Err(error)) => Err(error),
+            (false, _) => Err(Error::AccessDenied),
+        };
+        Some(opened)
+    }
+
+    /// Opens at the origin, which says whether the user may, and what the file is now.
+    pub(super) async fn open(self, object: Arc<Object>, flags: OpenFlags) -> Result<Opened> {
+        let permit = self.session.openings.permit()?;
+        let (origin, asked) = self.open_at_origin(&object, flags).await?;
+        let attr = match object.believed(Look::Open(asked), &self.cache().options) {
+            Some(attr) => attr,
+            None => object.shown(&object.state().attr),
+        };
+        object.settle(asked);
+        let open = self.session.openings.add(permit, &object, flags, Some(origin));
+        Ok(Opened { open, attr: Some(attr) })
+    }
+
+    /// An opening of the origin's, and when it was asked for. Attributes and rights are taken in.
+    pub(super) async fn open_at_origin(
+        &self,
+        object: &Arc<Object>,
+        flags: OpenFlags,
+    ) -> Result<(Arc<OriginFile>, Instant)> {
+        let node = self.node(object).await?;
+        let (asked, origin) = (Instant::now(), &self.cache().origin);
+        let opened = match origin.fs.open(&self.at_origin(), node, flags).resolve().await {
+            Ok(opened) => opened,
+            Err(Error::AccessDenied) => {
+                object.grant(&self.cx.identity, mask(flags), AccessMask::empty(), asked);
+                return Err(Error::AccessDenied);
+            }
+            Err(error) => return Err(self.cache().failed(object, error)),
+        };
+        let file = OriginFile::new(origin, File { node, open: opened.open }, &self.cx);
+        match opened.attr {
+            Some(attr) => self.cache().learn(object, &attr, asked)?,
+            None => self.cache().fetch_attr(&self.cx, object).await?,
+        };
+        object.grant(&self.cx.identity, mask(flags), mask(flags), asked);
+        Ok((file, asked))
+    }
+
+    /// The origin's opening behind one of ours, made when it is first needed.
+    pub(super) async fn origin_file(&self, file: File) -> Result<Arc<OriginFile>> {
+        let opening = self.session.openings.of(file)?;
+        match opening.origin() {
+            Some(origin) => Ok(origin),
+            None => {
+                let (origin, _) = self.open_at_origin(&opening.object, opening.flags).await?;
+                Ok(opening.set_origin(origin))
+            }
+        }
+    }
+
+    /// Creates a file, or opens it, at the origin.
+    pub(super) async fn create(self, parent: NodeId, name: NameBuf, how: Create) -> Result<Created> {
+        let permit = self.session.openings.permit()?;
+        let dir = self.object(parent)?;
+        let node = self.node(&dir).await?;
+        let (asked, origin) = (Instant::now(), &self.cache().origin);
+        let created = origin.fs.create(&self.at_origin(), node, name.as_name(), &how).resolve().await;
+        let created = created.map_err(|error| self.dir_failed(&dir, error))?;
+        let (entry, object, file) = self.entered(&created, asked).await?;
+        self.dir_changed(&dir, &created.dir, asked, |names| {
+            names.set(name.as_name().as_bytes(), target(&object));
+        });
+        let open: OpenId = self.session.openings.add(permit, &object, how.flags, Some(file));
+        Ok(Created { entry, open, dir: self.shown_change(&dir, created.dir) })
+    }
+
+    /// Creates a file without a name.
+    pub(super) async fn create_unnamed(self, parent: NodeId, how: Create) -> Result<Created> {
+        let permit = self.session.openings.permit()?;
+        let dir = self.object(parent)?;
+        let node = self.node(&dir).await?;
+        let (asked, origin) = (Instant::now(), &self.cache().origin);
+        let created = origin.fs.create_unnamed(&self.at_origin(), node, &how).resolve().await?;
+        let (entry, object, file) = self.entered(&created, asked).await?;
+        let open = self.session.openings.add(permit, &object, how.flags, Some(file));
+        Ok(Created { entry, open, dir: self.shown_change(&dir, created.dir) })
+    }
+
+    async fn entered(
+        &self,
+        created: &Created,
+        asked: Instant,
+    ) -> Result<(Entry, Arc<Object>, Arc<OriginFile>)> {
+        let file = File { node: created.entry.node, open: created.open };
+        let file = OriginFile::new(&self.cache().origin, file, &self.cx);
+        let (entry, object) = self.met(&created.entry, asked).await?;
+        Ok((entry, object, file))
+    }
+}
+
+/// What an open of this kind needs.
+pub(super) fn mask(flags: OpenFlags) -> AccessMask {
+    let mut mask = AccessMask::empty();
+    mask.set(AccessMask::READ, flags.contains(OpenFlags::READ));
+    mask.set(AccessMask::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE));
+    mask.set(AccessMask::EXECUTE, flags.contains(OpenFlags::EXECUTE));
+    mask
+}
+
+fn fits(file_type: FileType, flags: OpenFlags) -> Result<()> {
+    match file_type {
+        FileType::Directory => Ok(()),
+        _ if flags.contains(OpenFlags::DIRECTORY) => Err(Error::NotDirectory),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,155 @@
+//! Reading: from the disk here, or from the origin by way of it.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tombolo_core::fs::{File, FileType, OpenFlags, ReadDone};
+use tombolo_core::{Answer, Error, Interrupt, Result};
+use tombolo_mem::Sink;
+
+use super::view::View;
+use crate::data::{self, Came, Data};
+use crate::openings::Opening;
+
+/// A file that changes all the time is begun anew so often.
+const TRIES_MAX: u32 = 16;
+
+/// A smaller file is fetched whole when any of it is read.
+const WHOLE_BYTES: u64 = 1 << 20;
+
+impl View {
+    pub(super) fn read(self, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
+        let opening = match self.session.openings.made_for(file, OpenFlags::READ) {
+            Ok(opening) => opening,
+            Err(error) => return Answer::err(error),
+        };
+        match opening.object.file_type {
+            FileType::Regular => {}
+            FileType::Directory => return Answer::err(Error::IsDirectory),
+            _ => return Answer::err(Error::InvalidArgument),
+        }
+        // What is being written here the origin's session alone knows.
+        let is_written = opening.object.state().writers > 0;
+        if is_written {
+            return Answer::later(async move {
+                let origin = self.origin_file(file).await?;
+                origin.fs().read(&self.at_origin(), origin.file, offset, into).resolve().await
+            });
+        }
+        match self.read_here(&opening, offset, &into) {
+            Ok(Some(done)) => Answer::ok(done),
+            Ok(None) => Answer::later(self.read_there(file, opening, offset, into)),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    /// Reads what is here and in memory, without waiting. `None` if that is not all.
+    fn read_here(&self, opening: &Opening, offset: u64, into: &Sink) -> Result<Option<ReadDone>> {
+        let data = self.cache().data(&opening.object)?;
+        let Some((range, eof)) = within(&data, offset, into.len()) else {
+            return Ok(Some(ReadDone { count: 0, eof: true }));
+        };
+        let ahead = opening.reads(&range, data.version.size, self.cache().options.ahead_bytes_max);
+        if !data.is_here(&range) || !data.is_here(&ahead) {
+            return Ok(None);
+        }
+        let mut wanted = into.clone();
+        let count = (range.end - range.start) as usize;
+        wanted.truncate(count);
+        if data.file.read_at_once(offset, &wanted)? != Some(count) {
+            return Ok(None);
+        }
+        self.cache().counters.served(count, true);
+        Ok(Some(ReadDone { count, eof }))
+    }
+
+    /// Has what is missing fetched, waits for it, and reads it.
+    async fn read_there(
+        self,
+        file: File,
+        opening: Arc<Opening>,
+        offset: u64,
+        into: Sink,
+    ) -> Result<ReadDone> {
+        for _ in 0..TRIES_MAX {
+            let data = self.cache().data(&opening.object)?;
+            let Some((range, eof)) = within(&data, offset, into.len()) else {
+                return Ok(ReadDone { count: 0, eof: true });
+            };
+            let was_here = data.is_here(&range);
+            if self.bring(file, &opening, &data, &range).await? {
+                let count = (range.end - range.start) as usize;
+                let mut wanted = into.clone();
+                wanted.truncate(count);
+                let read = {
+                    let (data, wanted) = (data.clone(), wanted.clone());
+                    move || data.file.read(offset, &wanted)
+                };
+                let read = match data.file.read_at_once(offset, &wanted)? {
+                    Some(read) if read == count => read,
+                    _ => self.cache().in_pool(&self.cx, read).resolve().await?,
+                };
+                // Less: a block was damaged, and is fetched again.
+                if read == count {
+                    self.cache().counters.served(count, was_here);
+                    return Ok(ReadDone { count, eof });
+                }
+            }
+        }
+        Err(Error::Stale)
+    }
+
+    /// Begins what is to be fetched and waits until `range` is here. False if it is another version's by now.
+    async fn bring(
+        &self,
+        file: File,
+        opening: &Arc<Opening>,
+        data: &Arc<Data>,
+        range: &Range<u64>,
+    ) -> Result<bool> {
+        let size = data.version.size;
+        let whole = if size <= WHOLE_BYTES { 0..size } else { range.clone() };
+        let ahead = opening.ahead(range, size);
+        if data.is_here(&whole) && data.is_here(&ahead) {
+            return Ok(true);
+        }
+        let origin = self.origin_file(file).await?;
+        let wanted = data.want(&whole, &ahead);
+        for fetch in wanted.own.iter().chain(&wanted.ahead) {
+            data::start(self.cache(), &opening.object, data, &origin, fetch.clone());
+        }
+        for fetch in &wanted.own {
+            match unless_interrupted(&self.cx.interrupt, fetch.came()).await? {
+                Came::Here => {}
+                Came::Changed => return Ok(false),
+                Came::Failed => return Err(fetch.error()),
+            }
+        }
+        for fetch in &wanted.theirs {
+            // If it failed for another, it may do for this one: then it is begun anew.
+            unless_interrupted(&self.cx.interrupt, fetch.came()).await?;
+        }
+        Ok(data.is_here(range))
+    }
+}
+
+/// What a read of so many bytes gets of a file, and whether it ends there.
+fn within(data: &Data, offset: u64, len: usize) -> Option<(Range<u64>, bool)> {
+    let size = data.version.size;
+    let end = offset.saturating_add(len as u64).min(size);
+    (offset < size && len > 0).then(|| (offset..end, end == size))
+}
+
+async fn unless_interrupted<T>(interrupt: &Interrupt, work: impl Future<Output = T>) -> Result<T> {
+    let (mut raised, mut work) = (pin!(interrupt.raised()), pin!(work));
+    std::future::poll_fn(|context| {
+        if let Poll::Ready(done) = work.as_mut().poll(context) {
+            return Poll::Ready(Ok(done));
+        }
+        raised.as_mut().poll(context).map(|_| Err(Error::Interrupted))
+    })
+    .await
+}

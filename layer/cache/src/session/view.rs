@@ -1,0 +1,107 @@
+//! What all operations share.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tombolo_core::fs::{AccessMask, Attr, Change, Entry, File, NodeId};
+use tombolo_core::{Ctx, Error, Result, Want};
+
+use super::Session;
+use crate::cache::Cache;
+use crate::object::{Look, Object};
+use crate::objects::{id_of, node_of};
+use crate::origin::at_origin;
+
+/// One operation: the session and its caller.
+#[derive(Clone)]
+pub(super) struct View {
+    pub session: Arc<Session>,
+    pub cx: Ctx,
+}
+
+impl View {
+    pub(super) fn new(session: &Arc<Session>, cx: &Ctx) -> Self {
+        Self { session: session.clone(), cx: cx.clone() }
+    }
+
+    pub(super) fn cache(&self) -> &Arc<Cache> {
+        &self.session.cache
+    }
+
+    /// The caller, as the origin knows it.
+    pub(super) fn at_origin(&self) -> Ctx {
+        at_origin(&self.cx)
+    }
+
+    pub(super) fn object(&self, node: NodeId) -> Result<Arc<Object>> {
+        self.cache().object(id_of(node)?)
+    }
+
+    /// An object, through its opening when there is one.
+    pub(super) fn through(&self, node: NodeId, file: Option<File>) -> Result<Arc<Object>> {
+        match file {
+            Some(file) if file.node == node => Ok(self.session.openings.of(file)?.object.clone()),
+            Some(_) => Err(Error::BadOpen),
+            None => self.object(node),
+        }
+    }
+
+    /// The origin's node of an object.
+    pub(super) async fn node(&self, object: &Arc<Object>) -> Result<NodeId> {
+        self.cache().node(&self.cx, object).await
+    }
+
+    /// The attributes of an object, from here if they are to be believed.
+    pub(super) async fn attr(&self, object: &Arc<Object>, look: Look) -> Result<Attr> {
+        match object.believed(look, &self.cache().options) {
+            Some(attr) => Ok(attr),
+            None => self.cache().fetch_attr(&self.cx, object).await,
+        }
+    }
+
+    /// An entry that the origin has given in answer to what was asked at `asked`, as it is shown here.
+    pub(super) async fn met(&self, entry: &Entry, asked: Instant) -> Result<(Entry, Arc<Object>)> {
+        let object = self.cache().met(&self.cx, entry, asked).await?;
+        let shown = Entry { node: node_of(object.id), attr: object.shown(&entry.attr) };
+        Ok((shown, object))
+    }
+
+    /// What is known here of a user's right, believed as the contract says.
+    pub(super) fn may(&self, object: &Object, mask: AccessMask) -> Option<bool> {
+        match mask.is_empty() {
+            true => Some(true),
+            false => object.allows(&self.cx.identity, mask, &self.cache().options),
+        }
+    }
+
+    /// Makes sure that the user may do this, asking the origin if need be.
+    pub(super) async fn check(&self, object: &Arc<Object>, mask: AccessMask) -> Result<()> {
+        let allowed = match self.may(object, mask) {
+            Some(allowed) => allowed,
+            None => self.ask_access(object, mask).await?,
+        };
+        if allowed { Ok(()) } else { Err(Error::AccessDenied) }
+    }
+
+    async fn ask_access(&self, object: &Arc<Object>, mask: AccessMask) -> Result<bool> {
+        let node = self.node(object).await?;
+        let asked = Instant::now();
+        let answer = self.cache().origin.fs.access(&self.at_origin(), node, mask).resolve().await;
+        self.cache().told(&self.cx, object, asked);
+        let allowed = match answer {
+            Ok(()) => mask,
+            Err(Error::AccessDenied | Error::NotPermitted | Error::ReadOnly) => AccessMask::empty(),
+            Err(error) => return Err(self.cache().failed(object, error)),
+        };
+        object.grant(&self.cx.identity, mask, allowed, asked);
+        Ok(allowed == mask)
+    }
+
+    /// What a change did to an object, as the caller wants it told.
+    pub(super) fn shown_change(&self, object: &Object, change: Change) -> Change {
+        match self.cx.want.contains(Want::CHANGE_ATTRS) {
+            true => Change { before: change.before, after: change.after.map(|attr| object.shown(&attr)) },
+            false => Change::default(),
+        }
+    }
+}

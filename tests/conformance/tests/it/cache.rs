@@ -1,0 +1,45 @@
+//! The waist's cases over a cache: each contract, over origins that answer at once and later.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_back_memory::Memory;
+use tombolo_conformance::waist::{Needs, Setup, run};
+use tombolo_core::fs::{Export, PermissionCheck};
+use tombolo_layer_basic::delay;
+use tombolo_layer_cache::store::Store;
+use tombolo_layer_cache::{Contract, Options, over};
+
+/// What a cache lacks.
+const LACKS: &[&str] = &["XATTRS", "LOCKS", "RANGES", "CHANGES", "VERSIONS", "FORGETS"];
+
+fn run_over(export: &Arc<dyn Export>, title: &str) {
+    let lacks =
+        LACKS.iter().filter_map(|name| Needs::from_name(name)).fold(Needs::empty(), |all, one| all | one);
+    let may_skip: Vec<_> = LACKS.iter().map(|name| format!("needs Needs({name})")).collect();
+    let may_skip: Vec<_> = may_skip.iter().map(String::as_str).collect();
+    run(export, Setup { owners: true, checks: PermissionCheck::BackEnd, lacks }).expect(title, &may_skip);
+}
+
+fn cached(origin: &dyn Export, dir: &Path, contract: Contract) -> Arc<dyn Export> {
+    let store = Store::open(dir).expect("a store");
+    Arc::new(over(origin, store, Options { contract, ..Options::default() }).expect("a cache"))
+}
+
+#[test]
+fn a_cache_over_memory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for contract in [Contract::CloseToOpen, Contract::Exclusive, Contract::Refresh(Duration::ZERO)] {
+        let export = cached(&Memory::default(), dir.path(), contract);
+        run_over(&export, &format!("a cache over memory, {contract:?}"));
+    }
+}
+
+#[test]
+fn a_cache_over_memory_that_answers_later() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let origin = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
+    let export = cached(&origin, dir.path(), Contract::CloseToOpen);
+    run_over(&export, "a cache over memory under delay");
+}
