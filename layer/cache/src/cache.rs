@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use tombolo_core::fs::{Attr, Entry, NodeId, PersistentHandle, WeakAttr};
+use tombolo_core::fs::{Attr, Entry, NodeId, WeakAttr};
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_runtime::thread_pool::Lane;
 
 use crate::counters::Counters;
 use crate::data::Data;
+use crate::names::Names;
 use crate::object::Object;
 use crate::objects::Objects;
 use crate::options::Options;
@@ -33,22 +34,38 @@ const YOUNG: Duration = Duration::from_secs(2);
 impl Cache {
     /// The object of an entry that the origin gave in answer to what was asked at `asked`.
     pub(crate) async fn met(&self, cx: &Ctx, entry: &Entry, asked: Instant) -> Result<Arc<Object>> {
-        let handle = self.origin.handles()?.handle_of(cx, entry.node);
-        self.met_as(handle.resolve().await?, entry, asked)
-    }
-
-    pub(crate) fn met_as(
-        &self,
-        handle: PersistentHandle,
-        entry: &Entry,
-        asked: Instant,
-    ) -> Result<Arc<Object>> {
-        self.objects.met(&self.store, &self.origin, handle, entry, asked)
+        let handle = self.origin.handles()?.handle_of(cx, entry.node).resolve().await?;
+        let object = self.objects.met(&self.store, &self.origin, &handle, entry, asked)?;
+        self.keep(&object);
+        Ok(object)
     }
 
     /// The object of this number.
     pub(crate) fn object(&self, id: ObjectId) -> Result<Arc<Object>> {
-        self.objects.object(id).ok_or(Error::Stale)
+        self.objects.object(&self.store, id).ok_or(Error::Stale)
+    }
+
+    /// Takes in names of a directory.
+    pub(crate) fn learned(&self, dir: &Arc<Object>, learn: impl FnOnce(&mut Names) -> bool) {
+        {
+            let mut state = dir.state();
+            if !learn(&mut state.names) {
+                return;
+            }
+            state.is_dirty = true;
+            if self.is_young(&state.version()) {
+                state.young = Some(Instant::now());
+            }
+        }
+        self.keep(dir);
+    }
+
+    /// Has what has changed of an object written soon.
+    pub(crate) fn keep(&self, object: &Arc<Object>) {
+        let is_dirty = object.state().is_dirty;
+        if is_dirty {
+            self.store.keep(object);
+        }
     }
 
     /// The origin's node of an object, asked for by its handle if it has none. Then its attributes are fresh.
@@ -95,6 +112,7 @@ impl Cache {
         if !object.learn(attr, asked) {
             return Err(self.failed(object, Error::Stale));
         }
+        self.keep(object);
         Ok(object.shown(attr))
     }
 
@@ -103,28 +121,45 @@ impl Cache {
         object.doubt();
         if matches!(error, Error::Stale) {
             self.objects.forget(object);
-            self.store.remove(object.id);
+            self.store.remove(object);
         }
         error
     }
 
     /// Takes in the attributes of an object that came along with an answer, if any did.
-    pub(crate) fn told(&self, cx: &Ctx, object: &Object, asked: Instant) -> bool {
+    pub(crate) fn told(&self, cx: &Ctx, object: &Arc<Object>, asked: Instant) -> bool {
         let node = object.state().node;
         let told = node.and_then(|node| self.origin.told(cx, node, asked));
-        told.is_some_and(|attr| object.learn(&attr, asked))
+        let is_told = told.is_some_and(|attr| object.learn(&attr, asked));
+        self.keep(object);
+        is_told
     }
 
     /// The data of the present version of a file; what is here of another version is dropped.
-    pub(crate) fn data(&self, object: &Object) -> Result<Arc<Data>> {
+    pub(crate) fn data(&self, object: &Object) -> Arc<Data> {
         let mut state = object.state();
         let version = state.version();
         if let Some(data) = state.data.as_ref().filter(|data| data.version == version) {
-            return Ok(data.clone());
+            return data.clone();
         }
-        let data = Arc::new(Data::new(version, self.store.data(object.id, &version)?));
-        state.data = Some(data.clone());
-        Ok(data)
+        let data = Arc::new(Data::new(version, self.store.data(object.id, &version)));
+        if let Some(before) = state.data.replace(data.clone()) {
+            before.file.doom();
+        }
+        data
+    }
+
+    /// Drops data while there are too many.
+    pub(crate) fn make_room(&self) {
+        while self.store.is_full() {
+            let Some(id) = self.store.next_to_go() else { break };
+            let object = self.objects.in_memory(id);
+            let data = object.and_then(|object| object.state().data.take());
+            match data {
+                Some(data) => data.file.doom(),
+                None => self.store.drop_data(id),
+            }
+        }
     }
 
     /// Whether a version is so new that another change might not show.

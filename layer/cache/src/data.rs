@@ -192,10 +192,12 @@ async fn bring(
     }
     if cache.is_young(&data.version) {
         object.state().young = Some(Instant::now());
+        data.file.set_young();
     }
     let (data, start) = (data.clone(), range.start);
-    let kept = cache.lane.run(&from.cx, move || data.file.write(start, buffer)).resolve().await;
-    kept.map(|()| Came::Here)
+    cache.lane.run(&from.cx, move || data.file.write(start, buffer)).resolve().await?;
+    cache.make_room();
+    Ok(Came::Here)
 }
 
 /// Fills `into`, or reads up to the end of the file.

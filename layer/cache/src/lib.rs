@@ -70,13 +70,24 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, options: Options) -> Result<
         counters: counters::Counters::default(),
         lane,
     };
-    let root = Object::new(ObjectId::ROOT, handle, NodeId::ROOT, attr);
-    root.learn(&attr, asked);
-    cache.objects.add(root);
+    let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
+    let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked));
+    let root = kept.unwrap_or_else(|| {
+        let root = Object::new(ObjectId::ROOT, handle, None, attr);
+        root.learn(&attr, asked);
+        cache.objects.replace(Arc::new(root))
+    });
+    root.state().node = Some(NodeId::ROOT);
+    cache.keep(&root);
     Ok(CacheExport { cache: Arc::new(cache), _pool: pool })
 }
 
 impl CacheExport {
+    /// Waits until what is known so far would survive the end of this process.
+    pub fn flush(&self) {
+        self.cache.store.flush();
+    }
+
     /// What it has come to so far.
     pub fn counts(&self) -> Counts {
         self.cache.counters.counts()

@@ -1,11 +1,12 @@
 //! The names of a directory, as far as they are known: those that were looked up, or all of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tombolo_core::fs::FileType;
 
 use crate::store::ObjectId;
+use crate::store::rows::NamesRow;
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,9 @@ pub(crate) struct Names {
     is_complete: bool,
     /// Rises whenever names are dropped: what was asked for before is not taken in after.
     epoch: u64,
+    /// What is to be written: all parts are gone, and these are new.
+    drops_parts: bool,
+    dirty_parts: BTreeSet<u64>,
 }
 
 /// What is kept of a name.
@@ -48,6 +52,13 @@ pub(crate) enum Known {
 pub(crate) const DOT: u64 = 1;
 pub(crate) const DOT_DOT: u64 = 2;
 
+/// The names of so many places are written as one.
+const PART_PLACES: u64 = 1024;
+
+fn part_of(place: u64) -> u64 {
+    place / PART_PLACES
+}
+
 /// So many absent names are kept of a directory that is not listed.
 const ABSENT_MAX: usize = 4096;
 
@@ -59,6 +70,8 @@ impl Default for Names {
             next_place: DOT_DOT + 1,
             is_complete: false,
             epoch: 0,
+            drops_parts: false,
+            dirty_parts: BTreeSet::new(),
         }
     }
 }
@@ -95,11 +108,13 @@ impl Names {
         if let Some(slot) = self.by_name.get_mut(name)
             && slot.place.is_some()
         {
+            self.dirty_parts.extend(slot.place.map(part_of));
             slot.known = known;
             return;
         }
         let (name, place) = (Arc::<[u8]>::from(name), self.next_place);
         self.next_place += 1;
+        self.dirty_parts.insert(part_of(place));
         self.places.insert(place, name.clone());
         self.by_name.insert(name, Slot { known, place: Some(place) });
     }
@@ -109,6 +124,7 @@ impl Names {
         let place = self.by_name.remove(name).and_then(|slot| slot.place);
         if let Some(place) = place {
             self.places.remove(&place);
+            self.dirty_parts.insert(part_of(place));
         }
         if !self.is_complete && self.by_name.len() < self.places.len() + ABSENT_MAX {
             self.by_name.insert(name.into(), Slot { known: Some(Known::Absent), place: None });
@@ -122,10 +138,11 @@ impl Names {
         }
         self.by_name.values_mut().for_each(|slot| slot.known = None);
         listed.iter().for_each(|(name, target)| self.set(name, *target));
-        let Self { by_name, places, .. } = self;
+        let Self { by_name, places, dirty_parts, .. } = self;
         by_name.retain(|_, slot| {
             if let (None, Some(place)) = (slot.known, slot.place) {
                 places.remove(&place);
+                dirty_parts.insert(part_of(place));
             }
             slot.known.is_some()
         });
@@ -141,6 +158,40 @@ impl Names {
         });
         self.is_complete = false;
         self.epoch += 1;
+        self.drops_parts = true;
+        self.dirty_parts.clear();
+    }
+
+    /// Takes in what an earlier life has left.
+    pub(crate) fn restore(&mut self, rows: Vec<NamesRow>, is_complete: bool, next_place: u64) {
+        for (place, name, target) in rows.into_iter().flat_map(|row| row.0) {
+            let name: Arc<[u8]> = name.into();
+            self.next_place = self.next_place.max(place.saturating_add(1));
+            self.places.insert(place, name.clone());
+            let known = Some(Known::Found(target));
+            self.by_name.insert(name, Slot { known, place: Some(place) });
+        }
+        self.next_place = self.next_place.max(next_place);
+        self.is_complete = is_complete;
+    }
+
+    pub(crate) fn next_place(&self) -> u64 {
+        self.next_place
+    }
+
+    /// What has changed since this was last asked: whether all that was written is to go, and the parts that are to be written.
+    pub(crate) fn take_dirty(&mut self) -> (bool, Vec<(u64, NamesRow)>) {
+        let dirty = std::mem::take(&mut self.dirty_parts);
+        let rows = dirty.into_iter().map(|part| {
+            let places = self.places.range(part * PART_PLACES..(part + 1) * PART_PLACES);
+            let names = places.filter_map(|(place, name)| match self.by_name.get(name)?.known? {
+                Known::Found(target) => Some((*place, name.to_vec(), target)),
+                Known::Absent => None,
+            });
+            (part, NamesRow(names.collect()))
+        });
+        let rows = rows.collect();
+        (std::mem::take(&mut self.drops_parts), rows)
     }
 
     /// The names after a place, with theirs, in order.

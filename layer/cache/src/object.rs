@@ -11,6 +11,7 @@ use crate::names::Names;
 use crate::options::{Contract, Options};
 use crate::rights::Rights;
 use crate::store::ObjectId;
+use crate::store::rows::{NamesRow, ObjectRow};
 
 /// A file, directory or link of the origin.
 #[derive(Debug)]
@@ -42,8 +43,18 @@ pub(crate) struct State {
     pub rights: Rights,
     /// When data or names came that were very new then: another change in the same tick of the origin's clock would not show.
     pub young: Option<Instant>,
+    /// What is to be written has changed.
+    pub is_dirty: bool,
     /// Openings here through which it may be written: until the last of them has ended, the origin alone knows what it holds.
     pub writers: usize,
+}
+
+/// An object as the database has it.
+pub(crate) struct Rows {
+    pub object: ObjectRow,
+    /// Names that were written before are gone.
+    pub drops_names: bool,
+    pub names: Vec<(u64, NamesRow)>,
 }
 
 /// What attributes are wanted for.
@@ -56,9 +67,9 @@ pub(crate) enum Look {
 }
 
 impl Object {
-    pub(crate) fn new(id: ObjectId, handle: PersistentHandle, node: NodeId, attr: Attr) -> Self {
+    pub(crate) fn new(id: ObjectId, handle: PersistentHandle, node: Option<NodeId>, attr: Attr) -> Self {
         let state = State {
-            node: Some(node),
+            node,
             attr,
             asked: None,
             parent: None,
@@ -67,6 +78,7 @@ impl Object {
             data: None,
             rights: Rights::default(),
             young: None,
+            is_dirty: true,
             writers: 0,
         };
         Self { id, file_type: attr.file_type, handle, state: Mutex::new(state) }
@@ -100,6 +112,8 @@ impl Object {
         if WeakAttr::from(attr) != WeakAttr::from(&state.attr) {
             state.changed();
         }
+        let atime = state.attr.atime;
+        state.is_dirty |= Attr { atime, ..*attr } != state.attr;
         state.attr = *attr;
         state.asked = Some(asked);
         true
@@ -124,6 +138,39 @@ impl Object {
     /// The attributes are to be asked for, whatever the contract says.
     pub(crate) fn doubt(&self) {
         self.state().asked = None;
+    }
+
+    /// What an earlier life has left. Its data are found by its version.
+    pub(crate) fn restored(id: ObjectId, row: ObjectRow, names: Vec<NamesRow>) -> Self {
+        let ObjectRow { handle, attr, parent, link, names: (is_complete, next_place) } = row;
+        let object = Self::new(id, handle, None, attr);
+        {
+            let mut state = object.state();
+            state.parent = parent;
+            state.link = link.map(Into::into);
+            state.names.restore(names, is_complete, next_place);
+            state.is_dirty = false;
+        }
+        object
+    }
+
+    /// What is to be written of it.
+    pub(crate) fn rows(&self) -> Rows {
+        let mut state = self.state();
+        state.is_dirty = false;
+        // What came too soon after a change to tell is not believed in another life.
+        let (drops_names, names) = match state.young {
+            Some(_) => (true, Vec::new()),
+            None => state.names.take_dirty(),
+        };
+        let object = ObjectRow {
+            handle: self.handle.clone(),
+            attr: state.attr,
+            parent: state.parent,
+            link: state.link.as_deref().map(<[u8]>::to_vec),
+            names: (state.names.is_complete() && state.young.is_none(), state.names.next_place()),
+        };
+        Rows { object, drops_names, names }
     }
 
     /// What a user may do with it, if that is known.
@@ -164,8 +211,11 @@ impl State {
     pub(crate) fn changed(&mut self) {
         self.names.drop_all();
         self.link = None;
-        self.data = None;
+        if let Some(data) = self.data.take() {
+            data.file.doom();
+        }
         self.young = None;
+        self.is_dirty = true;
     }
 
     pub(crate) fn version(&self) -> WeakAttr {

@@ -1,7 +1,7 @@
-//! All objects that are in memory.
+//! All objects that are in memory; the others are in the store.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tombolo_core::fs::{Entry, NodeId, PersistentHandle};
@@ -21,9 +21,43 @@ struct Tables {
     by_handle: HashMap<PersistentHandle, ObjectId>,
 }
 
+/// So many are in memory: beyond, those that nothing uses go back to the store.
+const OBJECTS_MAX: usize = 200_000;
+
 impl Objects {
-    pub(crate) fn object(&self, id: ObjectId) -> Option<Arc<Object>> {
+    /// The object of this number.
+    pub(crate) fn object(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
+        let known = self.tables().by_id.get(&id).cloned();
+        known.or_else(|| self.restore(store, id))
+    }
+
+    /// The object of this number, if it is in memory.
+    pub(crate) fn in_memory(&self, id: ObjectId) -> Option<Arc<Object>> {
         self.tables().by_id.get(&id).cloned()
+    }
+
+    fn restore(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
+        let object = match store.queued(id) {
+            Some(object) => object,
+            None => {
+                let (row, names) = store.object(id)?;
+                Arc::new(Object::restored(id, row, names))
+            }
+        };
+        Some(self.add(object))
+    }
+
+    /// Takes an object in, unless there is one of that number.
+    pub(crate) fn add(&self, object: Arc<Object>) -> Arc<Object> {
+        let mut tables = self.tables();
+        tables.by_handle.insert(object.handle.clone(), object.id);
+        tables.by_id.entry(object.id).or_insert(object).clone()
+    }
+
+    /// Takes an object in, in place of any of that number.
+    pub(crate) fn replace(&self, object: Arc<Object>) -> Arc<Object> {
+        self.tables().by_id.remove(&object.id);
+        self.add(object)
     }
 
     /// The object of an entry that the origin gave in answer to what was asked at `asked`. The entry's look-up is the object's then.
@@ -31,31 +65,28 @@ impl Objects {
         &self,
         store: &Store,
         origin: &Origin,
-        handle: PersistentHandle,
+        handle: &PersistentHandle,
         entry: &Entry,
         asked: Instant,
     ) -> Result<Arc<Object>> {
-        let object = {
-            let mut tables = self.tables();
-            let known = tables.by_handle.get(&handle).and_then(|id| tables.by_id.get(id).cloned());
-            match known {
-                Some(object) => object,
-                None => {
-                    let id = store.id_of(&handle)?;
-                    let object = Arc::new(Object::new(id, handle.clone(), entry.node, entry.attr));
-                    tables.by_handle.insert(handle.clone(), id);
-                    tables.by_id.insert(id, object.clone());
-                    drop(tables);
-                    object.learn(&entry.attr, asked);
-                    return Ok(object);
-                }
+        let object = match self.of_handle(handle) {
+            Some(object) => object,
+            None => {
+                self.make_room(origin);
+                let id = store.id_of(handle)?;
+                let new = || self.add(Arc::new(Object::new(id, handle.clone(), None, entry.attr)));
+                self.object(store, id).unwrap_or_else(new)
             }
         };
         if !object.learn(&entry.attr, asked) {
             // The handle names another file now: that one is new here, and the one before is gone.
             self.forget(&object);
-            store.remove(object.id);
-            return self.met(store, origin, handle, entry, asked);
+            store.remove(&object);
+            let new = Object::new(store.new_id()?, handle.clone(), None, entry.attr);
+            let new = self.add(Arc::new(new));
+            new.learn(&entry.attr, asked);
+            new.state().node = Some(entry.node);
+            return Ok(new);
         }
         let before = object.state().node.replace(entry.node);
         if let Some(before) = before {
@@ -64,11 +95,9 @@ impl Objects {
         Ok(object)
     }
 
-    /// Takes an object in, unless there is one of that number.
-    pub(crate) fn add(&self, object: Object) -> Arc<Object> {
-        let mut tables = self.tables();
-        tables.by_handle.insert(object.handle.clone(), object.id);
-        tables.by_id.entry(object.id).or_insert_with(|| Arc::new(object)).clone()
+    fn of_handle(&self, handle: &PersistentHandle) -> Option<Arc<Object>> {
+        let tables = self.tables();
+        tables.by_id.get(tables.by_handle.get(handle)?).cloned()
     }
 
     /// An object is gone at the origin.
@@ -80,7 +109,31 @@ impl Objects {
         tables.by_id.remove(&object.id);
     }
 
-    fn tables(&self) -> std::sync::MutexGuard<'_, Tables> {
+    /// When there are too many, half of those that nothing uses go: what is known of them is in the store.
+    fn make_room(&self, origin: &Origin) {
+        let mut nodes = Vec::new();
+        {
+            let mut tables = self.tables();
+            if tables.by_id.len() < OBJECTS_MAX {
+                return;
+            }
+            let (mut excess, Tables { by_id, by_handle }) = (OBJECTS_MAX / 2, &mut *tables);
+            by_id.retain(|id, object| {
+                // One that is to be written is held by the queue.
+                let is_used = Arc::strong_count(object) > 1 || *id == ObjectId::ROOT;
+                if is_used || excess == 0 {
+                    return true;
+                }
+                excess -= 1;
+                by_handle.remove(&object.handle);
+                nodes.extend(object.state().node);
+                false
+            });
+        }
+        nodes.into_iter().for_each(|node| origin.forget(node));
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

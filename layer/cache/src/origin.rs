@@ -72,10 +72,6 @@ impl OriginFile {
     pub(crate) fn fs(&self) -> &dyn FileSystem {
         &*self.origin.fs
     }
-
-    pub(crate) fn origin(&self) -> &Arc<Origin> {
-        &self.origin
-    }
 }
 
 impl Drop for OriginFile {

@@ -237,17 +237,21 @@ impl View {
         asked: Instant,
         patch: impl FnOnce(&mut Names),
     ) {
-        let mut state = dir.state();
-        match change {
-            Change { before: Some(before), after: Some(after) } if *before == state.version() => {
-                state.attr = *after;
-                state.asked = Some(asked);
-                patch(&mut state.names);
-            }
-            _ => {
-                state.changed();
-                state.asked = None;
+        {
+            let mut state = dir.state();
+            match change {
+                Change { before: Some(before), after: Some(after) } if *before == state.version() => {
+                    state.attr = *after;
+                    state.asked = Some(asked);
+                    patch(&mut state.names);
+                    state.is_dirty = true;
+                }
+                _ => {
+                    state.changed();
+                    state.asked = None;
+                }
             }
         }
+        self.cache().keep(dir);
     }
 }

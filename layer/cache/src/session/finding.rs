@@ -61,7 +61,7 @@ impl View {
         // It has looked, so it may.
         dir.grant(&self.cx.identity, AccessMask::EXECUTE, AccessMask::EXECUTE, asked);
         if is_told {
-            dir.state().names.learn(name.as_name().as_bytes(), known, epoch);
+            self.cache().learned(&dir, |names| names.learn(name.as_name().as_bytes(), known, epoch));
         }
         answer
     }
@@ -73,10 +73,14 @@ impl View {
         let target = self.cache().origin.fs.readlink(&self.at_origin(), node).resolve().await;
         let target = target.map_err(|error| self.cache().failed(&object, error))?;
         if self.cache().told(&self.cx, &object, asked) {
-            let mut state = object.state();
-            if state.version() == version {
-                state.link = Some(target.as_slice().into());
+            {
+                let mut state = object.state();
+                if state.version() == version {
+                    state.link = Some(target.as_slice().into());
+                    state.is_dirty = true;
+                }
             }
+            self.cache().keep(&object);
         }
         Ok(target)
     }

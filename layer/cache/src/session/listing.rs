@@ -126,14 +126,11 @@ impl View {
                 return Err(Error::OutOfRange);
             }
         }
-        let is_young = self.cache().is_young(&version);
-        let mut state = dir.state();
-        let is_same = state.version() == version;
-        let epoch = state.names.epoch();
-        state.names.set_all(&listed, epoch);
-        if is_young {
-            state.young = Some(Instant::now());
-        }
+        self.cache().learned(dir, |names| {
+            let epoch = names.epoch();
+            names.set_all(&listed, epoch)
+        });
+        let is_same = dir.state().version() == version;
         Ok(is_same)
     }
 

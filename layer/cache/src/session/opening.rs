@@ -46,6 +46,10 @@ impl View {
             None => object.shown(&object.state().attr),
         };
         object.settle(asked);
+        let data = object.state().data.clone();
+        if let Some(data) = data {
+            data.file.touch();
+        }
         let open = self.session.openings.add(permit, &object, flags, Some(origin));
         Ok(Opened { open, attr: Some(attr) })
     }

@@ -48,7 +48,7 @@ impl View {
 
     /// Reads what is here and in memory, without waiting. `None` if that is not all.
     fn read_here(&self, opening: &Opening, offset: u64, into: &Sink) -> Result<Option<ReadDone>> {
-        let data = self.cache().data(&opening.object)?;
+        let data = self.cache().data(&opening.object);
         let Some((range, eof)) = within(&data, offset, into.len()) else {
             return Ok(Some(ReadDone { count: 0, eof: true }));
         };
@@ -75,7 +75,7 @@ impl View {
         into: Sink,
     ) -> Result<ReadDone> {
         for _ in 0..TRIES_MAX {
-            let data = self.cache().data(&opening.object)?;
+            let data = self.cache().data(&opening.object);
             let Some((range, eof)) = within(&data, offset, into.len()) else {
                 return Ok(ReadDone { count: 0, eof: true });
             };

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tombolo_back_memory::Memory;
 use tombolo_conformance::waist::{Needs, Setup, run};
-use tombolo_core::fs::{Export, PermissionCheck};
+use tombolo_core::fs::{Export, PermissionCheck, Volume};
 use tombolo_layer_basic::delay;
-use tombolo_layer_cache::store::Store;
+use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{Contract, Options, over};
 
 /// What a cache lacks.
@@ -23,7 +23,8 @@ fn run_over(export: &Arc<dyn Export>, title: &str) {
 }
 
 fn cached(origin: &dyn Export, dir: &Path, contract: Contract) -> Arc<dyn Export> {
-    let store = Store::open(dir).expect("a store");
+    let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
+    let store = Store::open(dir, &identity, StoreOptions::default()).expect("a store");
     Arc::new(over(origin, store, Options { contract, ..Options::default() }).expect("a cache"))
 }
 

@@ -1,0 +1,230 @@
+//! The thread that writes what has changed: all of a few hundredths of a second in one transaction.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::data_file::State as DataState;
+use super::database::Database;
+use super::{ObjectId, Shared, key};
+use crate::object::Object;
+
+/// What is to be written.
+#[derive(Default)]
+pub(super) struct Queue {
+    pending: Mutex<Pending>,
+    work: Condvar,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct Pending {
+    batch: Batch,
+    /// What the thread is writing.
+    objects_under_way: HashMap<ObjectId, Arc<Object>>,
+    /// Batches that were begun, and those that are done.
+    begun: u64,
+    done: u64,
+    /// Somebody waits: at once.
+    is_urgent: bool,
+    is_closing: bool,
+}
+
+#[derive(Default)]
+struct Batch {
+    objects: HashMap<ObjectId, Arc<Object>>,
+    data: HashMap<(ObjectId, u64), Arc<DataState>>,
+    gone_objects: Vec<(ObjectId, Vec<u8>)>,
+    gone_data: Vec<(ObjectId, u64)>,
+}
+
+/// What has changed is written after this time.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A message of this kind appears so often at most.
+const QUIET: Duration = Duration::from_secs(60);
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+            && self.data.is_empty()
+            && self.gone_objects.is_empty()
+            && self.gone_data.is_empty()
+    }
+}
+
+impl Queue {
+    pub(super) fn keep(&self, object: &Arc<Object>) {
+        self.change(|batch| {
+            batch.objects.insert(object.id, object.clone());
+        });
+    }
+
+    pub(super) fn keep_data(&self, state: &Arc<DataState>) {
+        self.change(|batch| {
+            batch.data.insert((state.id, state.generation), state.clone());
+        });
+    }
+
+    pub(super) fn remove_object(&self, id: ObjectId, handle: Vec<u8>) {
+        self.change(|batch| {
+            batch.objects.remove(&id);
+            batch.gone_objects.push((id, handle));
+        });
+    }
+
+    pub(super) fn remove_data(&self, id: ObjectId, generation: u64) {
+        self.change(|batch| batch.gone_data.push((id, generation)));
+    }
+
+    pub(super) fn object(&self, id: ObjectId) -> Option<Arc<Object>> {
+        let pending = self.pending();
+        pending.batch.objects.get(&id).or_else(|| pending.objects_under_way.get(&id)).cloned()
+    }
+
+    /// Waits until what was asked for so far is written, or has failed.
+    pub(super) fn flush(&self) {
+        let mut pending = self.pending();
+        let awaited = pending.begun + u64::from(!pending.batch.is_empty());
+        while pending.done < awaited && !pending.is_closing {
+            pending.is_urgent = true;
+            self.work.notify_one();
+            pending = self.done.wait(pending).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.pending().is_closing = true;
+        self.work.notify_one();
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Batch)) {
+        let mut pending = self.pending();
+        let was_empty = pending.batch.is_empty();
+        change(&mut pending.batch);
+        drop(pending);
+        if was_empty {
+            self.work.notify_one();
+        }
+    }
+
+    /// The next batch, when its time has come. `None` at the end.
+    fn next(&self) -> Option<Batch> {
+        let mut pending = self.pending();
+        while pending.batch.is_empty() {
+            if pending.is_closing {
+                return None;
+            }
+            pending = self.work.wait(pending).unwrap_or_else(PoisonError::into_inner);
+        }
+        let due = Instant::now() + PAUSE;
+        while !pending.is_closing && !pending.is_urgent {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            pending = self.work.wait_timeout(pending, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let batch = std::mem::take(&mut pending.batch);
+        pending.objects_under_way.clone_from(&batch.objects);
+        pending.begun += 1;
+        pending.is_urgent = false;
+        Some(batch)
+    }
+
+    fn finished(&self) {
+        let mut pending = self.pending();
+        pending.done = pending.begun;
+        pending.objects_under_way.clear();
+        drop(pending);
+        self.done.notify_all();
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts the thread. `known` are the data files that rows know; it removes the others first.
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    writer: Database,
+    known: HashSet<(ObjectId, u64)>,
+) -> io::Result<JoinHandle<()>> {
+    for folder in 0..=0xff_u8 {
+        let folder = shared.directory.path.join("objects").join(format!("{folder:02x}"));
+        match std::fs::create_dir(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    let first_new = shared.generation.load(std::sync::atomic::Ordering::Relaxed);
+    let shared = shared.clone();
+    thread::Builder::new().name("cache-index".into()).spawn(move || {
+        remove_orphans(&shared, &known, first_new);
+        drop(known);
+        let mut complained = None;
+        while let Some(batch) = shared.queue.next() {
+            if let Err(error) = write(&writer, &batch)
+                && complained.is_none_or(|then: Instant| then.elapsed() > QUIET)
+            {
+                complained = Some(Instant::now());
+                tracing::warn!(%error, "the index of the cache cannot be written: what is fetched now will be fetched again");
+            }
+            // Outside of the queue's lock: the last hold of a data file that is gone queues its removal.
+            drop(batch);
+            shared.queue.finished();
+        }
+    })
+}
+
+fn write(database: &Database, batch: &Batch) -> rusqlite::Result<()> {
+    database.together(|database| {
+        for (id, handle) in &batch.gone_objects {
+            database.remove_object(*id)?;
+            database.remove_handle(handle, *id)?;
+        }
+        for (id, object) in &batch.objects {
+            let rows = object.rows();
+            database.set_object(*id, &key(&object.handle), &rows.object.encoded())?;
+            if rows.drops_names {
+                database.remove_names(*id)?;
+            }
+            for (part, names) in &rows.names {
+                let row = (!names.0.is_empty()).then(|| names.encoded());
+                database.set_names(*id, *part, row.as_deref())?;
+            }
+        }
+        for ((id, generation), state) in batch.data.iter().filter(|(_, state)| state.lasts()) {
+            let (row, chunks) = state.rows();
+            database.set_data(*id, &row)?;
+            for (chunk, sums) in chunks {
+                database.set_sums(*id, *generation, chunk, &sums)?;
+            }
+        }
+        for (id, generation) in &batch.gone_data {
+            database.remove_data(*id, *generation)?;
+        }
+        Ok(())
+    })
+}
+
+/// Data files of earlier lives that no row knows.
+fn remove_orphans(shared: &Shared, known: &HashSet<(ObjectId, u64)>, first_new: u64) {
+    let folders = std::fs::read_dir(shared.directory.path.join("objects")).into_iter().flatten().flatten();
+    for file in folders.flat_map(|folder| std::fs::read_dir(folder.path())).flatten().flatten() {
+        let name = file.file_name();
+        let parts = name.to_str().and_then(|name| name.split_once('.'));
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let Some((Some(id), Some(generation))) =
+            parts.map(|(id, generation)| (number(id), number(generation)))
+        else {
+            continue;
+        };
+        if generation < first_new && !known.contains(&(ObjectId(id), generation)) {
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The data of one version of a file, on the disk: a sparse file, and a checksum for each block that is here.
+//!
+//! A block that was written in this life is known to be good. One that an earlier life left is compared with its checksum before it is
+//! first given out; one that does not hold counts as missing.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tombolo_core::fs::WeakAttr;
+use tombolo_core::{Error, Result};
+use tombolo_mem::{Buffer, Sink};
+use tombolo_sys::Errno;
+use tombolo_sys::rw::{self, TransferFlags};
+
+use super::database::CHUNK_BLOCKS;
+use super::rows::DataRow;
+use super::{ObjectId, Shared};
+
+/// The data of one version of a file.
+#[derive(Debug)]
+pub(crate) struct DataFile(Arc<State>);
+
+/// What the data file and the thread that commits share.
+#[derive(Debug)]
+pub(super) struct State {
+    pub id: ObjectId,
+    pub generation: u64,
+    version: WeakAttr,
+    block_bytes: u64,
+    path: PathBuf,
+    /// Open while it is used; many more are known than may be open.
+    file: Mutex<Option<Arc<File>>>,
+    blocks: Mutex<Blocks>,
+    /// The version is gone: the file goes with the last that uses it.
+    is_doomed: AtomicBool,
+    /// It came too soon after a change to be believed in another life: it is not written down.
+    is_young: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Blocks {
+    chunks: HashMap<u64, Chunk>,
+    kept_bytes: u64,
+    /// Whether an earlier life has left blocks: then chunks that are not in memory may be in the database.
+    is_old: bool,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    /// Of each block the checksum; 0: it is not here.
+    sums: Vec<u32>,
+    /// Which blocks are known to be good.
+    verified: Vec<bool>,
+    is_dirty: bool,
+}
+
+impl DataFile {
+    pub(super) fn new(state: State) -> Self {
+        Self(Arc::new(state))
+    }
+
+    /// What of a range is not here, in whole blocks.
+    pub(crate) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let state = &*self.0;
+        let mut missing: Vec<Range<u64>> = Vec::new();
+        let range = range.start..range.end.min(state.version.size);
+        if range.is_empty() {
+            return missing;
+        }
+        let mut blocks = state.blocks();
+        for block in range.start / state.block_bytes..range.end.div_ceil(state.block_bytes) {
+            if state.sum(&mut blocks, block).is_none() {
+                let (start, end) = (block * state.block_bytes, (block + 1).saturating_mul(state.block_bytes));
+                match missing.last_mut() {
+                    Some(last) if last.end == start => last.end = end,
+                    _ => missing.push(start..end),
+                }
+            }
+        }
+        missing
+    }
+
+    /// Reads what is in memory and known to be good. `None` if that is not all.
+    pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {
+        let state = &*self.0;
+        let is_verified = {
+            let mut blocks = state.blocks();
+            state.blocks_of(offset, into.len()).all(|block| state.is_verified(&mut blocks, block))
+        };
+        if !is_verified {
+            return Ok(None);
+        }
+        let file = state.file()?;
+        match rw::read(file.as_fd(), into, offset, TransferFlags::NOWAIT) {
+            Ok(count) => Ok(Some(count)),
+            Err(Errno::OPNOTSUPP) => Ok(Some(rw::read(file.as_fd(), into, offset, TransferFlags::empty())?)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Reads what is here, waiting for the disk. 0 if a block is not what it was: it counts as missing then.
+    pub(crate) fn read(&self, offset: u64, into: &Sink) -> Result<usize> {
+        let state = &*self.0;
+        let file = state.file()?;
+        for block in state.blocks_of(offset, into.len()) {
+            let is_verified = state.is_verified(&mut state.blocks(), block);
+            if !is_verified && !state.verify(&file, block) {
+                return Ok(0);
+            }
+        }
+        let (mut rest, mut done) = (into.clone(), 0);
+        while !rest.is_empty() {
+            match rw::read(file.as_fd(), &rest, offset + done as u64, TransferFlags::empty())? {
+                0 => break,
+                count => {
+                    done += count;
+                    rest.advance(count);
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Keeps data that begin at the start of a block and end with one, or with the file.
+    pub(crate) fn write(&self, offset: u64, mut bytes: Buffer) -> Result<()> {
+        let state = &*self.0;
+        let bytes = bytes.as_slice().ok_or(Error::NoMemory)?;
+        let file = state.file()?;
+        file.write_all_at(bytes, offset).map_err(Error::io)?;
+        let mut added = 0;
+        {
+            let mut blocks = state.blocks();
+            for (index, block) in bytes.chunks(state.block_bytes as usize).enumerate() {
+                let number = offset / state.block_bytes + index as u64;
+                let is_new = state.sum(&mut blocks, number).is_none();
+                added += if is_new { block.len() as u64 } else { 0 };
+                let (chunk, at) = state.chunk(&mut blocks, number);
+                chunk.sums[at] = checksum(block);
+                chunk.verified[at] = true;
+                chunk.is_dirty = true;
+            }
+            blocks.kept_bytes += added;
+        }
+        state.shared.wrote(&self.0, added);
+        Ok(())
+    }
+
+    /// It came too soon after a change to be believed in another life.
+    pub(crate) fn set_young(&self) {
+        self.0.is_young.store(true, Ordering::Relaxed);
+    }
+
+    /// The version is gone: the file goes with its last user.
+    pub(crate) fn doom(&self) {
+        self.0.doom();
+    }
+
+    pub(super) fn id(&self) -> ObjectId {
+        self.0.id
+    }
+
+    pub(super) fn downgraded(&self) -> Weak<State> {
+        Arc::downgrade(&self.0)
+    }
+
+    /// It is used: evicted later than others.
+    pub(crate) fn touch(&self) {
+        self.0.shared.touch(self.0.id);
+    }
+
+    /// Compares all that is here with its checksums. How many blocks there are, and how many do not hold.
+    pub(super) fn verify_all(&self) -> io::Result<(u64, u64)> {
+        let state = &*self.0;
+        let file = state.file().map_err(io::Error::other)?;
+        let (mut here, mut bad) = (0, 0);
+        for block in 0..state.version.size.div_ceil(state.block_bytes) {
+            if state.sum(&mut state.blocks(), block).is_some() {
+                here += 1;
+                bad += u64::from(!state.verify(&file, block));
+            }
+        }
+        Ok((here, bad))
+    }
+}
+
+impl State {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        id: ObjectId,
+        row: &DataRow,
+        path: PathBuf,
+        is_old: bool,
+    ) -> Self {
+        let kept_bytes = if is_old { row.kept_bytes } else { 0 };
+        Self {
+            id,
+            generation: row.generation,
+            version: row.version,
+            block_bytes: row.block_bytes.into(),
+            path,
+            file: Mutex::default(),
+            blocks: Mutex::new(Blocks { chunks: HashMap::new(), kept_bytes, is_old }),
+            is_doomed: AtomicBool::new(false),
+            is_young: AtomicBool::new(false),
+            shared: shared.clone(),
+        }
+    }
+
+    /// Its row, and those chunks that have changed since this was last asked.
+    pub(super) fn rows(&self) -> (Vec<u8>, Vec<(u64, Vec<u8>)>) {
+        let mut blocks = self.blocks();
+        let dirty = blocks.chunks.iter_mut().filter(|(_, chunk)| chunk.is_dirty).map(|(index, chunk)| {
+            chunk.is_dirty = false;
+            (*index, encoded(&chunk.sums))
+        });
+        let dirty = dirty.collect();
+        let row = DataRow {
+            generation: self.generation,
+            version: self.version,
+            block_bytes: self.block_bytes as u32,
+            kept_bytes: blocks.kept_bytes,
+        };
+        (row.encoded(), dirty)
+    }
+
+    pub(super) fn doom(&self) {
+        self.is_doomed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_doomed(&self) -> bool {
+        self.is_doomed.load(Ordering::Relaxed)
+    }
+
+    /// Whether another life may use it.
+    pub(super) fn lasts(&self) -> bool {
+        !self.is_doomed() && !self.is_young.load(Ordering::Relaxed)
+    }
+
+    /// Closes it until it is used again.
+    pub(super) fn close(&self) {
+        *lock(&self.file) = None;
+    }
+
+    fn file(&self) -> Result<Arc<File>> {
+        let mut open = lock(&self.file);
+        if let Some(file) = &*open {
+            return Ok(file.clone());
+        }
+        let opened = File::options().read(true).write(true).create(true).truncate(false).open(&self.path);
+        let file = Arc::new(opened.map_err(Error::io)?);
+        *open = Some(file.clone());
+        drop(open);
+        self.shared.opened(self.id);
+        Ok(file)
+    }
+
+    fn blocks(&self) -> MutexGuard<'_, Blocks> {
+        lock(&self.blocks)
+    }
+
+    fn blocks_of(&self, offset: u64, len: usize) -> Range<u64> {
+        let end = offset.saturating_add(len as u64).min(self.version.size);
+        offset / self.block_bytes..end.div_ceil(self.block_bytes)
+    }
+
+    /// The checksum of a block, if it is here.
+    fn sum(&self, blocks: &mut Blocks, block: u64) -> Option<u32> {
+        if !blocks.is_old && !blocks.chunks.contains_key(&(block / CHUNK_BLOCKS)) {
+            return None;
+        }
+        let (chunk, at) = self.chunk(blocks, block);
+        chunk.sums.get(at).copied().filter(|sum| *sum != 0)
+    }
+
+    fn is_verified(&self, blocks: &mut Blocks, block: u64) -> bool {
+        let (chunk, at) = self.chunk(blocks, block);
+        chunk.verified.get(at).copied().unwrap_or(false)
+    }
+
+    /// The chunk of a block, from the database if an earlier life has left it there; and where in it the block is.
+    fn chunk<'a>(&self, blocks: &'a mut Blocks, block: u64) -> (&'a mut Chunk, usize) {
+        let index = block / CHUNK_BLOCKS;
+        let is_old = blocks.is_old;
+        let chunk = blocks.chunks.entry(index).or_insert_with(|| {
+            let of_file = self.version.size.div_ceil(self.block_bytes) - index * CHUNK_BLOCKS;
+            let len = of_file.min(CHUNK_BLOCKS) as usize;
+            let kept = if is_old { self.shared.sums(self.id, self.generation, index) } else { None };
+            let sums = kept.and_then(|row| decoded(&row, len)).unwrap_or_else(|| vec![0; len]);
+            Chunk { sums, verified: vec![false; len], is_dirty: false }
+        });
+        (chunk, (block % CHUNK_BLOCKS) as usize)
+    }
+
+    /// Compares a block with its checksum.
+    fn verify(&self, file: &File, block: u64) -> bool {
+        let start = block * self.block_bytes;
+        let len = self.block_bytes.min(self.version.size.saturating_sub(start)) as usize;
+        let mut bytes = vec![0; len];
+        let read = file.read_exact_at(&mut bytes, start);
+        let mut blocks = self.blocks();
+        let (chunk, at) = self.chunk(&mut blocks, block);
+        let holds = read.is_ok() && chunk.sums[at] == checksum(&bytes);
+        chunk.verified[at] = holds;
+        if !holds {
+            chunk.sums[at] = 0;
+            chunk.is_dirty = true;
+            blocks.kept_bytes = blocks.kept_bytes.saturating_sub(len as u64);
+            tracing::warn!(path = %self.path.display(), block, "damaged block: it is fetched again");
+        }
+        holds
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if self.is_doomed() {
+            let _ = std::fs::remove_file(&self.path);
+            self.shared.removed(self.id, self.generation);
+        }
+    }
+}
+
+/// Of a block; never 0, which says that it is not here.
+fn checksum(block: &[u8]) -> u32 {
+    crc32c::crc32c(block).max(1)
+}
+
+fn encoded(sums: &[u32]) -> Vec<u8> {
+    let mut row: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+    let checksum = crc32c::crc32c(&row);
+    row.extend_from_slice(&checksum.to_le_bytes());
+    row
+}
+
+/// `None` if the row does not hold, or is of another length.
+fn decoded(row: &[u8], len: usize) -> Option<Vec<u32>> {
+    let (row, sum) = row.split_last_chunk()?;
+    let holds = crc32c::crc32c(row) == u32::from_le_bytes(*sum) && row.len() == len * 4;
+    holds.then(|| row.as_chunks().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,147 @@
+//! The database: SQLite, which keeps what was committed when the process is killed, and loses no more than the last commits when power is
+//! (`docs/decisions/cache-store.md`).
+
+use std::path::Path;
+
+use rusqlite::{Connection, OptionalExtension, Result, params};
+
+use super::ObjectId;
+
+/// A connection.
+pub(super) struct Database(Connection);
+
+/// Of this many blocks the checksums lie in one row.
+pub(super) const CHUNK_BLOCKS: u64 = 1024;
+
+const TABLES: &str = "
+    pragma journal_mode = wal;
+    pragma synchronous = normal;
+    pragma cache_size = -16000;
+    pragma busy_timeout = 10000;
+    create table if not exists objects (id integer primary key, row blob);
+    create table if not exists handles (handle blob primary key, id integer) without rowid;
+    create table if not exists names (id integer, part integer, row blob, primary key (id, part)) without rowid;
+    create table if not exists data (id integer primary key, row blob);
+    create table if not exists blocks (id integer, generation integer, chunk integer, sums blob,
+        primary key (id, generation, chunk)) without rowid;
+";
+
+impl Database {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let connection = Connection::open(path)?;
+        connection.execute_batch(TABLES)?;
+        connection.set_prepared_statement_cache_capacity(32);
+        Ok(Self(connection))
+    }
+
+    /// Does `work` in one transaction.
+    pub(super) fn together(&self, work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+        let transaction = self.0.unchecked_transaction()?;
+        work(self)?;
+        transaction.commit()
+    }
+
+    pub(super) fn object(&self, id: ObjectId) -> Result<Option<Vec<u8>>> {
+        self.row("select row from objects where id = ?", id)
+    }
+
+    pub(super) fn set_object(&self, id: ObjectId, handle: &[u8], row: &[u8]) -> Result<()> {
+        let mut set = self.0.prepare_cached("insert or replace into objects values (?, ?)")?;
+        set.execute(params![number(id.0), row])?;
+        let mut set = self.0.prepare_cached("insert or replace into handles values (?, ?)")?;
+        set.execute(params![handle, number(id.0)]).map(drop)
+    }
+
+    pub(super) fn id_of(&self, handle: &[u8]) -> Result<Option<ObjectId>> {
+        let mut get = self.0.prepare_cached("select id from handles where handle = ?")?;
+        get.query_row([handle], |row| row.get(0).map(|id: i64| ObjectId(id.cast_unsigned()))).optional()
+    }
+
+    /// The parts of a directory's names.
+    pub(super) fn names(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+        let mut get = self.0.prepare_cached("select row from names where id = ? order by part")?;
+        get.query_map([number(id.0)], |row| row.get(0))?.collect()
+    }
+
+    pub(super) fn set_names(&self, id: ObjectId, part: u64, row: Option<&[u8]>) -> Result<()> {
+        match row {
+            Some(row) => {
+                let mut set = self.0.prepare_cached("insert or replace into names values (?, ?, ?)")?;
+                set.execute(params![number(id.0), number(part), row]).map(drop)
+            }
+            None => {
+                let mut remove = self.0.prepare_cached("delete from names where id = ? and part = ?")?;
+                remove.execute([number(id.0), number(part)]).map(drop)
+            }
+        }
+    }
+
+    pub(super) fn remove_names(&self, id: ObjectId) -> Result<()> {
+        self.0.prepare_cached("delete from names where id = ?")?.execute([number(id.0)]).map(drop)
+    }
+
+    pub(super) fn data(&self, id: ObjectId) -> Result<Option<Vec<u8>>> {
+        self.row("select row from data where id = ?", id)
+    }
+
+    /// All data files, as far as rows can be read.
+    pub(super) fn all_data(&self) -> Result<Vec<(ObjectId, Vec<u8>)>> {
+        let mut get = self.0.prepare_cached("select id, row from data")?;
+        get.query_map([], |row| Ok((ObjectId(row.get::<_, i64>(0)?.cast_unsigned()), row.get(1)?)))?.collect()
+    }
+
+    pub(super) fn set_data(&self, id: ObjectId, row: &[u8]) -> Result<()> {
+        let mut set = self.0.prepare_cached("insert or replace into data values (?, ?)")?;
+        set.execute(params![number(id.0), row]).map(drop)
+    }
+
+    /// Forgets a data file, unless there is one of another generation by now.
+    pub(super) fn remove_data(&self, id: ObjectId, generation: u64) -> Result<()> {
+        let both = [number(id.0), number(generation)];
+        self.0.prepare_cached("delete from blocks where id = ? and generation = ?")?.execute(both)?;
+        let row = self.data(id)?.and_then(|row| super::rows::DataRow::decoded(&row));
+        if row.is_none_or(|row| row.generation == generation) {
+            self.0.prepare_cached("delete from data where id = ?")?.execute([number(id.0)])?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn sums(&self, id: ObjectId, generation: u64, chunk: u64) -> Result<Option<Vec<u8>>> {
+        let get = "select sums from blocks where id = ? and generation = ? and chunk = ?";
+        let mut get = self.0.prepare_cached(get)?;
+        get.query_row([number(id.0), number(generation), number(chunk)], |row| row.get(0)).optional()
+    }
+
+    pub(super) fn set_sums(&self, id: ObjectId, generation: u64, chunk: u64, sums: &[u8]) -> Result<()> {
+        let mut set = self.0.prepare_cached("insert or replace into blocks values (?, ?, ?, ?)")?;
+        set.execute(params![number(id.0), number(generation), number(chunk), sums]).map(drop)
+    }
+
+    /// Forgets all of an object.
+    pub(super) fn remove_object(&self, id: ObjectId) -> Result<()> {
+        self.0.prepare_cached("delete from objects where id = ?")?.execute([number(id.0)])?;
+        self.remove_names(id)
+    }
+
+    /// Forgets which object a handle leads to, if it is this one.
+    pub(super) fn remove_handle(&self, handle: &[u8], id: ObjectId) -> Result<()> {
+        let mut remove = self.0.prepare_cached("delete from handles where handle = ? and id = ?")?;
+        remove.execute(params![handle, number(id.0)]).map(drop)
+    }
+
+    /// How many rows a table has.
+    pub(super) fn count(&self, table: &str) -> Result<u64> {
+        self.0
+            .query_row(&format!("select count(*) from {table}"), [], |row| row.get::<_, i64>(0))
+            .map(i64::cast_unsigned)
+    }
+
+    fn row(&self, get: &str, id: ObjectId) -> Result<Option<Vec<u8>>> {
+        self.0.prepare_cached(get)?.query_row([number(id.0)], |row| row.get(0)).optional()
+    }
+}
+
+/// SQLite's integers have a sign.
+fn number(value: u64) -> i64 {
+    value.cast_signed()
+}

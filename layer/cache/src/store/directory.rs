@@ -1,0 +1,229 @@
+//! The cache directory: its owner, of which origin it is, and which numbers were given out.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use tombolo_core::fs::Volume;
+use tombolo_sys::lock::{LockKind, try_flock};
+use tombolo_sys::random;
+
+/// Which file system is cached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginIdentity {
+    /// Where it is, as the user wrote it.
+    pub location: String,
+    /// What it calls itself.
+    pub volume: Volume,
+}
+
+/// Why a cache directory cannot be used.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// It cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// What was being read or written.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The database cannot be used.
+    #[error("{}: {source}", path.display())]
+    Database {
+        /// The database.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// Another process uses it.
+    #[error("{}: in use by process {owner}", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The process that uses it, as it says.
+        owner: String,
+    },
+    /// It is no cache directory, or one of a newer version. It is left alone.
+    #[error("{}: not a cache that this version of tombolo knows", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It is of something else.
+    #[error("{}: a cache of {location}", path.display())]
+    OtherOrigin {
+        /// The directory.
+        path: PathBuf,
+        /// What it is a cache of.
+        location: String,
+    },
+    /// Something else is at the same place now.
+    #[error("{}: a cache of another file system that was at {location} before", path.display())]
+    OtherVolume {
+        /// The directory.
+        path: PathBuf,
+        /// Where both were met.
+        location: String,
+    },
+}
+
+/// A cache directory that this process owns.
+#[derive(Debug)]
+pub(super) struct Directory {
+    pub path: PathBuf,
+    /// What the cache calls itself in handles.
+    pub volume: Volume,
+    pub location: String,
+    _owner: File,
+}
+
+const VERSION_LINE: &str = "tombolo cache, version 1";
+
+impl Directory {
+    /// Takes the directory, which is made if it is missing. `None`: whatever it is of.
+    pub(super) fn open(path: &Path, origin: Option<&OriginIdentity>) -> Result<Self, OpenError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| OpenError::Io { path, source }
+        };
+        let objects = path.join("objects");
+        if origin.is_some() {
+            DirBuilder::new().recursive(true).mode(0o700).create(&objects).map_err(failed(&objects))?;
+        }
+        let owner = Self::take(path)?;
+        let about = path.join("cache");
+        let text = match fs::read_to_string(&about) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && origin.is_some() => {
+                let text = origin.map(described).unwrap_or_default();
+                replace(&about, text.as_bytes()).map_err(failed(&about))?;
+                text
+            }
+            Err(error) => return Err(failed(&about)(error)),
+        };
+        let foreign = || OpenError::Foreign { path: path.to_owned() };
+        let about = About::read(&text).ok_or_else(foreign)?;
+        let location = about.location.clone();
+        if let Some(origin) = origin {
+            if about.location != origin.location {
+                return Err(OpenError::OtherOrigin { path: path.to_owned(), location });
+            }
+            if about.origin != origin.volume {
+                return Err(OpenError::OtherVolume { path: path.to_owned(), location });
+            }
+        }
+        Ok(Self { path: path.to_owned(), volume: about.volume, location, _owner: owner })
+    }
+
+    fn take(path: &Path) -> Result<File, OpenError> {
+        let lock = path.join("lock");
+        let failed = |source| OpenError::Io { path: lock.clone(), source };
+        let mut owner = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&lock)
+            .map_err(failed)?;
+        match try_flock(owner.as_fd(), LockKind::Exclusive) {
+            Ok(()) => {}
+            Err(tombolo_sys::Errno::AGAIN) => {
+                let owner = fs::read_to_string(&lock).unwrap_or_default().trim().to_owned();
+                return Err(OpenError::InUse { path: path.to_owned(), owner });
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        let pid = format!("{}\n", std::process::id());
+        owner.set_len(0).and_then(|()| owner.write_all(pid.as_bytes())).map_err(failed)?;
+        Ok(owner)
+    }
+
+    /// Numbers below what this answers may have been given out; from now on those below `count` more may be. On the disk when it returns.
+    pub(super) fn reserve_ids(&self, count: u64) -> io::Result<u64> {
+        let path = self.path.join("next-id");
+        let next =
+            match fs::read_to_string(&path) {
+                Ok(text) => match text.trim().parse() {
+                    Ok(next) => next,
+                    // Which were given out is not known any more: then none of these was.
+                    Err(_) => random_start()?,
+                },
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    if self.path.join("index.db").exists() { random_start()? } else { FIRST_ID }
+                }
+                Err(error) => return Err(error),
+            };
+        replace(&path, format!("{}\n", next + count).as_bytes())?;
+        Ok(next)
+    }
+}
+
+/// After the root's.
+const FIRST_ID: u64 = 2;
+
+fn random_start() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    random::fill(&mut bytes)?;
+    // Room above, and far from what counting up from the first comes to.
+    Ok((u64::from_le_bytes(bytes) >> 2) | 1 << 40)
+}
+
+/// What the file `cache` says.
+struct About {
+    volume: Volume,
+    location: String,
+    origin: Volume,
+}
+
+impl About {
+    fn read(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        if lines.next()? != VERSION_LINE {
+            return None;
+        }
+        let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(": ").map(str::to_owned);
+        Some(Self {
+            volume: volume(&field("id")?)?,
+            location: field("origin")?,
+            origin: volume(&field("volume")?)?,
+        })
+    }
+}
+
+fn described(origin: &OriginIdentity) -> String {
+    let mut id = [0; 16];
+    // Without randomness all zeros: a name like any other.
+    let _ = random::fill(&mut id);
+    let (id, volume) = (hex(&Volume(id)), hex(&origin.volume));
+    format!("{VERSION_LINE}\nid: {id}\norigin: {}\nvolume: {volume}\n", origin.location)
+}
+
+fn hex(volume: &Volume) -> String {
+    volume.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn volume(text: &str) -> Option<Volume> {
+    let bytes = (0..16).map(|at| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok());
+    let bytes: Option<Vec<u8>> = bytes.collect();
+    (text.len() == 32).then_some(())?;
+    bytes?.try_into().ok().map(Volume)
+}
+
+/// Replaces a file as a whole, on the disk when it returns.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    match path.parent() {
+        Some(parent) => File::open(parent)?.sync_all(),
+        None => Ok(()),
+    }
+}

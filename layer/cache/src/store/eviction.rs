@@ -1,0 +1,165 @@
+//! Which data go when there are too many: S3-FIFO (Yang et al., SOSP 2023), over whole data files.
+//!
+//! New ones stand in a small queue and leave it soon, unless they are used again: so a walk over everything does not push out what is
+//! used. Kept crates count entries, or weights that never change; a file's grows while it is fetched.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use super::ObjectId;
+
+/// The queues.
+#[derive(Debug, Default)]
+pub(super) struct Eviction {
+    files: HashMap<ObjectId, Kept>,
+    small: VecDeque<ObjectId>,
+    main: VecDeque<ObjectId>,
+    /// Those that left the small queue lately: if they come back, they were wanted.
+    ghosts: VecDeque<ObjectId>,
+    is_ghost: HashSet<ObjectId>,
+    bytes: u64,
+    small_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    bytes: u64,
+    /// How often it was used since it came, up to 3.
+    uses: u8,
+    is_main: bool,
+}
+
+/// The small queue has a tenth.
+const SMALL_PART: u64 = 10;
+
+impl Eviction {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// A file has grown, or is new.
+    pub(super) fn add(&mut self, id: ObjectId, bytes: u64) {
+        self.bytes += bytes;
+        if let Some(kept) = self.files.get_mut(&id) {
+            kept.bytes += bytes;
+            self.small_bytes += if kept.is_main { 0 } else { bytes };
+            return;
+        }
+        let is_main = self.is_ghost.remove(&id);
+        self.files.insert(id, Kept { bytes, uses: 0, is_main });
+        if is_main {
+            self.main.push_back(id);
+        } else {
+            self.small.push_back(id);
+            self.small_bytes += bytes;
+        }
+    }
+
+    pub(super) fn touch(&mut self, id: ObjectId) {
+        if let Some(kept) = self.files.get_mut(&id) {
+            kept.uses = (kept.uses + 1).min(3);
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: ObjectId) {
+        if let Some(kept) = self.files.remove(&id) {
+            self.bytes -= kept.bytes;
+            self.small_bytes -= if kept.is_main { 0 } else { kept.bytes };
+        }
+    }
+
+    /// The next to go. It counts as gone.
+    pub(super) fn next(&mut self) -> Option<ObjectId> {
+        loop {
+            let from_small = self.small_bytes * SMALL_PART >= self.bytes || self.main.is_empty();
+            let queue = if from_small { &mut self.small } else { &mut self.main };
+            let Some(id) = queue.pop_front() else {
+                if self.small.is_empty() && self.main.is_empty() {
+                    return None;
+                }
+                self.small_bytes = if from_small { 0 } else { self.small_bytes };
+                continue;
+            };
+            let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.is_main != from_small) else {
+                continue;
+            };
+            if kept.uses > 0 {
+                kept.uses = if from_small { 0 } else { kept.uses - 1 };
+                if from_small {
+                    kept.is_main = true;
+                    self.small_bytes -= kept.bytes;
+                }
+                self.main.push_back(id);
+                continue;
+            }
+            if from_small {
+                self.remember(id);
+            }
+            self.remove(id);
+            return Some(id);
+        }
+    }
+
+    fn remember(&mut self, id: ObjectId) {
+        self.ghosts.push_back(id);
+        self.is_ghost.insert(id);
+        while self.ghosts.len() > self.files.len().max(16) {
+            if let Some(oldest) = self.ghosts.pop_front() {
+                self.is_ghost.remove(&oldest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u64) -> ObjectId {
+        ObjectId(number)
+    }
+
+    #[test]
+    fn a_walk_over_everything_leaves_what_is_used() {
+        let mut eviction = Eviction::default();
+        (0..100).for_each(|n| eviction.add(id(n), 10));
+        (0..100).for_each(|n| eviction.touch(id(n)));
+        let mut gone = Vec::new();
+        for n in 1000..3000 {
+            eviction.add(id(n), 10);
+            while eviction.bytes() > 1200 {
+                gone.push(eviction.next().expect("something"));
+            }
+            // The working set goes on to be used.
+            eviction.touch(id(n % 100));
+        }
+        let lost = gone.iter().filter(|gone| gone.0 < 100).count();
+        assert!(lost < 10, "{lost} of the working set");
+    }
+
+    #[test]
+    fn what_comes_back_soon_after_it_went_stays_longer() {
+        let mut eviction = Eviction::default();
+        (0..20).for_each(|n| eviction.add(id(n), 10));
+        let first = eviction.next().expect("one");
+        eviction.add(first, 10);
+        (100..118).for_each(|n| eviction.add(id(n), 10));
+        let next: Vec<_> = std::iter::from_fn(|| eviction.next()).take(20).collect();
+        assert!(!next[..10].contains(&first), "{next:?}");
+    }
+
+    #[test]
+    fn all_can_go_and_bytes_are_counted() {
+        let mut eviction = Eviction::default();
+        (0..50).for_each(|n| eviction.add(id(n), n));
+        (0..50).for_each(|n| eviction.add(id(n), 1));
+        (0..25).for_each(|n| eviction.touch(id(n)));
+        eviction.remove(id(7));
+        assert_eq!(eviction.bytes(), (0..50).sum::<u64>() + 50 - 8);
+        let gone: HashSet<_> = std::iter::from_fn(|| eviction.next()).collect();
+        assert_eq!((gone.len(), eviction.bytes(), eviction.small_bytes, eviction.len()), (49, 0, 0, 0));
+    }
+}

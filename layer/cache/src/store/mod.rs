@@ -1,0 +1,417 @@
+//! What a cache keeps on the disk: a database of what is known of objects, and a sparse file for the data of each.
+//!
+//! Nothing here is anywhere else but at the origin, so all of it may be lost, and none of it may be wrong: each row and each block has a
+//! checksum. What changes is written by one thread, in one transaction for all of a few hundredths of a second; it is not forced to the
+//! disk. Numbers of objects are: no number is ever given to two.
+//!
+//! Reading order: `directory` (the owner), `database` and `rows` (what is known), `data_file` (data), `commit` (the thread), `eviction`.
+
+mod commit;
+mod data_file;
+mod database;
+mod directory;
+mod eviction;
+pub(crate) mod rows;
+
+use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use tombolo_core::fs::{PersistentHandle, Volume, WeakAttr};
+use tombolo_core::{Error, Result};
+
+use crate::object::Object;
+use commit::Queue;
+pub(crate) use data_file::DataFile;
+use data_file::State as DataState;
+use database::Database;
+use directory::Directory;
+pub use directory::{OpenError, OriginIdentity};
+use eviction::Eviction;
+use rows::{DataRow, NamesRow, ObjectRow};
+
+/// An object's number in this cache. It is never given to another, over restarts too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectId(pub u64);
+
+impl ObjectId {
+    /// The origin's root.
+    pub const ROOT: Self = Self(1);
+}
+
+/// How much a store keeps, and in which pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Data beyond this are evicted, in bytes.
+    pub capacity_bytes: u64,
+    /// What is fetched and checked as one, in bytes: a power of two from 4 KiB to 1 MiB. Files that are here keep theirs.
+    pub block_bytes: u32,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { capacity_bytes: 8 << 30, block_bytes: 64 << 10 }
+    }
+}
+
+/// The store of one cache.
+#[derive(Debug)]
+pub struct Store {
+    shared: Arc<Shared>,
+    committer: Option<JoinHandle<()>>,
+}
+
+/// What the store, its data files and its thread share.
+pub(super) struct Shared {
+    directory: Directory,
+    options: StoreOptions,
+    reader: Mutex<Database>,
+    ids: Mutex<Ids>,
+    generation: AtomicU64,
+    queue: Queue,
+    eviction: Mutex<Eviction>,
+    files: Mutex<Files>,
+}
+
+#[derive(Debug, Default)]
+struct Ids {
+    next: u64,
+    end: u64,
+}
+
+/// The data files that are in use, and which of them are open.
+#[derive(Debug, Default)]
+struct Files {
+    known: HashMap<ObjectId, Weak<DataState>>,
+    open: VecDeque<ObjectId>,
+}
+
+/// So many numbers are taken at a time.
+const IDS: u64 = 1 << 16;
+
+/// So many data files are open at a time.
+const OPEN_MAX: usize = 1024;
+
+/// What there is in a cache directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreInfo {
+    /// Where the origin is.
+    pub origin: String,
+    /// Files, directories and links that are known.
+    pub objects: u64,
+    /// Files of which data are kept.
+    pub files: u64,
+    /// Bytes of them that are kept.
+    pub kept_bytes: u64,
+}
+
+impl Store {
+    /// Takes a cache directory, which is made if it is missing.
+    ///
+    /// # Errors
+    /// [`OpenError`]. A database that cannot be read is set aside, as nothing in it is nowhere else.
+    pub fn open(
+        path: &Path,
+        origin: &OriginIdentity,
+        options: StoreOptions,
+    ) -> std::result::Result<Arc<Self>, OpenError> {
+        Self::open_as(Directory::open(path, Some(origin))?, options)
+    }
+
+    /// Takes a cache directory that is there, whatever it is of.
+    ///
+    /// # Errors
+    /// As for [`Store::open`].
+    pub fn open_existing(path: &Path) -> std::result::Result<Arc<Self>, OpenError> {
+        Self::open_as(Directory::open(path, None)?, StoreOptions::default())
+    }
+
+    fn open_as(directory: Directory, options: StoreOptions) -> std::result::Result<Arc<Self>, OpenError> {
+        let path = directory.path.join("index.db");
+        let database = match opened(&path) {
+            Ok(both) => both,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "the index of the cache cannot be used: it begins anew");
+                set_aside(&path);
+                opened(&path).map_err(|source| OpenError::Database { path: path.clone(), source })?
+            }
+        };
+        let (reader, writer, data) = database;
+        let mut eviction = Eviction::default();
+        let mut generation = 0;
+        for (id, row) in &data {
+            eviction.add(*id, row.kept_bytes);
+            generation = generation.max(row.generation);
+        }
+        let shared = Arc::new(Shared {
+            directory,
+            options,
+            reader: Mutex::new(reader),
+            ids: Mutex::default(),
+            generation: AtomicU64::new(generation + 1),
+            queue: Queue::default(),
+            eviction: Mutex::new(eviction),
+            files: Mutex::default(),
+        });
+        let known = data.into_iter().map(|(id, row)| (id, row.generation)).collect();
+        let io = |source| OpenError::Io { path: path.clone(), source };
+        let committer = commit::start(&shared, writer, known).map_err(io)?;
+        Ok(Arc::new(Self { shared, committer: Some(committer) }))
+    }
+
+    /// What the cache calls itself in handles.
+    pub(crate) fn volume(&self) -> Volume {
+        self.shared.directory.volume
+    }
+
+    /// The number of the object that the origin calls so; a new one if it was never met.
+    pub(crate) fn id_of(&self, handle: &PersistentHandle) -> Result<ObjectId> {
+        let known = lock(&self.shared.reader).id_of(&key(handle));
+        match known {
+            Ok(Some(id)) => Ok(id),
+            Ok(None) => self.shared.new_id(),
+            Err(error) => {
+                tracing::warn!(%error, "the index of the cache cannot be read");
+                self.shared.new_id()
+            }
+        }
+    }
+
+    /// A number that was never given out.
+    pub(crate) fn new_id(&self) -> Result<ObjectId> {
+        self.shared.new_id()
+    }
+
+    /// What is kept of an object, and the names in it; also if it is still to be written.
+    pub(crate) fn object(&self, id: ObjectId) -> Option<(ObjectRow, Vec<NamesRow>)> {
+        let reader = lock(&self.shared.reader);
+        let row = readable(reader.object(id))?.and_then(|row| ObjectRow::decoded(&row))?;
+        let mut names = Vec::new();
+        for part in readable(reader.names(id))? {
+            match NamesRow::decoded(&part) {
+                Some(part) => names.push(part),
+                // Without one of them none can be said to be all.
+                None => return Some((ObjectRow { names: (false, row.names.1), ..row }, Vec::new())),
+            }
+        }
+        Some((row, names))
+    }
+
+    /// An object that is to be written.
+    pub(crate) fn queued(&self, id: ObjectId) -> Option<Arc<Object>> {
+        self.shared.queue.object(id)
+    }
+
+    /// Has what is known of an object written soon.
+    pub(crate) fn keep(&self, object: &Arc<Object>) {
+        self.shared.queue.keep(object);
+    }
+
+    /// An object is gone at the origin.
+    pub(crate) fn remove(&self, object: &Object) {
+        self.shared.queue.remove_object(object.id, key(&object.handle));
+        self.drop_data(object.id);
+    }
+
+    /// Waits until what was kept so far has been written: it then survives the end of this process.
+    pub(crate) fn flush(&self) {
+        self.shared.queue.flush();
+    }
+
+    /// The data of a version of a file: what an earlier life has left, or none yet.
+    pub(crate) fn data(&self, id: ObjectId, version: &WeakAttr) -> DataFile {
+        let shared = &self.shared;
+        let kept = readable(lock(&shared.reader).data(id)).flatten().and_then(|row| DataRow::decoded(&row));
+        let path = |row: &DataRow| shared.path_of(id, row.generation);
+        let kept = kept.filter(|row| row.version == *version && row.has_blocks() && path(row).exists());
+        let (row, is_old) = match kept {
+            Some(row) => (row, true),
+            None => {
+                let generation = shared.generation.fetch_add(1, Ordering::Relaxed);
+                let block_bytes = shared.options.block_bytes;
+                lock(&shared.eviction).remove(id);
+                (DataRow { generation, version: *version, block_bytes, kept_bytes: 0 }, false)
+            }
+        };
+        let state = DataState::new(shared, id, &row, path(&row), is_old);
+        let file = DataFile::new(state);
+        shared.know(&file);
+        file
+    }
+
+    /// Whether more is kept than may be.
+    pub(crate) fn is_full(&self) -> bool {
+        lock(&self.shared.eviction).bytes() > self.shared.options.capacity_bytes
+    }
+
+    /// The data that are to go next. They do not count any more.
+    pub(crate) fn next_to_go(&self) -> Option<ObjectId> {
+        lock(&self.shared.eviction).next()
+    }
+
+    /// Drops the data of an object that is not in memory.
+    pub(crate) fn drop_data(&self, id: ObjectId) {
+        lock(&self.shared.eviction).remove(id);
+        let in_use = lock(&self.shared.files).known.get(&id).and_then(Weak::upgrade);
+        if let Some(state) = in_use {
+            state.doom();
+            return;
+        }
+        let kept = readable(lock(&self.shared.reader).data(id)).flatten();
+        if let Some(row) = kept.and_then(|row| DataRow::decoded(&row)) {
+            let _ = fs::remove_file(self.shared.path_of(id, row.generation));
+            self.shared.removed(id, row.generation);
+        }
+    }
+
+    /// What there is.
+    pub fn info(&self) -> StoreInfo {
+        self.flush();
+        let objects = readable(lock(&self.shared.reader).count("objects")).unwrap_or_default();
+        let eviction = lock(&self.shared.eviction);
+        StoreInfo {
+            origin: self.shared.directory.location.clone(),
+            objects,
+            files: eviction.len() as u64,
+            kept_bytes: eviction.bytes(),
+        }
+    }
+
+    /// Compares all data with their checksums. `progress` is called for each file, with how many there are; what does not hold is
+    /// forgotten. How many blocks there were, and how many did not hold.
+    pub fn verify(&self, mut progress: impl FnMut(u64, u64)) -> (u64, u64) {
+        let all = readable(lock(&self.shared.reader).all_data()).unwrap_or_default();
+        let (count, mut here, mut bad) = (all.len() as u64, 0, 0);
+        for (index, (id, row)) in all.iter().enumerate() {
+            progress(index as u64, count);
+            let Some(row) = DataRow::decoded(row) else { continue };
+            let file = self.data(*id, &row.version);
+            let (blocks, damaged) = file.verify_all().unwrap_or((1, 1));
+            if damaged > 0 {
+                file.doom();
+            }
+            (here, bad) = (here + blocks, bad + damaged);
+        }
+        progress(count, count);
+        self.flush();
+        (here, bad)
+    }
+
+    /// Drops data until at most so many bytes are kept; what was not used lately goes first.
+    pub fn trim(&self, bytes: u64) {
+        while lock(&self.shared.eviction).bytes() > bytes {
+            let Some(id) = self.next_to_go() else { break };
+            self.drop_data(id);
+        }
+        self.flush();
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        if let Some(committer) = self.committer.take()
+            && committer.join().is_err()
+        {
+            tracing::error!("the thread that writes the index of the cache has panicked");
+        }
+    }
+}
+
+impl Shared {
+    fn new_id(&self) -> Result<ObjectId> {
+        let mut ids = lock(&self.ids);
+        if ids.next == ids.end {
+            let next = self.directory.reserve_ids(IDS).map_err(Error::io)?;
+            *ids = Ids { next, end: next + IDS };
+        }
+        ids.next += 1;
+        Ok(ObjectId(ids.next - 1))
+    }
+
+    fn path_of(&self, id: ObjectId, generation: u64) -> PathBuf {
+        let folder = format!("{:02x}", id.0 & 0xff);
+        self.directory.path.join("objects").join(folder).join(format!("{:x}.{generation:x}", id.0))
+    }
+
+    fn sums(&self, id: ObjectId, generation: u64, chunk: u64) -> Option<Vec<u8>> {
+        readable(lock(&self.reader).sums(id, generation, chunk)).flatten()
+    }
+
+    /// A data file has got more.
+    fn wrote(&self, state: &Arc<DataState>, added_bytes: u64) {
+        if !state.is_doomed() {
+            lock(&self.eviction).add(state.id, added_bytes);
+            self.queue.keep_data(state);
+        }
+    }
+
+    fn touch(&self, id: ObjectId) {
+        lock(&self.eviction).touch(id);
+    }
+
+    /// A data file is gone.
+    fn removed(&self, id: ObjectId, generation: u64) {
+        self.queue.remove_data(id, generation);
+    }
+
+    fn know(&self, file: &DataFile) {
+        let mut files = lock(&self.files);
+        if files.known.len() > 4 * OPEN_MAX && files.known.len().is_power_of_two() {
+            files.known.retain(|_, state| state.strong_count() > 0);
+        }
+        files.known.insert(file.id(), file.downgraded());
+    }
+
+    /// A data file was opened: another one is closed for it if there are many.
+    fn opened(&self, id: ObjectId) {
+        let mut files = lock(&self.files);
+        files.open.push_back(id);
+        if files.open.len() > OPEN_MAX
+            && let Some(oldest) = files.open.pop_front()
+            && let Some(state) = files.known.get(&oldest).and_then(Weak::upgrade)
+        {
+            drop(files);
+            state.close();
+        }
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("directory", &self.directory.path).finish_non_exhaustive()
+    }
+}
+
+type Opened = (Database, Database, Vec<(ObjectId, DataRow)>);
+
+fn opened(path: &Path) -> rusqlite::Result<Opened> {
+    let (reader, writer) = (Database::open(path)?, Database::open(path)?);
+    let data = reader.all_data()?.into_iter().filter_map(|(id, row)| Some((id, DataRow::decoded(&row)?)));
+    let data = data.collect();
+    Ok((reader, writer, data))
+}
+
+fn set_aside(path: &Path) {
+    let _ = fs::rename(path, path.with_extension("db.damaged"));
+    for more in ["db-wal", "db-shm"] {
+        let _ = fs::remove_file(path.with_extension(more));
+    }
+}
+
+/// The origin's handle as a key.
+fn key(handle: &PersistentHandle) -> Vec<u8> {
+    [&handle.kind.to_le_bytes()[..], &handle.bytes].concat()
+}
+
+/// What was read; if it could not be, it counts as not there.
+fn readable<T>(read: rusqlite::Result<T>) -> Option<T> {
+    read.inspect_err(|error| tracing::warn!(%error, "the index of the cache cannot be read")).ok()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
