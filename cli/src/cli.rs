@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 use tombolo_host_service::logging::{self, Destination, VARIABLE, Verbosity};
 
+use crate::commands::cache::CacheArgs;
 use crate::commands::completions::CompletionsArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::files::{CatArgs, CpArgs, DuArgs, LsArgs, MkdirArgs, MvArgs, RmArgs, StatArgs};
@@ -10,6 +11,7 @@ use crate::commands::keys::KeysArgs;
 use crate::commands::links::LinksArgs;
 use crate::commands::man::ManArgs;
 use crate::commands::mount::MountArgs;
+use crate::commands::proxy::ProxyArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::top::TopArgs;
 use crate::commands::tune::TuneArgs;
@@ -31,6 +33,7 @@ pub struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(ServeArgs),
+    Proxy(ProxyArgs),
     Mount(MountArgs),
     Umount(UmountArgs),
     Ls(LsArgs),
@@ -43,6 +46,7 @@ enum Command {
     Rm(RmArgs),
     Top(TopArgs),
     Links(LinksArgs),
+    Cache(CacheArgs),
     Tune(TuneArgs),
     Keys(KeysArgs),
     Doctor(DoctorArgs),
@@ -81,6 +85,7 @@ impl Cli {
         start_log(self.command.logging(self.log), destination)?;
         match self.command {
             Command::Serve(args) => args.run(),
+            Command::Proxy(args) => args.run(),
             Command::Mount(args) => args.run(self.log),
             Command::Umount(args) => args.run(),
             Command::Ls(args) => args.run(),
@@ -93,6 +98,7 @@ impl Cli {
             Command::Rm(args) => args.run(),
             Command::Top(args) => args.run(),
             Command::Links(args) => args.run(),
+            Command::Cache(args) => args.run(),
             Command::Tune(args) => args.run(),
             Command::Keys(args) => args.run(),
             Command::Doctor(args) => args.run(),

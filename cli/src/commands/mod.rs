@@ -1,5 +1,6 @@
 //! One module per command, each with its arguments and its `run`.
 
+pub mod cache;
 pub mod completions;
 pub mod doctor;
 pub mod files;
@@ -7,6 +8,7 @@ pub mod keys;
 pub mod links;
 pub mod man;
 pub mod mount;
+pub mod proxy;
 pub mod serve;
 pub mod top;
 pub mod tune;

@@ -79,6 +79,13 @@ impl NfsOptions {
         Self(vec![("noac".into(), NfsOption::KeepAttributes(false))])
     }
 
+    /// What the client is to leave to a cache over it: it keeps no attributes, and reads nothing ahead.
+    pub fn for_cache() -> Self {
+        let mut options = Self::without_attributes();
+        options.0.push(("readahead=0".into(), NfsOption::ReadAhead(0)));
+        options
+    }
+
     /// What the last option that says something of it says.
     pub fn last<T>(&self, said: impl FnMut(NfsOption) -> Option<T>) -> Option<T> {
         self.iter().filter_map(said).last()

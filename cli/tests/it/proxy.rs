@@ -1,8 +1,11 @@
 //! What an NFS server exports, passed on to all front ends.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::common::MountPlace;
+use crate::common::{MountPlace, Server, numbers};
 
 #[test]
 fn an_export_of_an_nfs_server_is_served_on_all_front_ends() {
@@ -35,5 +38,158 @@ fn what_cannot_be_served_is_said() {
         ("serve nfs://127.0.0.1:1/tree --nfs 0", 1, &["cannot serve nfs://127.0.0.1:1/tree", "refused"]),
         ("serve nfs://host/tree?nosuch --nfs 0", 2, &["nosuch"]),
         ("serve nfs://host/tree", 2, &["nothing to serve it on"]),
+    ]);
+}
+
+/// A tree on an NFS server, and a cache of it mounted at `mnt`.
+struct Cached {
+    place: MountPlace,
+    origin: Option<Server>,
+    port: u16,
+}
+
+impl Cached {
+    fn new() -> Option<Self> {
+        let place = MountPlace::new()?;
+        let mut cached = Self { place, origin: None, port: 0 };
+        cached.start_origin();
+        Some(cached)
+    }
+
+    fn start_origin(&mut self) {
+        let address = format!("127.0.0.1:{}", self.port);
+        let words = ["serve", "tree", "--nfs", &address, "--squash", "none", "--state", "origin-state"];
+        let origin =
+            self.place.0.serve(&[&words[..], &["--control", "origin.sock"]].concat(), "ready control");
+        self.port =
+            origin.nfs_address().rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        self.origin = Some(origin);
+    }
+
+    fn stop_origin(&mut self) {
+        self.origin.take().expect("it runs").stop();
+    }
+
+    fn proxy(&self, contract: &str) -> Server {
+        let url = format!("nfs://127.0.0.1:{}/tree", self.port);
+        let words = ["proxy", &url, "--cache", "cache", "--contract", contract, "--control", "proxy.sock"];
+        let proxy = self.place.0.serve(&[&words[..], &["--fuse", "mnt"]].concat(), "ready control");
+        assert!(proxy.said.contains(&format!("mode=write-through contract={contract}")), "{}", proxy.said);
+        proxy
+    }
+
+    fn tree(&self, name: &str) -> PathBuf {
+        self.place.0.path(&format!("tree/{name}"))
+    }
+
+    fn mnt(&self, name: &str) -> PathBuf {
+        self.place.mnt().join(name)
+    }
+
+    /// Calls of a procedure that the origin has answered.
+    fn calls(&self, operation: &str) -> u64 {
+        let told = self.place.0.run(&["top", "--once", "--json", "origin.sock"]);
+        told.succeeded();
+        let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+        let all = told["servers"][0]["exports"][0]["operations"].as_array().expect("operations").clone();
+        let like = all.iter().filter(|each| each["operation"] == operation);
+        like.map(|each| each["count"].as_u64().expect("a count")).sum()
+    }
+}
+
+#[test]
+fn what_was_read_once_is_read_without_the_origin_also_after_a_restart() {
+    let Some(mut cached) = Cached::new() else { return };
+    let large = numbers();
+    fs::create_dir(cached.tree("dir")).expect("mkdir");
+    fs::write(cached.tree("dir/large"), &large).expect("write");
+    std::os::unix::fs::symlink("dir/large", cached.tree("link")).expect("link");
+    // Data that came right after a change would not be believed in another life.
+    std::thread::sleep(Duration::from_millis(2100));
+    let proxy = cached.proxy("immutable");
+    assert!(fs::read_to_string(cached.mnt("link")).expect("read") == large);
+    assert_eq!(fs::read_dir(cached.mnt("dir")).expect("list").count(), 1);
+    let read = cached.calls("read");
+    assert!(read > 0);
+    proxy.stop();
+
+    let proxy = cached.proxy("immutable");
+    cached.stop_origin();
+    assert!(fs::read_to_string(cached.mnt("link")).expect("read") == large, "the origin is away");
+    assert_eq!(fs::read_dir(cached.mnt("dir")).expect("list").count(), 1);
+    cached.start_origin();
+    assert_eq!(cached.calls("read"), 0, "all data were here");
+    proxy.stop();
+    let info = cached.place.0.run(&["cache", "info", "cache"]);
+    assert!(
+        info.out.contains("origin   nfs://127.0.0.1:") && info.out.contains("files    1 with"),
+        "{}",
+        info.out
+    );
+}
+
+#[test]
+fn an_open_sees_what_was_closed_at_the_origin() {
+    let Some(cached) = Cached::new() else { return };
+    let proxy = cached.proxy("close-to-open");
+    for round in 0..50 {
+        // Of one length, and many within a tick of the origin's clock.
+        let text = format!("round {round:3}\n");
+        fs::write(cached.tree("file"), &text).expect("write");
+        assert_eq!(fs::read_to_string(cached.mnt("file")).expect("read"), text);
+        fs::write(cached.mnt("file"), format!("wrote {round:3}\n")).expect("write");
+        assert_eq!(fs::read_to_string(cached.tree("file")).expect("read"), format!("wrote {round:3}\n"));
+    }
+    proxy.stop();
+}
+
+#[test]
+fn damaged_data_are_fetched_again_and_told_of() {
+    let Some(cached) = Cached::new() else { return };
+    let large = numbers();
+    fs::write(cached.tree("large"), &large).expect("write");
+    std::thread::sleep(Duration::from_millis(2100));
+    let proxy = cached.proxy("exclusive");
+    assert!(fs::read_to_string(cached.mnt("large")).expect("read") == large);
+    proxy.stop();
+
+    let damage = || {
+        let folders = fs::read_dir(cached.place.0.path("cache/objects")).expect("objects");
+        let files = folders.flat_map(|folder| fs::read_dir(folder.expect("a folder").path()).expect("list"));
+        let data: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+        let [data] = &data[..] else { panic!("one data file, and not {data:?}") };
+        let file = fs::File::options().write(true).open(data).expect("open");
+        file.write_all_at(b"damaged", large.len() as u64 / 2).expect("write");
+    };
+    damage();
+    let proxy = cached.proxy("exclusive");
+    assert!(fs::read_to_string(cached.mnt("large")).expect("read") == large, "a damaged block was read");
+    proxy.stop();
+    damage();
+    cached.place.0.run(&["cache", "verify", "cache"]).failed(1, &["1 of ", "blocks were damaged"]);
+    cached.place.0.run(&["cache", "verify", "cache"]).succeeded();
+    cached.place.0.run(&["cache", "drop", "cache"]).succeeded();
+    assert!(!cached.place.0.path("cache").exists());
+}
+
+#[test]
+fn a_cache_has_one_owner_and_one_origin() {
+    let Some(cached) = Cached::new() else { return };
+    let proxy = cached.proxy("close-to-open");
+    let url = format!("proxy nfs://127.0.0.1:{}/tree --cache cache --nfs 0", cached.port);
+    let in_use = format!("in use by process {}", proxy.pid());
+    cached
+        .place
+        .0
+        .all_fail(&[(&url, 1, &["cannot cache nfs://", &in_use]), ("cache info cache", 1, &[&in_use])]);
+    proxy.stop();
+    cached.place.0.all_fail(&[
+        ("proxy plain --cache cache --nfs 0", 1, &["not a directory"]),
+        ("proxy tree --cache cache --nfs 0", 1, &["a cache of nfs://127.0.0.1:", "choose another directory"]),
+        ("proxy tree --cache cache --block-size 5000 --nfs 0", 2, &["power of two"]),
+        ("proxy tree --cache cache --contract strict --nfs 0", 2, &["write immutable"]),
+        ("proxy --cache cache --nfs 0", 2, &["one location is needed"]),
+        ("cache info tree", 1, &["not the directory of a cache"]),
+        ("cache drop tree", 1, &["not the directory of a cache"]),
     ]);
 }

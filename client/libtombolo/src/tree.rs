@@ -110,6 +110,7 @@ impl Tree {
             deadline: None,
             interrupt: self.interrupt.clone(),
             want: Want::empty(),
+            known_since: None,
             found: None,
         }
     }

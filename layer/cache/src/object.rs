@@ -9,7 +9,7 @@ use tombolo_core::fs::{AccessMask, Attr, FileType, NodeId, PersistentHandle, Wea
 use crate::data::Data;
 use crate::names::Names;
 use crate::options::{Contract, Options};
-use crate::rights::Rights;
+use crate::rights::{Life, Rights};
 use crate::store::ObjectId;
 use crate::store::rows::{NamesRow, ObjectRow};
 
@@ -142,13 +142,14 @@ impl Object {
 
     /// What an earlier life has left. Its data are found by its version.
     pub(crate) fn restored(id: ObjectId, row: ObjectRow, names: Vec<NamesRow>) -> Self {
-        let ObjectRow { handle, attr, parent, link, names: (is_complete, next_place) } = row;
+        let ObjectRow { handle, attr, parent, link, names: (is_complete, next_place), rights } = row;
         let object = Self::new(id, handle, None, attr);
         {
             let mut state = object.state();
             state.parent = parent;
             state.link = link.map(Into::into);
             state.names.restore(names, is_complete, next_place);
+            state.rights = Rights::restored(rights);
             state.is_dirty = false;
         }
         object
@@ -169,6 +170,7 @@ impl Object {
             parent: state.parent,
             link: state.link.as_deref().map(<[u8]>::to_vec),
             names: (state.names.is_complete() && state.young.is_none(), state.names.next_place()),
+            rights: state.rights.rows(),
         };
         Rows { object, drops_names, names }
     }
@@ -176,9 +178,10 @@ impl Object {
     /// What a user may do with it, if that is known.
     pub(crate) fn allows(&self, user: &Identity, mask: AccessMask, options: &Options) -> Option<bool> {
         let life = match options.contract {
-            Contract::Immutable | Contract::Exclusive => None,
-            Contract::CloseToOpen => Some(options.rights_refresh),
-            Contract::Refresh(time) => Some(time),
+            Contract::Immutable => Life::Ever,
+            Contract::Exclusive => Life::Session,
+            Contract::CloseToOpen => Life::Time(options.rights_refresh),
+            Contract::Refresh(time) => Life::Time(time),
         };
         let state = self.state();
         state.rights.allow(user, mask, state.attr.ctime, Instant::now(), life)
@@ -189,6 +192,7 @@ impl Object {
         let mut state = self.state();
         let ctime = state.attr.ctime;
         state.rights.learn(user, mask, allowed, ctime, asked);
+        state.is_dirty = true;
     }
 }
 

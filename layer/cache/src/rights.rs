@@ -8,6 +8,17 @@ use tombolo_core::fs::{AccessMask, Timestamp};
 /// So many users of one file are kept; those that asked longest ago go first.
 const USERS_MAX: usize = 16;
 
+/// For how long an answer is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Also after a restart.
+    Ever,
+    /// While this process lives.
+    Session,
+    /// For so long.
+    Time(Duration),
+}
+
 /// The answers about one file.
 #[derive(Debug, Default)]
 pub(crate) struct Rights(Vec<Right>);
@@ -20,8 +31,12 @@ struct Right {
     allowed: AccessMask,
     /// The file's, then: a change of mode or owner sets it.
     ctime: Timestamp,
-    asked: Instant,
+    /// `None`: in another life.
+    asked: Option<Instant>,
 }
+
+/// An answer as it is written: the user, what was asked about, what of it is allowed, and the file's ctime then.
+pub(crate) type RightRow = (Identity, AccessMask, AccessMask, Timestamp);
 
 impl Rights {
     /// Takes in an answer to what was asked at `asked`.
@@ -34,6 +49,7 @@ impl Rights {
         asked: Instant,
     ) {
         let before = self.0.iter().position(|right| right.user == *user).map(|at| self.0.remove(at));
+        let asked = Some(asked);
         let mut right = Right { user: user.clone(), known: asked_for, allowed, ctime, asked };
         // What was known of other rights stays, but gets no younger.
         if let Some(before) = before.filter(|before| before.ctime == ctime) {
@@ -48,20 +64,38 @@ impl Rights {
         self.0.push(right);
     }
 
-    /// Whether a user may do all of `mask`, if that is known and no older than `life`.
+    /// Whether a user may do all of `mask`, if that is known and to be believed.
     pub(crate) fn allow(
         &self,
         user: &Identity,
         mask: AccessMask,
         ctime: Timestamp,
         now: Instant,
-        life: Option<Duration>,
+        life: Life,
     ) -> Option<bool> {
         let right = self.0.iter().find(|right| right.user == *user)?;
-        let believed = right.known.contains(mask)
-            && right.ctime == ctime
-            && life.is_none_or(|life| now.saturating_duration_since(right.asked) <= life);
-        believed.then(|| right.allowed.contains(mask))
+        let believed = match (life, right.asked) {
+            (Life::Ever, _) | (Life::Session, Some(_)) => true,
+            (Life::Time(time), Some(asked)) => now.saturating_duration_since(asked) <= time,
+            (Life::Session | Life::Time(_), None) => false,
+        };
+        let applies = right.known.contains(mask) && right.ctime == ctime;
+        (believed && applies).then(|| right.allowed.contains(mask))
+    }
+
+    /// What is to be written of them.
+    pub(crate) fn rows(&self) -> Vec<RightRow> {
+        self.0.iter().map(|right| (right.user.clone(), right.known, right.allowed, right.ctime)).collect()
+    }
+
+    /// What another life has written.
+    pub(crate) fn restored(rows: Vec<RightRow>) -> Self {
+        let rights = rows.into_iter().take(USERS_MAX);
+        Self(
+            rights
+                .map(|(user, known, allowed, ctime)| Right { user, known, allowed, ctime, asked: None })
+                .collect(),
+        )
     }
 }
 
@@ -83,7 +117,7 @@ mod tests {
     #[test]
     fn an_answer_is_for_one_user_one_version_and_a_while() {
         let (mut rights, now) = (Rights::default(), Instant::now());
-        let life = Some(Duration::from_secs(60));
+        let life = Life::Time(Duration::from_secs(60));
         rights.learn(&user(1), READ, READ, at(1), now);
         assert_eq!(rights.allow(&user(1), READ, at(1), now, life), Some(true));
         assert_eq!(rights.allow(&user(2), READ, at(1), now, life), None);
@@ -93,7 +127,7 @@ mod tests {
         assert_eq!(rights.allow(&user(1), READ, at(2), now, life), None, "the mode may have changed");
         let later = now + Duration::from_secs(61);
         assert_eq!(rights.allow(&user(1), READ, at(1), later, life), None);
-        assert_eq!(rights.allow(&user(1), READ, at(1), later, None), Some(true));
+        assert_eq!(rights.allow(&user(1), READ, at(1), later, Life::Session), Some(true));
     }
 
     #[test]
@@ -101,10 +135,20 @@ mod tests {
         let (mut rights, now) = (Rights::default(), Instant::now());
         rights.learn(&user(1), READ, READ, at(1), now);
         rights.learn(&user(1), WRITE, AccessMask::empty(), at(1), now);
-        assert_eq!(rights.allow(&user(1), READ, at(1), now, None), Some(true));
-        assert_eq!(rights.allow(&user(1), WRITE, at(1), now, None), Some(false));
+        assert_eq!(rights.allow(&user(1), READ, at(1), now, Life::Session), Some(true));
+        assert_eq!(rights.allow(&user(1), WRITE, at(1), now, Life::Session), Some(false));
         rights.learn(&user(1), WRITE, WRITE, at(2), now);
-        assert_eq!(rights.allow(&user(1), READ, at(2), now, None), None);
+        assert_eq!(rights.allow(&user(1), READ, at(2), now, Life::Session), None);
+    }
+
+    #[test]
+    fn what_another_life_was_told_only_lasts_where_nothing_changes() {
+        let (mut rights, now) = (Rights::default(), Instant::now());
+        rights.learn(&user(1), READ, READ, at(1), now);
+        let rights = Rights::restored(rights.rows());
+        assert_eq!(rights.allow(&user(1), READ, at(1), now, Life::Ever), Some(true));
+        assert_eq!(rights.allow(&user(1), READ, at(1), now, Life::Session), None);
+        assert_eq!(rights.allow(&user(1), READ, at(1), now, Life::Time(Duration::MAX)), None);
     }
 
     #[test]
@@ -112,6 +156,6 @@ mod tests {
         let (mut rights, now) = (Rights::default(), Instant::now());
         (0..1000).for_each(|uid| rights.learn(&user(uid), READ, READ, at(1), now));
         assert_eq!(rights.0.len(), USERS_MAX);
-        assert_eq!(rights.allow(&user(999), READ, at(1), now, None), Some(true));
+        assert_eq!(rights.allow(&user(999), READ, at(1), now, Life::Session), Some(true));
     }
 }

@@ -1,6 +1,7 @@
 //! What can be asked of a server: one structure, filled from the command line and from the configuration file alike, in the same words.
 
 pub mod address;
+pub mod cache;
 pub mod coherence;
 pub mod doorbell;
 pub mod export;

@@ -1,5 +1,6 @@
 //! What to serve and how, checked as far as it can be before anything is opened.
 
+pub mod cache;
 pub mod nfs;
 pub mod shm;
 pub mod tree;
@@ -17,6 +18,7 @@ use super::options::xattrs::Xattrs;
 use super::servers::guest_socket::SocketAccess;
 use crate::failure::Failure;
 use crate::mount_point::MountPoint;
+use cache::CachePlan;
 use nfs::NfsPlan;
 use shm::ShmPlan;
 use tree::Tree;
@@ -25,6 +27,8 @@ use tree::Tree;
 #[derive(Debug)]
 pub struct Plan {
     pub exports: Vec<PlannedExport>,
+    /// What is cached of each export, for a proxy.
+    pub cache: Option<CachePlan>,
     pub layers: Layers,
     pub front_ends: FrontEnds,
     pub control: Option<PathBuf>,
@@ -97,7 +101,7 @@ impl Plan {
         let host_watch = options.host_watch.unwrap_or(front_ends.coherence == Coherence::Push);
         let layers = Layers { read_only, submounts: options.submounts.unwrap_or_default(), host_watch };
         let ServerOptions { control, metrics, state, .. } = options;
-        Ok(Self { exports, layers, front_ends, control, metrics, state })
+        Ok(Self { exports, cache: None, layers, front_ends, control, metrics, state })
     }
 }
 

@@ -10,7 +10,7 @@ use tombolo_layer_basic::readonly;
 use tombolo_shm::doorbell::Mode;
 
 use crate::failure::Failure;
-use crate::location::{self, Location, NfsShmUrl, NfsUrl, NotMounted, OpenOptions, ShmLocation};
+use crate::location::{self, Location, NfsOptions, NfsShmUrl, NfsUrl, NotMounted, OpenOptions, ShmLocation};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {
@@ -77,10 +77,10 @@ impl Tree {
         }
     }
 
-    /// Opens it, a directory with these options. Of another server the first link is made.
-    pub fn open(&self, options: DirOptions) -> Result<Arc<dyn Export>, Failure> {
+    /// Opens it, a directory with these options, an NFS server's with those. Of another server the first link is made.
+    pub fn open(&self, options: DirOptions, nfs: NfsOptions) -> Result<Arc<dyn Export>, Failure> {
         let serving = format!("serve {self}");
-        let asked = OpenOptions { read_only: options.read_only, ..OpenOptions::default() };
+        let asked = OpenOptions { read_only: options.read_only, nfs, ..OpenOptions::default() };
         let not_mounted = |failed: NotMounted| failed.while_doing(&serving);
         match self {
             Self::Dir(dir) => match LocalDir::open(dir, options) {

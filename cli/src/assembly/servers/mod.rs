@@ -26,6 +26,7 @@ use tombolo_layer_basic::stats::Counters as ExportCounters;
 
 use crate::commands::mount::reason;
 use crate::failure::{Failure, Outcome};
+use crate::location::NfsOptions;
 use crate::service::prometheus;
 use crate::service::status::{EndpointStatus, ExportStatus, Status};
 use crate::service::{self, Service, counted};
@@ -132,6 +133,9 @@ impl Serving {
             let (coherence, xattrs) = (plan.front_ends.coherence.suffix(), plan.front_ends.xattrs.suffix());
             writeln!(out, "ready fuse {} export={}{coherence}{xattrs}", mount.path().display(), export.name)?;
         }
+        if let Some(cache) = &plan.cache {
+            writeln!(out, "ready cache {}", cache.words())?;
+        }
         self.shm.announce(&mut out, plan)?;
         let host = host_name();
         for place in self.nfs.ports() {
@@ -180,7 +184,11 @@ fn open(
         options.limits.pending = NFS_PENDING_MAX;
         options.pool.queue_len = NFS_PENDING_MAX as usize;
     }
-    Ok(counted(export.tree.open(options)?))
+    let Some(cache) = &plan.cache else {
+        return Ok(counted(export.tree.open(options, NfsOptions::default())?));
+    };
+    let origin = export.tree.open(options, NfsOptions::for_cache())?;
+    Ok(counted(cache.over(&export.tree, &*origin)?))
 }
 
 fn admit_guests(

@@ -60,6 +60,7 @@ impl View {
         };
         // It has looked, so it may.
         dir.grant(&self.cx.identity, AccessMask::EXECUTE, AccessMask::EXECUTE, asked);
+        self.cache().keep(&dir);
         if is_told {
             self.cache().learned(&dir, |names| names.learn(name.as_name().as_bytes(), known, epoch));
         }

@@ -66,6 +66,7 @@ impl View {
             Ok(opened) => opened,
             Err(Error::AccessDenied) => {
                 object.grant(&self.cx.identity, mask(flags), AccessMask::empty(), asked);
+                self.cache().keep(object);
                 return Err(Error::AccessDenied);
             }
             Err(error) => return Err(self.cache().failed(object, error)),
@@ -76,6 +77,7 @@ impl View {
             None => self.cache().fetch_attr(&self.cx, object).await?,
         };
         object.grant(&self.cx.identity, mask(flags), mask(flags), asked);
+        self.cache().keep(object);
         Ok((file, asked))
     }
 

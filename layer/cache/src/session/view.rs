@@ -94,6 +94,7 @@ impl View {
             Err(error) => return Err(self.cache().failed(object, error)),
         };
         object.grant(&self.cx.identity, mask, allowed, asked);
+        self.cache().keep(object);
         Ok(allowed == mask)
     }
 

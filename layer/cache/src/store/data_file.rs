@@ -113,6 +113,7 @@ impl DataFile {
         for block in state.blocks_of(offset, into.len()) {
             let is_verified = state.is_verified(&mut state.blocks(), block);
             if !is_verified && !state.verify(&file, block) {
+                tracing::warn!(path = %state.path.display(), block, "damaged block: it is fetched again");
                 return Ok(0);
             }
         }
@@ -313,7 +314,6 @@ impl State {
             chunk.sums[at] = 0;
             chunk.is_dirty = true;
             blocks.kept_bytes = blocks.kept_bytes.saturating_sub(len as u64);
-            tracing::warn!(path = %self.path.display(), block, "damaged block: it is fetched again");
         }
         holds
     }

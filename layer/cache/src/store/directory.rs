@@ -102,6 +102,8 @@ impl Directory {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound && origin.is_some() => {
                 let text = origin.map(described).unwrap_or_default();
+                let next = path.join("next-id");
+                replace(&next, format!("{FIRST_ID}\n").as_bytes()).map_err(failed(&next))?;
                 replace(&about, text.as_bytes()).map_err(failed(&about))?;
                 text
             }
@@ -147,18 +149,13 @@ impl Directory {
     /// Numbers below what this answers may have been given out; from now on those below `count` more may be. On the disk when it returns.
     pub(super) fn reserve_ids(&self, count: u64) -> io::Result<u64> {
         let path = self.path.join("next-id");
-        let next =
-            match fs::read_to_string(&path) {
-                Ok(text) => match text.trim().parse() {
-                    Ok(next) => next,
-                    // Which were given out is not known any more: then none of these was.
-                    Err(_) => random_start()?,
-                },
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    if self.path.join("index.db").exists() { random_start()? } else { FIRST_ID }
-                }
-                Err(error) => return Err(error),
-            };
+        let next = match fs::read_to_string(&path) {
+            Ok(text) => text.trim().parse().ok(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        // If it is not known any more which were given out: none of these was.
+        let next = next.map_or_else(random_start, Ok)?;
         replace(&path, format!("{}\n", next + count).as_bytes())?;
         Ok(next)
     }

@@ -2,10 +2,12 @@
 //!
 //! The database does not notice a flipped bit; a row that does not hold counts as not there (`docs/formats/cache.md`).
 
-use tombolo_core::fs::{Attr, Device, FileType, Mode, PersistentHandle, Timestamp, WeakAttr};
+use tombolo_core::Identity;
+use tombolo_core::fs::{AccessMask, Attr, Device, FileType, Mode, PersistentHandle, Timestamp, WeakAttr};
 
 use super::ObjectId;
 use crate::names::Target;
+use crate::rights::RightRow;
 
 /// The version of all rows.
 const VERSION: u8 = 1;
@@ -19,6 +21,7 @@ pub(crate) struct ObjectRow {
     pub link: Option<Vec<u8>>,
     /// Whether all names of the directory are kept, and the place of the next.
     pub names: (bool, u64),
+    pub rights: Vec<RightRow>,
 }
 
 /// Some names of a directory.
@@ -140,6 +143,15 @@ impl ObjectRow {
         row.option(self.link.as_deref(), Writer::bytes);
         row.u8(self.names.0.into());
         row.u64(self.names.1);
+        for (user, known, allowed, ctime) in &self.rights {
+            row.u32(user.uid);
+            row.u32(user.gid);
+            let groups: Vec<u8> = user.groups().iter().flat_map(|group| group.to_le_bytes()).collect();
+            row.option(user.groups.is_some().then_some(&groups[..]), Writer::bytes);
+            row.u8(known.bits());
+            row.u8(allowed.bits());
+            row.time(*ctime);
+        }
         row.finished()
     }
 
@@ -151,6 +163,7 @@ impl ObjectRow {
             parent: row.option(|row| row.u64().map(ObjectId))?,
             link: row.option(|row| row.bytes().map(<[u8]>::to_vec))?,
             names: (row.u8()? == 1, row.u64()?),
+            rights: read_rights(&mut row)?,
         })
     }
 }
@@ -208,6 +221,19 @@ impl DataRow {
             kept_bytes: row.u64()?,
         })
     }
+}
+
+fn read_rights(row: &mut Reader<'_>) -> Option<Vec<RightRow>> {
+    let mut rights = Vec::new();
+    while !row.0.is_empty() {
+        let (uid, gid) = (row.u32()?, row.u32()?);
+        let groups = row.option(Reader::bytes)?;
+        let groups =
+            groups.map(|bytes| bytes.as_chunks().0.iter().map(|group| u32::from_le_bytes(*group)).collect());
+        let (known, allowed) = (AccessMask::from_bits(row.u8()?)?, AccessMask::from_bits(row.u8()?)?);
+        rights.push((Identity { uid, gid, groups }, known, allowed, row.time()?));
+    }
+    Some(rights)
 }
 
 fn write_attr(row: &mut Writer, attr: &Attr) {
@@ -302,6 +328,15 @@ mod tests {
             parent: Some(ObjectId(17)),
             link: Some(b"target".to_vec()),
             names: (true, 18),
+            rights: vec![
+                (Identity { uid: 1, gid: 2, groups: None }, AccessMask::READ, AccessMask::empty(), time(3)),
+                (
+                    Identity { uid: 1, gid: 2, groups: Some([4, 5].into()) },
+                    AccessMask::all(),
+                    AccessMask::READ,
+                    time(6),
+                ),
+            ],
         };
         let target = Target { object: ObjectId(19), file_type: FileType::Directory };
         let names = NamesRow(vec![(3, b"a".to_vec(), target), (20, vec![b'x'; 255], target)]);

@@ -1,0 +1,116 @@
+//! What can be asked of a cache.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use tombolo_layer_cache::Contract;
+
+use crate::setting::Setting;
+
+/// How what is far away is cached.
+#[derive(Args, Debug)]
+pub struct CacheOptions {
+    /// The directory of the cache, which is made if it is missing. One proxy at a time has it, and it is of one origin.
+    #[arg(long, value_name = "DIR", help_heading = CACHE)]
+    pub cache: PathBuf,
+    /// How much data the cache may hold (by default 8G); what was not used lately goes first.
+    #[arg(long, value_name = "SIZE", help_heading = CACHE)]
+    pub cache_size: Option<Size>,
+    /// What is fetched and checked as one, from 4K to 1M (by default 64K).
+    #[arg(long, value_name = "SIZE", help_heading = CACHE)]
+    pub block_size: Option<Size>,
+    /// What happens to changes (by default write-through).
+    #[arg(long, value_name = "MODE", help_heading = CACHE)]
+    pub mode: Option<CacheMode>,
+    /// What is promised of the age of what is read (by default close-to-open): immutable, exclusive, close-to-open or
+    /// refresh=SECONDS.
+    ///
+    /// immutable: the tree never changes, nothing is asked twice. exclusive: all changes come through this proxy, nothing is asked
+    /// twice while it runs. close-to-open: each open asks the origin, and sees what was closed before; a look without an open may be
+    /// as old as --attr-refresh says. refresh: everything may be so old.
+    #[arg(long, value_name = "CONTRACT", help_heading = CACHE)]
+    pub contract: Option<ContractArg>,
+    /// For how many seconds attributes and names are believed without an open, under close-to-open (by default 3).
+    #[arg(long, value_name = "SECONDS", help_heading = CACHE)]
+    pub attr_refresh: Option<u32>,
+}
+
+const CACHE: &str = "Cache";
+
+/// A number of bytes: `N`, `NK`, `NM` or `NG`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let setting = Setting { text, name: text, value: Some(text) };
+        setting
+            .bytes()
+            .filter(|bytes| *bytes > 0)
+            .map(Self)
+            .ok_or_else(|| "write a number of bytes, such as 64K, 512M or 8G".into())
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CacheMode {
+    /// They go to the origin before they are answered
+    #[default]
+    WriteThrough,
+    /// They are refused
+    ReadOnly,
+}
+
+/// A contract by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContractArg(pub Contract);
+
+impl FromStr for ContractArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let contract = match text {
+            "immutable" => Contract::Immutable,
+            "exclusive" => Contract::Exclusive,
+            "close-to-open" => Contract::CloseToOpen,
+            _ => {
+                let seconds = text.strip_prefix("refresh=").and_then(|seconds| seconds.parse().ok());
+                let wrong = "write immutable, exclusive, close-to-open or refresh=SECONDS";
+                Contract::Refresh(Duration::from_secs(seconds.map(u32::into).ok_or(wrong)?))
+            }
+        };
+        Ok(Self(contract))
+    }
+}
+
+/// A contract as it is written.
+pub fn contract_word(contract: Contract) -> String {
+    match contract {
+        Contract::Immutable => "immutable".into(),
+        Contract::Exclusive => "exclusive".into(),
+        Contract::CloseToOpen => "close-to-open".into(),
+        Contract::Refresh(time) => format!("refresh={}", time.as_secs()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contracts_and_sizes_are_read_as_they_are_written() {
+        for word in ["immutable", "exclusive", "close-to-open", "refresh=30"] {
+            let contract = word.parse::<ContractArg>().expect(word);
+            assert_eq!(contract_word(contract.0), word);
+        }
+        assert!("strict".parse::<ContractArg>().expect_err("no contract").contains("write immutable"));
+        assert_eq!(("8G".parse(), "64K".parse()), (Ok(Size(8 << 30)), Ok(Size(64 << 10))));
+        assert!(
+            "".parse::<Size>().is_err() && "0".parse::<Size>().is_err() && "1T?".parse::<Size>().is_err()
+        );
+    }
+}

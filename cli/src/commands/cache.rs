@@ -1,0 +1,121 @@
+//! `tombolo cache`: looks at and after a cache directory that no proxy uses.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use tombolo_layer_cache::store::Store;
+
+use crate::assembly::options::cache::Size;
+use crate::assembly::plan::cache::not_opened;
+use crate::commands::files::shown;
+use crate::failure::{Failure, Outcome};
+
+/// Look at and after the directory of a cache. Its proxy must not run.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CacheArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Show what it is of, and how much is in it.
+    Info {
+        /// The directory.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
+    /// Compare all data with their checksums; what does not hold is dropped, and fetched again when it is needed.
+    Verify {
+        /// The directory.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
+    /// Drop data until so much is left; what was not used lately goes first.
+    Trim {
+        /// The directory.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        /// How much may stay.
+        #[arg(value_name = "SIZE")]
+        size: Size,
+    },
+    /// Drop all of it.
+    Drop {
+        /// The directory.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo cache info /var/cache/tombolo/src
+  tombolo cache verify /var/cache/tombolo/src
+  tombolo cache trim /var/cache/tombolo/src 1G";
+
+impl CacheArgs {
+    pub fn run(self) -> Outcome {
+        match self.action {
+            Action::Info { dir } => info(&dir),
+            Action::Verify { dir } => verify(&dir),
+            Action::Trim { dir, size } => {
+                open(&dir)?.trim(size.0);
+                info(&dir)
+            }
+            Action::Drop { dir } => {
+                // Only what is known to be a cache, and is not in use.
+                drop(open(&dir)?);
+                std::fs::remove_dir_all(&dir)
+                    .map_err(|error| Failure::cannot(format_args!("remove {}", dir.display()), &error))
+            }
+        }
+    }
+}
+
+fn open(dir: &Path) -> Result<Arc<Store>, Failure> {
+    let opening = format!("use {}", dir.display());
+    if !dir.join("cache").is_file() {
+        return Err(Failure::cannot(&opening, "it is not the directory of a cache"));
+    }
+    Store::open_existing(dir).map_err(|error| not_opened(&opening, &error))
+}
+
+fn info(dir: &Path) -> Outcome {
+    let info = open(dir)?.info();
+    say(format_args!(
+        "origin   {}\nobjects  {}\nfiles    {} with {} of data\n",
+        info.origin,
+        info.objects,
+        info.files,
+        shown::short_size(info.kept_bytes)
+    ))
+}
+
+fn verify(dir: &Path) -> Outcome {
+    let store = open(dir)?;
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{pos} of {len} files {wide_bar} {eta}") {
+        bar.set_style(style);
+    }
+    let (blocks, damaged) = store.verify(|done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    match damaged {
+        0 => say(format_args!("{blocks} blocks, none damaged\n")),
+        _ => {
+            let problem = format!("{damaged} of {blocks} blocks were damaged, and their files dropped");
+            Err(Failure::cannot(format_args!("vouch for {}", dir.display()), problem))
+        }
+    }
+}
+
+fn say(text: std::fmt::Arguments<'_>) -> Outcome {
+    io::stdout().write_fmt(text).map_err(|error| Failure::cannot("write", &error))
+}

@@ -1,0 +1,43 @@
+//! `tombolo proxy`: a tree that is far away, cached here and served on all front ends.
+
+use clap::Args;
+
+use crate::assembly::options::ServerOptions;
+use crate::assembly::options::cache::CacheOptions;
+use crate::assembly::plan::Plan;
+use crate::assembly::plan::cache::CachePlan;
+use crate::assembly::servers;
+use crate::failure::{Failure, Outcome};
+
+/// Cache a tree that is far away, and share it with guests, other processes and NFS clients.
+///
+/// DIR is where it lies: nfs://HOST/NAME, shm:SOCKET/NAME or a directory. What was looked at once is answered from the cache directory,
+/// as the contract allows. Stays in the foreground; otherwise as `tombolo serve`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ProxyArgs {
+    #[command(flatten)]
+    options: ServerOptions,
+    #[command(flatten)]
+    cache: CacheOptions,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo proxy nfs://far.example/src --cache /var/cache/tombolo/src --fuse /mnt/src
+  tombolo proxy nfs://far.example/golden --cache /var/cache/golden --contract immutable --virtiofs /run/vm1.sock
+  tombolo proxy nfs://far.example/home --cache /var/cache/home --nfs :2049 --allow 10.0.0.0/8";
+
+impl ProxyArgs {
+    pub fn run(self) -> Outcome {
+        if self.options.dir.len() != 1 {
+            let problem = "cannot cache: one location is needed";
+            return Err(Failure::usage(problem).remedy("write `tombolo proxy nfs://HOST/NAME --cache DIR …`"));
+        }
+        let mut plan = Plan::new(self.options)?;
+        let cache = CachePlan::new(self.cache)?;
+        plan.layers.read_only |= cache.is_read_only();
+        plan.cache = Some(cache);
+        servers::serve(&plan)
+    }
+}
