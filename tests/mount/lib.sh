@@ -56,7 +56,40 @@ mount_scratch_shm() {
     mounts+=("$scratch/mnt")
 }
 
+# Serves tree/ by NFS on this host, and mounts a cache of that at mnt/ with the given contract; behind a second cache, if that is named too.
+mount_scratch_proxy() {
+    local port=$((20000 + RANDOM % 10000)) second=$((30000 + RANDOM % 2000))
+    local far=nfs://127.0.0.1:$port/tree
+    start_proxy server serve "$scratch/tree" --nfs "127.0.0.1:$port" --squash none --state "$scratch/state"
+    if [ -n "${2:-}" ]; then
+        start_proxy second proxy "$far" --cache "$scratch/second" --contract "$2" --nfs "127.0.0.1:$second" \
+            --squash none --state "$scratch/state2"
+        far=nfs://127.0.0.1:$second/tree
+    fi
+    start_proxy first proxy "$far" --cache "$scratch/first" --contract "$1" --fuse "$scratch/mnt,allow_other"
+}
+
+start_proxy() { # name, words
+    local begun=$SECONDS log=$scratch/$1.log
+    "$tombolo" "${@:2}" --control "$scratch/$1.sock" >"$log" 2>&1 &
+    servers+=($!)
+    until grep -qs '^ready control' "$log"; do
+        kill -0 $! 2>/dev/null || die "$1 ended: $(cat "$log")"
+        ((SECONDS - begun < 10)) || die "$1 is not ready: $(cat "$log")"
+        sleep 0.1
+    done
+}
+
+servers=()
 stop_server() {
+    local pid index
+    # The last that was started goes first: it asks the others.
+    for ((index = ${#servers[@]} - 1; index >= 0; index--)); do
+        pid=${servers[index]}
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
+    servers=()
     [ -n "$server" ] || return 0
     kill "$server" 2>/dev/null || true
     wait "$server" 2>/dev/null || true

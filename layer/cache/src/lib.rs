@@ -95,7 +95,7 @@ impl CacheExport {
 }
 
 impl Export for CacheExport {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(CachedFileSystem::new(Session::new(&self.cache, client))))
+    fn attach(&self, _: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(CachedFileSystem::new(Session::new(&self.cache))))
     }
 }

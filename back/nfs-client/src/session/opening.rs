@@ -223,7 +223,8 @@ fn check_type(file_type: FileType, flags: OpenFlags) -> Result<()> {
 
 fn mask(flags: OpenFlags) -> AccessMask {
     let mut mask = AccessMask::empty();
-    mask.set(AccessMask::READ, flags.contains(OpenFlags::READ));
+    // To execute a file takes no leave to read it.
+    mask.set(AccessMask::READ, flags.contains(OpenFlags::READ) && !flags.contains(OpenFlags::EXECUTE));
     mask.set(AccessMask::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE));
     mask.set(AccessMask::EXECUTE, flags.contains(OpenFlags::EXECUTE));
     mask

@@ -15,7 +15,7 @@ mod view;
 use std::sync::Arc;
 
 use tombolo_core::Budget;
-use tombolo_core::fs::{Client, Profile};
+use tombolo_core::fs::Profile;
 
 use crate::cache::Cache;
 use crate::openings::Openings;
@@ -30,10 +30,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(cache: &Arc<Cache>, client: &Client) -> Self {
+    pub(crate) fn new(cache: &Arc<Cache>) -> Self {
+        // The origin says what a user may do, also where a client's kernel has looked at the mode.
         let origin = cache.origin.fs.profile();
         let profile = Profile {
-            permission_check: client.checks,
             read_only: origin.read_only || cache.options.read_only,
             writes_by_owner: false,
             ..origin

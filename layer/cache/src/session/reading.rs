@@ -140,7 +140,7 @@ impl View {
 fn within(data: &Data, offset: u64, len: usize) -> Option<(Range<u64>, bool)> {
     let size = data.version.size;
     let end = offset.saturating_add(len as u64).min(size);
-    (offset < size && len > 0).then(|| (offset..end, end == size))
+    (offset < size && len > 0).then_some((offset..end, end == size))
 }
 
 async fn unless_interrupted<T>(interrupt: &Interrupt, work: impl Future<Output = T>) -> Result<T> {
