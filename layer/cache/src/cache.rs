@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tombolo_core::fs::{Attr, Entry, NodeId, WeakAttr};
 use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::thread_pool::Lane;
 
 use crate::counters::Counters;
@@ -25,6 +26,7 @@ pub(crate) struct Cache {
     pub counters: Counters,
     /// For what may wait for the disk.
     pub lane: Lane,
+    pub complaints: RateLimit,
 }
 
 /// A file that was changed less than this before its data came may change again without a trace: clocks of file systems tick so far
@@ -168,6 +170,13 @@ impl Cache {
         let changed =
             Duration::from_secs(u64::try_from(version.ctime.secs.max(version.mtime.secs)).unwrap_or(0));
         now < changed.saturating_add(YOUNG)
+    }
+
+    /// Says in the log, not too often, that data cannot be kept.
+    pub(crate) fn complain(&self, error: &Error) {
+        if let Some(suppressed) = self.complaints.allow() {
+            tracing::warn!(%error, suppressed, "data cannot be kept in the cache: they are read at the origin each time");
+        }
     }
 
     /// Has work done by a thread that may wait for the disk.

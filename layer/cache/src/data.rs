@@ -40,6 +40,8 @@ pub(crate) struct Fetch {
 pub(crate) enum Came {
     /// The data are here.
     Here,
+    /// They came, but there is no room for them here, or no file can be as long.
+    Unkept,
     /// The origin has another version by now.
     Changed,
     /// It failed; the one that began it has the error.
@@ -195,8 +197,12 @@ async fn bring(
         data.file.set_young();
     }
     let (data, start) = (data.clone(), range.start);
-    cache.lane.run(&from.cx, move || data.file.write(start, buffer)).resolve().await?;
+    let kept = cache.in_pool(&from.cx, move || data.file.write(start, buffer)).resolve().await;
     cache.make_room();
+    if let Err(error) = kept {
+        cache.complain(&error);
+        return Ok(Came::Unkept);
+    }
     Ok(Came::Here)
 }
 

@@ -32,6 +32,7 @@ use std::time::Instant;
 
 use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, Error, Result};
+use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
 pub use counters::Counts;
@@ -69,6 +70,7 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, options: Options) -> Result<
         options,
         counters: counters::Counters::default(),
         lane,
+        complaints: RateLimit::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
     let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked));

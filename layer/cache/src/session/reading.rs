@@ -34,16 +34,19 @@ impl View {
         // What is being written here the origin's session alone knows.
         let is_written = opening.object.state().writers > 0;
         if is_written {
-            return Answer::later(async move {
-                let origin = self.origin_file(file).await?;
-                origin.fs().read(&self.at_origin(), origin.file, offset, into).resolve().await
-            });
+            return Answer::later(self.pass_on(file, offset, into));
         }
         match self.read_here(&opening, offset, &into) {
             Ok(Some(done)) => Answer::ok(done),
             Ok(None) => Answer::later(self.read_there(file, opening, offset, into)),
             Err(error) => Answer::err(error),
         }
+    }
+
+    /// Reads at the origin, and keeps nothing.
+    async fn pass_on(self, file: File, offset: u64, into: Sink) -> Result<ReadDone> {
+        let origin = self.origin_file(file).await?;
+        origin.fs().read(&self.at_origin(), origin.file, offset, into).resolve().await
     }
 
     /// Reads what is here and in memory, without waiting. `None` if that is not all.
@@ -80,7 +83,11 @@ impl View {
                 return Ok(ReadDone { count: 0, eof: true });
             };
             let was_here = data.is_here(&range);
-            if self.bring(file, &opening, &data, &range).await? {
+            let came = self.bring(file, &opening, &data, &range).await?;
+            if came == Came::Unkept {
+                return self.pass_on(file, offset, into).await;
+            }
+            if came == Came::Here {
                 let count = (range.end - range.start) as usize;
                 let mut wanted = into.clone();
                 wanted.truncate(count);
@@ -102,19 +109,19 @@ impl View {
         Err(Error::Stale)
     }
 
-    /// Begins what is to be fetched and waits until `range` is here. False if it is another version's by now.
+    /// Begins what is to be fetched and waits until `range` is here, or cannot be.
     async fn bring(
         &self,
         file: File,
         opening: &Arc<Opening>,
         data: &Arc<Data>,
         range: &Range<u64>,
-    ) -> Result<bool> {
+    ) -> Result<Came> {
         let size = data.version.size;
         let whole = if size <= WHOLE_BYTES { 0..size } else { range.clone() };
         let ahead = opening.ahead(range, size);
         if data.is_here(&whole) && data.is_here(&ahead) {
-            return Ok(true);
+            return Ok(Came::Here);
         }
         let origin = self.origin_file(file).await?;
         let wanted = data.want(&whole, &ahead);
@@ -124,15 +131,18 @@ impl View {
         for fetch in &wanted.own {
             match unless_interrupted(&self.cx.interrupt, fetch.came()).await? {
                 Came::Here => {}
-                Came::Changed => return Ok(false),
                 Came::Failed => return Err(fetch.error()),
+                other => return Ok(other),
             }
         }
         for fetch in &wanted.theirs {
             // If it failed for another, it may do for this one: then it is begun anew.
-            unless_interrupted(&self.cx.interrupt, fetch.came()).await?;
+            match unless_interrupted(&self.cx.interrupt, fetch.came()).await? {
+                Came::Here | Came::Failed => {}
+                other => return Ok(other),
+            }
         }
-        Ok(data.is_here(range))
+        Ok(if data.is_here(range) { Came::Here } else { Came::Changed })
     }
 }
 

@@ -1,0 +1,99 @@
+//! What is believed for how long, while another changes the origin.
+
+use std::time::Duration;
+
+use tombolo_core::Error;
+use tombolo_core::fs::NodeId;
+use tombolo_layer_cache::{Contract, Options};
+
+use crate::world::{Origin, grow_old, name, pattern};
+
+#[test]
+fn what_never_changes_is_asked_for_once() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", &pattern(200_000, 1));
+    for contract in [Contract::Immutable, Contract::Exclusive] {
+        let cached = origin.cached(&dir.path().join(format!("{contract:?}")), contract);
+        assert_eq!(cached.session.get("file").expect("read"), pattern(200_000, 1));
+        assert!(matches!(cached.session.lookup("none"), Err(Error::NotFound)));
+        let asked = origin.asked_in_all();
+        for _ in 0..10 {
+            assert_eq!(cached.session.get("file").expect("read"), pattern(200_000, 1));
+            assert!(matches!(cached.session.lookup("none"), Err(Error::NotFound)));
+        }
+        assert_eq!(origin.asked_in_all(), asked, "{contract:?}");
+    }
+}
+
+#[test]
+fn an_open_sees_what_was_closed_before_it() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let cached = origin.cached(dir.path(), Contract::CloseToOpen);
+    for round in 0..100 {
+        origin.direct.put("file", &pattern(1000, round));
+        assert_eq!(cached.session.get("file").expect("read"), pattern(1000, round));
+    }
+    let reads = origin.asked("read");
+    grow_old();
+    assert_eq!(cached.session.get("file").expect("read"), pattern(1000, 99));
+    assert_eq!(cached.session.get("file").expect("read"), pattern(1000, 99));
+    assert!(origin.asked("read") <= reads + 1, "the same version is not read again");
+}
+
+#[test]
+fn a_look_without_an_open_is_as_old_as_was_said_and_no_older() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let attr_refresh = Duration::from_millis(300);
+    let options = Options { attr_refresh, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, Default::default());
+    origin.direct.put("file", b"one");
+    let entry = cached.session.lookup("file").expect("found");
+    assert!(matches!(cached.session.lookup("new"), Err(Error::NotFound)));
+    origin.direct.put("file", b"three");
+    origin.direct.put("new", b"");
+    std::thread::sleep(attr_refresh + Duration::from_millis(50));
+    let attr = cached.session.fs.getattr(&cached.session.cx, entry.node, None).wait().expect("there");
+    assert_eq!(attr.size, 5);
+    cached.session.lookup("new").expect("found");
+    let unlinked = origin.direct.fs.unlink(&origin.direct.cx, NodeId::ROOT, name("new")).wait();
+    unlinked.expect("unlink");
+    std::thread::sleep(attr_refresh + Duration::from_millis(50));
+    assert!(matches!(cached.session.lookup("new"), Err(Error::NotFound)));
+}
+
+/// Whatever either side does, each read through the cache is what the origin has.
+#[test]
+fn with_two_writers_each_open_reads_what_the_origin_has() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let options = Options { attr_refresh: Duration::ZERO, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, Default::default());
+    for step in 0..1500 {
+        let (a, b) = (format!("file-{}", random.u8(..6)), format!("file-{}", random.u8(..6)));
+        let writer = if random.bool() { &origin.direct } else { &cached.session };
+        match random.u8(..6) {
+            0 | 1 => writer.put(&a, &pattern(random.usize(..200_000), random.u8(..))),
+            2 => {
+                let _ = writer.fs.unlink(&writer.cx, NodeId::ROOT, name(&a)).wait();
+            }
+            3 => {
+                let (a, b) = (name(&a), name(&b));
+                let root = NodeId::ROOT;
+                let _ = writer.fs.rename(&writer.cx, root, a, root, b, Default::default()).wait();
+            }
+            _ => {}
+        }
+        let (there, here) = (origin.direct.get(&b), cached.session.get(&b));
+        match (there, here) {
+            (Ok(there), Ok(here)) => assert!(there == here, "step {step}: {b} differs"),
+            (Err(there), Err(here)) => assert_eq!(there.to_string(), here.to_string(), "step {step}: {b}"),
+            (there, here) => {
+                panic!(
+                    "step {step}: {b}: {:?} there and {:?} here",
+                    there.map(|b| b.len()),
+                    here.map(|b| b.len())
+                )
+            }
+        }
+    }
+}

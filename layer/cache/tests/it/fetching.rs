@@ -1,0 +1,103 @@
+//! How data come, and how much of them stays.
+
+use std::time::Duration;
+
+use tombolo_layer_cache::store::StoreOptions;
+use tombolo_layer_cache::{Contract, Options};
+
+use crate::world::{Origin, grow_old, pattern};
+
+#[test]
+fn one_fetch_serves_all_that_wait() {
+    let origin = Origin::far(Duration::from_millis(20));
+    let dir = tempfile::tempdir().expect("a directory");
+    origin.direct.put("file", &pattern(800_000, 1));
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    cached.session.lookup("file").expect("found");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert_eq!(cached.session.get("file").expect("read"), pattern(800_000, 1)));
+        }
+    });
+    assert_eq!(origin.asked("read"), 1);
+    assert_eq!(cached.cache.counts().fetched_bytes, 800_000);
+}
+
+#[test]
+fn a_reader_in_order_finds_the_data_there() {
+    let origin = Origin::far(Duration::from_millis(5));
+    let dir = tempfile::tempdir().expect("a directory");
+    let bytes = pattern(24 << 20, 3);
+    origin.direct.put("file", &bytes);
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let file = cached.session.open("file").expect("open");
+    let (mut waits, mut reads) = (0, 0);
+    for offset in (0..bytes.len()).step_by(1 << 17) {
+        let before = cached.cache.counts().hit_bytes;
+        let read = cached.session.read(file, offset as u64, 1 << 17).expect("read");
+        assert!(read == bytes[offset..offset + read.len()]);
+        waits += u32::from(cached.cache.counts().hit_bytes == before);
+        reads += 1;
+        // A reader that does something with what it reads.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(waits * 4 < reads, "{waits} of {reads} reads waited");
+    assert_eq!(cached.cache.counts().fetched_bytes, bytes.len() as u64, "nothing twice, and nothing more");
+}
+
+#[test]
+fn a_reader_that_jumps_fetches_little_more_than_it_reads() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let bytes = pattern(32 << 20, 5);
+    origin.direct.put("file", &bytes);
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let file = cached.session.open("file").expect("open");
+    for step in 1..=20_u64 {
+        let offset = step * 7919 * 4096 % (32 << 20);
+        let read = cached.session.read(file, offset, 4096).expect("read");
+        assert!(read == bytes[offset as usize..offset as usize + 4096]);
+    }
+    let fetched = cached.cache.counts().fetched_bytes;
+    assert!(fetched <= 20 * (64 << 10) + (1 << 20), "{fetched} bytes for 20 blocks");
+}
+
+#[test]
+fn no_more_is_kept_than_may_be_and_what_is_read_is_right() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    for n in 0..40_u8 {
+        origin.direct.put(&format!("file-{n}"), &pattern(200_000, n));
+    }
+    grow_old();
+    let store = StoreOptions { capacity_bytes: 1 << 20, ..StoreOptions::default() };
+    let options = Options { contract: Contract::Exclusive, ..Options::default() };
+    {
+        let cached = origin.cached_with(dir.path(), options, store);
+        for round in 0..3 {
+            for n in 0..40_u8 {
+                let read = cached.session.get(&format!("file-{n}")).expect("read");
+                assert!(read == pattern(200_000, n), "round {round}, file {n}");
+            }
+        }
+        cached.cache.flush();
+    }
+    let files = std::fs::read_dir(dir.path().join("objects")).expect("list").flatten();
+    let files = files.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten());
+    let kept: u64 = files.map(|file| file.metadata().expect("there").len()).sum();
+    assert!(kept > 0 && kept <= 1 << 20, "{kept} bytes");
+}
+
+#[test]
+fn a_file_that_is_one_hole_takes_no_room_before_it_is_read() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("hole", b"");
+    let node = origin.direct.lookup("hole").expect("there").node;
+    let size = 8 << 50;
+    let set = tombolo_core::fs::SetAttr { size: Some(size), ..Default::default() };
+    // As large as the origin allows.
+    let Ok((attr, _)) = origin.direct.fs.setattr(&origin.direct.cx, node, None, &set).wait() else { return };
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let file = cached.session.open("hole").expect("open");
+    assert_eq!(cached.session.read(file, attr.size - 10, 100).expect("read"), [0; 10]);
+    assert_eq!(cached.session.read(file, attr.size / 2, 100).expect("read"), [0; 100]);
+    assert!(cached.cache.counts().fetched_bytes < 64 << 20);
+}

@@ -1,0 +1,107 @@
+//! What outlives a restart, and what a sudden end.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use tombolo_core::Error;
+use tombolo_core::fs::{NodeId, PersistentHandle};
+use tombolo_layer_cache::Contract;
+
+use crate::world::{Cached, Origin, grow_old, name, pattern};
+
+fn handle(cached: &Cached, text: &str) -> PersistentHandle {
+    let session = &cached.session;
+    let node = session.lookup(text).expect("there").node;
+    session.fs.persistent_handles().expect("handles").handle_of(&session.cx, node).wait().expect("a handle")
+}
+
+/// What a sudden end leaves: files as they are at this moment.
+pub fn image(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("mkdir");
+    for file in std::fs::read_dir(from).expect("list").flatten() {
+        let target = to.join(file.file_name());
+        match file.file_type().expect("a type").is_dir() {
+            true => image(&file.path(), &target),
+            // One may be removed meanwhile.
+            false => drop(std::fs::copy(file.path(), target)),
+        }
+    }
+}
+
+#[test]
+fn handles_and_data_outlive_a_restart() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    for n in 0..5_u8 {
+        origin.direct.put(&format!("file-{n}"), &pattern(300_000, n));
+    }
+    grow_old();
+    let before: Vec<_> = {
+        let cached = origin.cached(dir.path(), Contract::Exclusive);
+        (0..5).for_each(|n| drop(cached.session.get(&format!("file-{n}")).expect("read")));
+        (0..5).map(|n| handle(&cached, &format!("file-{n}"))).collect()
+    };
+    let reads = origin.asked("read");
+    origin.direct.put("new", b"");
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let session = &cached.session;
+    for (n, handle) in before.iter().enumerate() {
+        let found = session.fs.persistent_handles().expect("handles").resolve(&session.cx, handle).wait();
+        let found = found.expect("it is still there");
+        assert_eq!(found.node, session.lookup(&format!("file-{n}")).expect("there").node);
+        assert_eq!(session.get(&format!("file-{n}")).expect("read"), pattern(300_000, n as u8));
+    }
+    assert_eq!(origin.asked("read"), reads, "all data were here");
+    assert!(!before.contains(&handle(&cached, "new")));
+}
+
+#[test]
+fn a_file_that_changed_while_the_cache_was_away_is_read_anew() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", &pattern(1000, 1));
+    grow_old();
+    drop(origin.cached(dir.path(), Contract::Exclusive).session.get("file").expect("read"));
+    origin.direct.put("file", &pattern(1000, 2));
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    assert_eq!(cached.session.get("file").expect("read"), pattern(1000, 2));
+    let unlinked = origin.direct.fs.unlink(&origin.direct.cx, NodeId::ROOT, name("file")).wait();
+    unlinked.expect("unlink");
+    drop(cached);
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    assert!(matches!(cached.session.lookup("file"), Err(Error::NotFound)));
+}
+
+/// However it ends: no number is given to two files, and no byte is wrong.
+#[test]
+fn a_sudden_end_at_any_moment_gives_no_number_twice_and_no_wrong_byte() {
+    let (origin, scratch) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    for n in 0..30_u8 {
+        origin.direct.put(&format!("old-{n}"), &pattern(100_000, n));
+    }
+    grow_old();
+    let mut dir = scratch.path().join("0");
+    let mut numbers: HashMap<u64, String> = HashMap::new();
+    for life in 1..=8_u8 {
+        let cached = origin.cached(&dir, Contract::Exclusive);
+        let image_dir = scratch.path().join(life.to_string());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(u64::from(life) * 9));
+                image(&dir, &image_dir);
+            });
+            for n in 0..30_u8 {
+                let text = if n % 2 == 0 { format!("old-{n}") } else { format!("new-{life}-{n}") };
+                if n % 2 == 1 {
+                    cached.session.put(&text, &pattern(5000, n));
+                }
+                let node = cached.session.lookup(&text).expect("there").node;
+                let other = numbers.insert(node.0, text.clone()).filter(|other| *other != text);
+                assert_eq!(other, None, "life {life}: number {} again, for {text}", node.0);
+                let expected = if n % 2 == 0 { pattern(100_000, n) } else { pattern(5000, n) };
+                assert!(cached.session.get(&text).expect("read") == expected, "life {life}: {text}");
+                std::thread::sleep(std::time::Duration::from_millis(3));
+            }
+        });
+        drop(cached);
+        dir = image_dir;
+    }
+}

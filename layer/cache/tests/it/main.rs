@@ -1,0 +1,8 @@
+//! All tests, in one program.
+
+mod contracts;
+mod damage;
+mod fetching;
+mod life;
+mod rights;
+mod world;

@@ -1,0 +1,59 @@
+//! What is here is given only to those whom the origin gives it.
+
+use tombolo_core::Error;
+use tombolo_core::fs::{AccessMask, Mode, NodeId, SetAttr};
+use tombolo_layer_cache::Contract;
+
+use crate::world::{Origin, Session, pattern};
+
+fn chmod(session: &Session, text: &str, mode: u32, uid: u32) {
+    let node = session.lookup(text).expect("there").node;
+    let set = SetAttr { mode: Some(Mode::new(mode)), uid: Some(uid), ..SetAttr::default() };
+    session.fs.setattr(&session.cx, node, None, &set).wait().expect("setattr");
+}
+
+#[test]
+fn data_of_one_user_are_not_another_s() {
+    for contract in [Contract::Immutable, Contract::Exclusive, Contract::CloseToOpen] {
+        let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+        origin.direct.put("secret", &pattern(1000, 1));
+        chmod(&origin.direct, "secret", 0o600, 7);
+        let cached = origin.cached(dir.path(), contract);
+        let (owner, other) = (cached.session.of_user(7), cached.session.of_user(8));
+        for _ in 0..3 {
+            assert_eq!(owner.get("secret").expect("the owner"), pattern(1000, 1));
+            assert!(matches!(other.get("secret"), Err(Error::AccessDenied)), "{contract:?}");
+            let node = other.lookup("secret").expect("its name is no secret").node;
+            let denied = other.fs.access(&other.cx, node, AccessMask::READ).wait();
+            assert!(matches!(denied, Err(Error::AccessDenied)), "{contract:?}");
+            owner.fs.access(&owner.cx, node, AccessMask::READ).wait().expect("the owner");
+        }
+    }
+}
+
+#[test]
+fn names_of_a_closed_directory_are_not_shown() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", b"");
+    let root = SetAttr { mode: Some(Mode::new(0o700)), ..SetAttr::default() };
+    origin.direct.fs.setattr(&origin.direct.cx, NodeId::ROOT, None, &root).wait().expect("setattr");
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    cached.session.lookup("file").expect("the superuser");
+    let other = cached.session.of_user(8);
+    for name in ["file", "none"] {
+        assert!(matches!(other.lookup(name), Err(Error::AccessDenied)), "{name}");
+    }
+}
+
+#[test]
+fn a_right_that_was_taken_away_ends_with_the_next_open() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", b"text");
+    let cached = origin.cached(dir.path(), Contract::CloseToOpen);
+    let user = cached.session.of_user(8);
+    assert_eq!(user.get("file").expect("anybody"), b"text");
+    chmod(&origin.direct, "file", 0o600, 7);
+    assert!(matches!(user.get("file"), Err(Error::AccessDenied)));
+    chmod(&origin.direct, "file", 0o644, 7);
+    assert_eq!(user.get("file").expect("anybody again"), b"text");
+}

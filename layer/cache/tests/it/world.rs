@@ -1,0 +1,174 @@
+//! An origin in memory, a cache of it, and one that changes the origin behind the cache's back.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{
+    Client, Create, Entry, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
+    Volume, Write,
+};
+use tombolo_core::{Ctx, Identity, Result, SessionId};
+use tombolo_layer_basic::stats::Counters;
+use tombolo_layer_basic::{delay, stats};
+use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::{CacheExport, Contract, Options};
+use tombolo_mem::{Region, Sink, Source};
+
+/// The origin, with a session of its own that knows nothing of caches.
+pub struct Origin {
+    pub export: Arc<dyn Export>,
+    pub direct: Session,
+    counters: Arc<Counters>,
+}
+
+/// A session and a user of it.
+#[derive(Clone)]
+pub struct Session {
+    pub fs: Arc<dyn FileSystem>,
+    pub cx: Ctx,
+}
+
+/// A cache and a session of it.
+pub struct Cached {
+    pub cache: CacheExport,
+    pub session: Session,
+}
+
+pub fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).expect("a name")
+}
+
+pub fn attach(export: &dyn Export) -> Session {
+    let session = SessionId(1);
+    let client = Client { session, label: "test".into(), checks: PermissionCheck::BackEnd };
+    Session { fs: export.attach(&client).expect("attach"), cx: Ctx::root(session) }
+}
+
+impl Origin {
+    pub fn new() -> Self {
+        Self::after(None)
+    }
+
+    /// One whose every answer takes a while.
+    pub fn far(delay: Duration) -> Self {
+        Self::after(Some(delay))
+    }
+
+    fn after(delay: Option<Duration>) -> Self {
+        let memory: Arc<dyn Export> = Arc::new(Memory::default());
+        let direct = attach(&*memory);
+        let far = match delay {
+            Some(time) => Arc::new(delay::over(memory, time).expect("a timer")),
+            None => memory,
+        };
+        let counters = Counters::new();
+        Self { export: Arc::new(stats::over(far, counters.clone())), direct, counters }
+    }
+
+    /// How often the cache has asked for an operation.
+    pub fn asked(&self, operation: &str) -> u64 {
+        let all = self.counters.snapshot().operations;
+        all.iter().filter(|each| each.name == operation).map(|each| each.count).sum()
+    }
+
+    /// How often it has asked for anything.
+    pub fn asked_in_all(&self) -> u64 {
+        let all = self.counters.snapshot().operations;
+        // What ends an opening may come any time after.
+        let all = all.iter().filter(|each| !["release", "forget"].contains(&&*each.name));
+        all.map(|each| each.count).sum()
+    }
+
+    pub fn cached(&self, dir: &Path, contract: Contract) -> Cached {
+        self.cached_with(dir, Options { contract, ..Options::default() }, StoreOptions::default())
+    }
+
+    pub fn cached_with(&self, dir: &Path, options: Options, store: StoreOptions) -> Cached {
+        let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
+        let store = await_store(dir, &identity, store);
+        let cache = tombolo_layer_cache::over(&*self.export, store, options).expect("a cache");
+        let session = attach(&cache);
+        Cached { cache, session }
+    }
+}
+
+/// A store whose last owner may still be about to end.
+fn await_store(dir: &Path, identity: &OriginIdentity, options: StoreOptions) -> Arc<Store> {
+    for _ in 0..500 {
+        match Store::open(dir, identity, options) {
+            Err(OpenError::InUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
+            opened => return opened.expect("a store"),
+        }
+    }
+    panic!("{} is in use for ever", dir.display());
+}
+
+impl Session {
+    pub fn of_user(&self, uid: u32) -> Self {
+        let identity = Identity { uid, gid: uid, groups: None };
+        Self { fs: self.fs.clone(), cx: Ctx { identity, ..self.cx.clone() } }
+    }
+
+    pub fn lookup(&self, text: &str) -> Result<Entry> {
+        self.fs.lookup(&self.cx, NodeId::ROOT, name(text)).wait()
+    }
+
+    /// Makes a file, or empties it, and writes it.
+    pub fn put(&self, text: &str, bytes: &[u8]) {
+        let mode = NewMode::settled(Mode::new(0o644));
+        let flags = OpenFlags::WRITE | OpenFlags::TRUNCATE;
+        let create = Create { mode, flags, ..Create::default() };
+        let created = self.fs.create(&self.cx, NodeId::ROOT, name(text), &create).wait().expect("create");
+        let file = File { node: created.entry.node, open: created.open };
+        if !bytes.is_empty() {
+            let source = Source::from(bytes.to_vec());
+            let written = self.fs.write(&self.cx, file, &Write::default(), source).wait().expect("write");
+            assert_eq!(written.count, bytes.len());
+        }
+        self.fs.release(&self.cx, file);
+    }
+
+    pub fn open(&self, text: &str) -> Result<File> {
+        let node = self.lookup(text)?.node;
+        let opened = self.fs.open(&self.cx, node, OpenFlags::READ).wait()?;
+        Ok(File { node, open: opened.open })
+    }
+
+    pub fn read(&self, file: File, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let region = Region::heap(len);
+        let done = self.fs.read(&self.cx, file, offset, Sink::from(&region)).wait()?;
+        let mut bytes = vec![0; done.count];
+        region.read_at(0, &mut bytes).expect("within");
+        Ok(bytes)
+    }
+
+    /// All of a file, by an opening of its own.
+    pub fn get(&self, text: &str) -> Result<Vec<u8>> {
+        let file = self.open(text)?;
+        let mut bytes = Vec::new();
+        loop {
+            match self.read(file, bytes.len() as u64, 1 << 17) {
+                Ok(more) if more.is_empty() => break,
+                Ok(more) => bytes.extend(more),
+                Err(error) => {
+                    self.fs.release(&self.cx, file);
+                    return Err(error);
+                }
+            }
+        }
+        self.fs.release(&self.cx, file);
+        Ok(bytes)
+    }
+}
+
+/// Bytes that tell where they stand.
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at / 7 + at / 4096) as u8 ^ seed).collect()
+}
+
+/// Data that are younger than this are not believed in another life.
+pub fn grow_old() {
+    std::thread::sleep(Duration::from_millis(2100));
+}
