@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tombolo_core::fs::{AccessMask, Attr, Change, Entry, File, NodeId};
+use tombolo_core::fs::{AccessMask, Attr, Change, Entry, File, FileType, NodeId};
 use tombolo_core::{Ctx, Error, Result, Want};
 
 use super::Session;
@@ -55,7 +55,15 @@ impl View {
     pub(super) async fn attr(&self, object: &Arc<Object>, look: Look) -> Result<Attr> {
         match object.believed(look, &self.cache().options) {
             Some(attr) => Ok(attr),
-            None => self.cache().fetch_attr(&self.cx, object).await,
+            None => {
+                let asked = Instant::now();
+                let attr = self.cache().fetch_attr(&self.cx, object).await?;
+                // Data are looked at again when a file is opened, names with their directory.
+                if object.file_type == FileType::Directory {
+                    object.settle(asked);
+                }
+                Ok(attr)
+            }
         }
     }
 

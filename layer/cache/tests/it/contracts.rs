@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tombolo_core::Error;
-use tombolo_core::fs::NodeId;
+use tombolo_core::fs::{NewMode, NodeId};
 use tombolo_layer_cache::{Contract, Options};
 
 use crate::world::{Origin, grow_old, name, pattern};
@@ -59,6 +59,24 @@ fn a_look_without_an_open_is_as_old_as_was_said_and_no_older() {
     unlinked.expect("unlink");
     std::thread::sleep(attr_refresh + Duration::from_millis(50));
     assert!(matches!(cached.session.lookup("new"), Err(Error::NotFound)));
+}
+
+#[test]
+fn a_change_of_ours_hides_no_other_s() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let attr_refresh = Duration::from_millis(300);
+    let options = Options { attr_refresh, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, Default::default());
+    grow_old();
+    assert!(matches!(cached.session.lookup("theirs"), Err(Error::NotFound)));
+    origin.direct.put("theirs", b"");
+    let session = &cached.session;
+    let made = session.fs.mkdir(&session.cx, NodeId::ROOT, name("ours"), NewMode::default()).wait();
+    made.expect("mkdir");
+    std::thread::sleep(attr_refresh + Duration::from_millis(50));
+    // The directory is as it was after our change.
+    session.fs.getattr(&session.cx, NodeId::ROOT, None).wait().expect("there");
+    session.lookup("theirs").expect("found");
 }
 
 /// Whatever either side does, each read through the cache is what the origin has.

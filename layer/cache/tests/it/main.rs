@@ -1,5 +1,6 @@
 //! All tests, in one program.
 
+mod coarse;
 mod contracts;
 mod damage;
 mod fetching;
