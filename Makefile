@@ -47,7 +47,7 @@ static: ## the binary without libraries, for guests: target/x86_64-unknown-linux
 	$(STATIC) --release -p tombolo-cli
 
 programs: ## the same, and the programs that the tests run beside it
-	$(STATIC) --release -p tombolo-cli -p tombolo-bench -p tombolo-conformance -p tombolo-strict -p tombolo-kill
+	$(STATIC) --release -p tombolo-cli -p tombolo-bench -p tombolo-conformance -p tombolo-strict -p tombolo-kill -p tombolo-wan
 
 dist: ## the program that packages ship, static and stripped: target/x86_64-unknown-linux-gnu/dist/tombolo
 	$(STATIC) --profile dist -p tombolo-cli

@@ -40,6 +40,7 @@ pub mod terminal;
 pub mod thread;
 pub mod thread_timer;
 pub mod trace;
+pub mod tun;
 pub mod udp;
 pub mod umask;
 pub mod users;
