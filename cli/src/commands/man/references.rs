@@ -8,6 +8,7 @@ pub fn files(name: &str) -> Files {
         "tombolo-serve" => &[CONTROL, STATE, KEYS, REPLIES],
         "tombolo-mount" | "mount.tombolo" => &[CONTROL, LOG, FUSE_CONF, FSTAB],
         "tombolo-keys" | "tombolo-keys-list" | "tombolo-keys-rotate" | "tombolo-keys-retire" => &[KEYS],
+        "tombolo-proxy" => &[CONTROL, STATE, KEYS, REPLIES],
         "tombolo-top" | "tombolo-umount" | "tombolo-tune" => &[CONTROL],
         "tombolo-links" => &[LINKS],
         "tombolo-doctor" => &[("/dev/fuse", "what mounts need"), FUSE_CONF],
@@ -53,6 +54,10 @@ pub fn see_also(name: &str) -> &'static str {
         "tombolo-serve" => {
             "tombolo(1), tombolo-mount(1), tombolo-top(1), tombolo-keys(1), tombolo-links(1), nfs(5), mount(8), qemu(1)"
         }
+        "tombolo-proxy" => {
+            "tombolo(1), tombolo-serve(1), tombolo-cache(1), tombolo-mount(1), tombolo-top(1), nfs(5)"
+        }
+        "tombolo-cache" => "tombolo(1), tombolo-proxy(1)",
         "tombolo-mount" => {
             "tombolo(1), mount.tombolo(8), tombolo-umount(1), tombolo-tune(1), tombolo-top(1), nfs(5), fuse(8)"
         }
