@@ -28,11 +28,11 @@ fn holds(profile: &Profile, bytes: u64, rate: std::ops::Range<f64>) {
         let check = wan.check(bytes).expect("a check");
         let (late, full) = (wan.late(), profile.rate_bits_per_s as f64);
         let part = check.rate_bits_per_s / full;
-        println!("{}: {:?}, {:.3} of the rate, {late:.4} late", profile.name, check.round_trip, part);
+        eprintln!("{}: {:?}, {:.3} of the rate, {late:.4} late", profile.name, check.round_trip, part);
         let least = Duration::from_micros(profile.round_trip_us);
         assert!(check.round_trip >= least);
         if late > 0.02 {
-            println!("void: this machine was too busy");
+            eprintln!("void: this machine was too busy");
         } else if check.round_trip < least + Duration::from_millis(2) && rate.contains(&part) {
             return;
         }
