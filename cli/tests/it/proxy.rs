@@ -114,8 +114,10 @@ fn what_was_read_once_is_read_without_the_origin_also_after_a_restart() {
     proxy.stop();
 
     let proxy = cached.proxy("immutable");
+    let blocks = rustix::fs::statvfs(cached.mnt("dir")).expect("statvfs").f_blocks;
     cached.stop_origin();
     assert!(fs::read_to_string(cached.mnt("link")).expect("read") == large, "the origin is away");
+    assert_eq!(rustix::fs::statvfs(cached.mnt("dir")).expect("statvfs").f_blocks, blocks);
     assert_eq!(fs::read_dir(cached.mnt("dir")).expect("list").count(), 1);
     cached.start_origin();
     assert_eq!(cached.calls("read"), 0, "all data were here");

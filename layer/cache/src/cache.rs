@@ -15,6 +15,7 @@ use crate::object::Object;
 use crate::objects::Objects;
 use crate::options::Options;
 use crate::origin::{Origin, at_origin};
+use crate::room::Room;
 use crate::store::{ObjectId, Store};
 
 /// The shared part of a cache.
@@ -27,6 +28,7 @@ pub(crate) struct Cache {
     /// For what may wait for the disk.
     pub lane: Lane,
     pub complaints: RateLimit,
+    pub room: Room,
 }
 
 /// A file that was changed less than this before its data came may change again without a trace: clocks of file systems tick so far

@@ -24,6 +24,7 @@ mod openings;
 mod options;
 mod origin;
 mod rights;
+mod room;
 mod session;
 pub mod store;
 
@@ -71,6 +72,7 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, options: Options) -> Result<
         counters: counters::Counters::default(),
         lane,
         complaints: RateLimit::default(),
+        room: room::Room::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
     let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tombolo_core::fs::{AccessMask, Attr, Change, Entry, File, FileType, NodeId};
+use tombolo_core::fs::{AccessMask, Attr, Change, Entry, File, FileType, NodeId, StatFs};
 use tombolo_core::{Ctx, Error, Result, Want};
 
 use super::Session;
@@ -104,6 +104,15 @@ impl View {
         object.grant(&self.cx.identity, mask, allowed, asked);
         self.cache().keep(object);
         Ok(allowed == mask)
+    }
+
+    /// Asks the origin how much room there is.
+    pub(super) async fn statfs(self, object: Arc<Object>) -> Result<StatFs> {
+        let node = self.node(&object).await?;
+        let told = self.cache().origin.fs.statfs(&self.at_origin(), node).resolve().await;
+        let told = told.map_err(|error| self.cache().failed(&object, error))?;
+        self.cache().room.learn(told);
+        Ok(told)
     }
 
     /// What a change did to an object, as the caller wants it told.
