@@ -17,6 +17,7 @@ use crate::options::Options;
 use crate::origin::{Origin, at_origin};
 use crate::room::Room;
 use crate::store::{ObjectId, Store};
+use crate::walk::Walk;
 
 /// The shared part of a cache.
 pub(crate) struct Cache {
@@ -29,6 +30,7 @@ pub(crate) struct Cache {
     pub lane: Lane,
     pub complaints: RateLimit,
     pub room: Room,
+    pub walk: Walk,
 }
 
 /// A file that was changed less than this before its data came may change again without a trace: clocks of file systems tick so far

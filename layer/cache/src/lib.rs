@@ -27,6 +27,7 @@ mod rights;
 mod room;
 mod session;
 pub mod store;
+mod walk;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -73,6 +74,7 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, options: Options) -> Result<
         lane,
         complaints: RateLimit::default(),
         room: room::Room::default(),
+        walk: walk::Walk::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
     let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked));

@@ -230,6 +230,9 @@ impl FileSystem for CachedFileSystem {
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
         let view = self.view(cx);
         let opening = or_answer!(self.0.openings.made_for(file, OpenFlags::DIRECTORY));
+        if cookie == Cookie::START {
+            view.walk_ahead(&opening.object);
+        }
         match view.has_listing(&opening.object, cookie) {
             true => self.hit(view.fill(&opening.object, cookie, page)),
             false => self.missed(view.readdir(file, cookie, page)),

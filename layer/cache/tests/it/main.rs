@@ -6,4 +6,5 @@ mod damage;
 mod fetching;
 mod life;
 mod rights;
+mod walking;
 mod world;

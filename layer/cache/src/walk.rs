@@ -1,0 +1,112 @@
+//! Directories that will be listed soon: when a walk goes on from a directory to those below it, the others are listed ahead, many at a
+//! time. A program that looks into one directory causes nothing.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tombolo_host_runtime::promise::Promise;
+
+use crate::object::Object;
+use crate::store::ObjectId;
+
+/// What is to be listed ahead.
+#[derive(Debug, Default)]
+pub(crate) struct Walk(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Arc<Object>>,
+    queued: HashSet<ObjectId>,
+    /// What workers are listing.
+    under_way: HashMap<ObjectId, Arc<Promise<()>>>,
+    /// The directories that a caller has listed lately.
+    listed: VecDeque<ObjectId>,
+    last: Option<Instant>,
+    workers: usize,
+}
+
+/// So many directories are asked for at a time.
+const WORKERS_MAX: usize = 16;
+
+/// So many wait at most. Beyond, the walk itself will ask.
+const QUEUE_MAX: usize = 1024;
+
+/// The directories that count as listed lately.
+const LISTED_MAX: usize = 64;
+
+/// When nothing was listed for this long the walk is over, and the guess was wrong.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Walk {
+    /// A caller lists a directory. Whether that goes on from the one above, as a walk does.
+    pub(crate) fn goes_on(&self, dir: ObjectId, parent: Option<ObjectId>) -> bool {
+        let mut state = self.state();
+        let goes_on = parent.is_some_and(|parent| parent != dir && state.listed.contains(&parent));
+        if !state.listed.contains(&dir) {
+            state.listed.push_back(dir);
+        }
+        if state.listed.len() > LISTED_MAX {
+            state.listed.pop_front();
+        }
+        state.last = Some(Instant::now());
+        goes_on
+    }
+
+    /// Has directories listed ahead. How many workers are to be started for that: each of them must ask for the next directory until there
+    /// is none.
+    #[must_use]
+    pub(crate) fn add(&self, dirs: impl IntoIterator<Item = Arc<Object>>) -> usize {
+        let mut state = self.state();
+        for dir in dirs {
+            if state.queue.len() < QUEUE_MAX && state.queued.insert(dir.id) {
+                state.queue.push_back(dir);
+            }
+        }
+        let wanted = state.queue.len().min(WORKERS_MAX - state.workers);
+        state.workers += wanted;
+        wanted
+    }
+
+    /// The next directory for a worker. `None`: it ends.
+    pub(crate) fn next(&self) -> Option<Arc<Object>> {
+        let mut state = self.state();
+        if state.last.is_none_or(|last| last.elapsed() > PATIENCE) {
+            state.queue.clear();
+        }
+        let next = state.queue.pop_front();
+        match &next {
+            Some(dir) => drop(state.under_way.insert(dir.id, Arc::default())),
+            None => state.workers -= 1,
+        }
+        if state.queue.is_empty() && state.under_way.is_empty() {
+            state.queued.clear();
+        }
+        next
+    }
+
+    /// A worker could not be started.
+    pub(crate) fn has_no_thread(&self) {
+        self.state().workers -= 1;
+    }
+
+    /// A worker has listed a directory, or could not.
+    pub(crate) fn done(&self, dir: ObjectId) {
+        let listed = self.state().under_way.remove(&dir);
+        if let Some(listed) = listed {
+            listed.keep(());
+        }
+    }
+
+    /// Waits for a directory that is just being listed ahead.
+    pub(crate) async fn wait_for(&self, dir: ObjectId) {
+        let listed = self.state().under_way.get(&dir).cloned();
+        if let Some(listed) = listed {
+            listed.kept().await;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
