@@ -38,6 +38,8 @@ pub(crate) struct State {
     pub link: Option<Arc<[u8]>>,
     /// The names in a directory.
     pub names: Names,
+    /// When all names were last listed, which brought the attributes of what they lead to.
+    pub listed: Option<Instant>,
     /// The data of a regular file.
     pub data: Option<Arc<Data>>,
     pub rights: Rights,
@@ -75,6 +77,7 @@ impl Object {
             parent: None,
             link: None,
             names: Names::default(),
+            listed: None,
             data: None,
             rights: Rights::default(),
             young: None,
@@ -220,6 +223,17 @@ impl State {
         }
         self.young = None;
         self.is_dirty = true;
+    }
+
+    /// Whether a new listing would tell more than what is here: names, or attributes of many at once that are not to be believed any more.
+    pub(crate) fn wants_listing(&self, options: &Options) -> bool {
+        let older = |than| self.listed.is_none_or(|listed| listed.elapsed() > than);
+        let is_old = match options.contract {
+            Contract::Immutable | Contract::Exclusive => false,
+            Contract::CloseToOpen => older(options.attr_refresh),
+            Contract::Refresh(time) => older(time),
+        };
+        !self.names.is_complete() || is_old
     }
 
     pub(crate) fn version(&self) -> WeakAttr {

@@ -233,7 +233,7 @@ impl FileSystem for CachedFileSystem {
         if cookie == Cookie::START {
             view.walk_ahead(&opening.object);
         }
-        match view.has_listing(&opening.object, cookie) {
+        match view.has_listing(&opening.object, cookie, page.wants_entries()) {
             true => self.hit(view.fill(&opening.object, cookie, page)),
             false => self.missed(view.readdir(file, cookie, page)),
         }

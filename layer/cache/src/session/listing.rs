@@ -22,21 +22,24 @@ const PAGE: DirBudget = DirBudget { size_bytes: 1 << 20, entry_bytes: 24, align:
 
 impl View {
     /// Whether a listing can be answered from here. One that has begun goes on from what is here.
-    pub(super) fn has_listing(&self, dir: &Object, cookie: Cookie) -> bool {
-        let state = dir.state();
-        let believed = cookie != Cookie::START || state.is_believed(Look::Stat, &self.cache().options);
-        believed && state.names.is_complete()
+    pub(super) fn has_listing(&self, dir: &Object, cookie: Cookie, plus: bool) -> bool {
+        let (state, options) = (dir.state(), &self.cache().options);
+        match cookie {
+            Cookie::START if plus => state.is_believed(Look::Stat, options) && !state.wants_listing(options),
+            Cookie::START => state.is_believed(Look::Stat, options) && state.names.is_complete(),
+            _ => state.names.is_complete(),
+        }
     }
 
     /// Lists, asking the origin for all of the directory if it is not here.
     pub(super) async fn readdir(self, file: File, cookie: Cookie, page: DirPage) -> Result<DirPage> {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
         let dir = &opening.object;
-        if !self.has_listing(dir, cookie) {
+        let plus = page.wants_entries();
+        if !self.has_listing(dir, cookie, plus) {
             self.cache().walk.wait_for(dir.id).await;
             self.attr(dir, Look::Stat).await?;
-            let has_names = dir.state().names.is_complete();
-            if !has_names {
+            if !self.has_listing(dir, cookie, plus) {
                 let origin = self.origin_file(file).await?;
                 self.list(dir, &origin).await?;
             }
@@ -86,19 +89,20 @@ impl View {
     }
 
     async fn list_ahead(&self, dir: &Arc<Object>) -> Result<()> {
-        if dir.state().names.is_complete() {
+        if !dir.state().wants_listing(&self.cache().options) {
             return Ok(());
         }
         let (origin, _) = self.open_at_origin(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;
         self.list(dir, &origin).await
     }
 
-    /// The directories in a directory, as far as it is known, of which not all names are.
+    /// The directories in a directory, as far as it is known, of which a listing would tell more.
     fn unlisted_below(&self, dir: &Object) -> Vec<Arc<Object>> {
         let names: Vec<Target> = dir.state().names.after(0).map(|(.., target)| target).collect();
         let dirs = names.into_iter().filter(|target| target.file_type == FileType::Directory);
         let dirs = dirs.filter_map(|target| self.cache().object(target.object).ok());
-        dirs.filter(|dir| !dir.state().names.is_complete()).collect()
+        let options = &self.cache().options;
+        dirs.filter(|dir| dir.state().wants_listing(options)).collect()
     }
 
     /// Fills a page from what is here.
@@ -163,7 +167,7 @@ impl View {
 
     /// False if it has changed meanwhile.
     async fn try_list(&self, dir: &Arc<Object>, origin: &OriginFile) -> Result<bool> {
-        let (version, cx) = (dir.state().version(), &origin.cx);
+        let (version, cx, begun) = (dir.state().version(), &origin.cx, Instant::now());
         let mut listed = Vec::new();
         let mut cookie = Cookie::START;
         let mut page = DirPage::new(PAGE);
@@ -189,8 +193,9 @@ impl View {
             let epoch = names.epoch();
             names.set_all(&listed, epoch)
         });
-        let is_same = dir.state().version() == version;
-        Ok(is_same)
+        let mut state = dir.state();
+        state.listed = Some(begun);
+        Ok(state.version() == version)
     }
 
     async fn fetch_unless_told(&self, dir: &Arc<Object>, asked: Instant) -> Result<()> {
