@@ -71,7 +71,9 @@ impl Cached {
     }
 
     fn proxy(&self, contract: &str) -> Server {
-        let url = format!("nfs://127.0.0.1:{}/tree", self.port);
+        // How the origin is asked does not matter to what is here.
+        let asked = if contract == "exclusive" { "?soft" } else { "" };
+        let url = format!("nfs://127.0.0.1:{}/tree{asked}", self.port);
         let words = ["proxy", &url, "--cache", "cache", "--contract", contract, "--control", "proxy.sock"];
         let proxy = self.place.0.serve(&[&words[..], &["--fuse", "mnt"]].concat(), "ready control");
         assert!(proxy.said.contains(&format!("mode=write-through contract={contract}")), "{}", proxy.said);

@@ -63,7 +63,7 @@ impl CachePlan {
             let handles = handles.ok_or_else(|| Failure::cannot(&serving, "its files have no handles"))?;
             handles.volume()
         };
-        let identity = OriginIdentity { location: tree.to_string(), volume };
+        let identity = OriginIdentity { location: place(tree), volume };
         let store =
             Store::open(&self.dir, &identity, self.store).map_err(|error| not_opened(&serving, &error))?;
         let cached = tombolo_layer_cache::over(origin, store, self.options);
@@ -74,6 +74,15 @@ impl CachePlan {
     pub fn words(&self) -> String {
         let mode = if self.options.read_only { "read-only" } else { "write-through" };
         format!("{} mode={mode} contract={}", self.dir.display(), contract_word(self.options.contract))
+    }
+}
+
+/// Where a tree is, without how it is asked.
+fn place(tree: &Tree) -> String {
+    let text = tree.to_string();
+    match tree {
+        Tree::Nfs(_) | Tree::NfsShm(_) => text.split('?').next().unwrap_or_default().to_owned(),
+        Tree::Dir(_) | Tree::Shm(_) => text,
     }
 }
 
