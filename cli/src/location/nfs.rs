@@ -137,6 +137,7 @@ fn apply(client: &mut ClientOptions, option: NfsOption) {
         NfsOption::Interruptible(true) => rpc.interrupts = Interrupts::Always,
         NfsOption::Interruptible(false) => rpc.interrupts = Interrupts::Never,
         NfsOption::Connections(count) => rpc.connections = count,
+        NfsOption::ConnectionsMin(count) => rpc.connections = rpc.connections.max(count),
         NfsOption::ReservedPort(reserved) => rpc.reserved_port = Some(reserved),
         NfsOption::InFlight(limit) => rpc.in_flight = limit,
         NfsOption::Transport(_)

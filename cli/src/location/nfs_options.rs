@@ -24,6 +24,8 @@ pub enum NfsOption {
     Hard(bool),
     Interruptible(bool),
     Connections(usize),
+    /// At least so many, whatever was said before.
+    ConnectionsMin(usize),
     KeepAttributes(bool),
     /// `actimeo=` and its four parts: from when to when attributes are cached.
     AttributeTime(AttributeTime, Duration),
@@ -79,10 +81,12 @@ impl NfsOptions {
         Self(vec![("noac".into(), NfsOption::KeepAttributes(false))])
     }
 
-    /// What the client is to leave to a cache over it: it keeps no attributes, and reads nothing ahead.
+    /// What the client is to leave to a cache over it: it keeps no attributes, and reads nothing ahead. A second connection has what moves
+    /// much.
     pub fn for_cache() -> Self {
         let mut options = Self::without_attributes();
         options.0.push(("readahead=0".into(), NfsOption::ReadAhead(0)));
+        options.0.push(("nconnect=2".into(), NfsOption::ConnectionsMin(2)));
         options
     }
 

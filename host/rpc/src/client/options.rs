@@ -74,7 +74,8 @@ pub enum Interrupts {
 /// How a client works.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Connections, 1 to 16. They are made when there is use for them. UDP has one socket.
+    /// Connections, 1 to 16. They are made when there is use for them. UDP has one socket. The first of several has no calls that move
+    /// 128 KiB and more, so that nothing small waits behind them.
     pub connections: usize,
     /// Bulk calls of this client that may be outstanding at a time; further ones wait, in order.
     pub in_flight: InFlight,

@@ -165,12 +165,14 @@ impl State {
         if let Some(place) = call.message.head.get_mut(4..8) {
             place.copy_from_slice(&xid.to_be_bytes());
         }
-        let bulk = call.bulk;
         let serial = self.next_serial;
         self.next_serial += 1;
         let mut spare = if self.spare.len() > SPARE_MIN { self.spare.pop_front() } else { None };
         let cell = Cell::renewed(spare.as_mut().and_then(|spare| spare.cell.take()));
-        let entry = CallEntry::new(call, cell.clone(), serial, now);
+        let mut entry = CallEntry::new(call, cell.clone(), serial, now);
+        // One that moves little does not wait for those that move much, where it has a connection without them.
+        entry.bulk &= self.connections.len() == 1 || entry.moves_much();
+        let bulk = entry.bulk;
         let entry = match spare {
             Some(mut spare) => {
                 *spare = entry;
@@ -199,16 +201,17 @@ impl State {
         }
     }
 
-    /// Puts a call in the queue of the connection that has least to do.
+    /// Puts a call in the queue of the connection that has least to do. The first of several has none that move much, so that over a slow
+    /// line nothing small waits behind them.
     fn admit(&mut self, xid: u32, now: Instant) {
         let Some(entry) = self.calls.get_mut(&xid) else { return };
         let load = |(_, connection): &(usize, &mut Connection)| {
             // One that is idle is worth making if all others are busy.
             (connection.calls > 0, connection.calls > 0 && !connection.is_up(), connection.bytes)
         };
-        let Some((index, connection)) = self.connections.iter_mut().enumerate().min_by_key(load) else {
-            return;
-        };
+        let first = usize::from(self.connections.len() > 1 && entry.moves_much());
+        let connections = self.connections.iter_mut().enumerate().skip(first);
+        let Some((index, connection)) = connections.min_by_key(load) else { return };
         entry.connection = index;
         entry.state = CallState::Queued;
         entry.begun_at = now;

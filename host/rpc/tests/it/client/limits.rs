@@ -117,6 +117,21 @@ fn calls_go_to_the_connection_with_least_to_do() {
 }
 
 #[test]
+fn nothing_small_waits_behind_calls_that_move_much() {
+    let options = Options { connections: 2, ..fixed(1) };
+    let mut script = Script::new(tombolo_host_rpc::client::Transport::Tcp, options);
+    let _large: Vec<_> = (0..3).map(|_| write(&script.client, vec![1; 200_000])).collect();
+    let _small = writes(&script, 5);
+    script.turn();
+    let first = script.line(0);
+    script.connect(&first);
+    let sizes: Vec<_> = first.calls().iter().map(|call| call.arguments.len()).collect();
+    assert!(sizes.len() == 5 && sizes.iter().all(|size| *size < 100_000), "{sizes:?}");
+    let counts = script.client.counts();
+    assert_eq!((counts.outstanding, counts.waiting), (8, 2), "the limit holds for those that move much");
+}
+
+#[test]
 fn a_call_that_a_live_server_forgot_is_sent_again() {
     let (mut script, line, first) = Script::connected(Options::default());
     let call = line.calls().remove(0);
