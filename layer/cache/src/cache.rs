@@ -10,6 +10,7 @@ use tombolo_host_runtime::thread_pool::Lane;
 
 use crate::counters::Counters;
 use crate::data::Data;
+use crate::files_ahead::FilesAhead;
 use crate::names::Names;
 use crate::object::Object;
 use crate::objects::Objects;
@@ -31,6 +32,7 @@ pub(crate) struct Cache {
     pub complaints: RateLimit,
     pub room: Room,
     pub walk: Walk,
+    pub files_ahead: FilesAhead,
 }
 
 /// A file that was changed less than this before its data came may change again without a trace: clocks of file systems tick so far

@@ -10,6 +10,8 @@ pub struct Counters {
     served_bytes: AtomicU64,
     hit_bytes: AtomicU64,
     fetched_bytes: AtomicU64,
+    guessed_bytes: AtomicU64,
+    guess_used_bytes: AtomicU64,
 }
 
 /// What [`Counters`] say at one moment.
@@ -25,6 +27,10 @@ pub struct Counts {
     pub hit_bytes: u64,
     /// Bytes that were read at the origin.
     pub fetched_bytes: u64,
+    /// Those of them that were small files which nobody had asked for.
+    pub guessed_bytes: u64,
+    /// Those of these that somebody has read since.
+    pub guess_used_bytes: u64,
 }
 
 impl Counters {
@@ -37,6 +43,8 @@ impl Counters {
             served_bytes: read(&self.served_bytes),
             hit_bytes: read(&self.hit_bytes),
             fetched_bytes: read(&self.fetched_bytes),
+            guessed_bytes: read(&self.guessed_bytes),
+            guess_used_bytes: read(&self.guess_used_bytes),
         }
     }
 
@@ -57,5 +65,12 @@ impl Counters {
 
     pub(crate) fn fetched(&self, bytes: usize) {
         self.fetched_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+    pub(crate) fn guessed(&self, bytes: u64) {
+        self.guessed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn guess_used(&self, bytes: u64) {
+        self.guess_used_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }

@@ -1,6 +1,7 @@
 //! The data of one version of a file: what of it is here, what is on its way, and how it gets here.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -23,6 +24,8 @@ const FETCH_BYTES_MAX: u64 = 1 << 20;
 pub(crate) struct Data {
     pub version: WeakAttr,
     pub file: DataFile,
+    /// It was fetched because it might be read, and nobody has read it yet.
+    guessed: AtomicBool,
     /// What is on its way.
     fetches: Mutex<Vec<Arc<Fetch>>>,
 }
@@ -76,7 +79,17 @@ impl Fetch {
 
 impl Data {
     pub(crate) fn new(version: WeakAttr, file: DataFile) -> Self {
-        Self { version, file, fetches: Mutex::default() }
+        Self { version, file, guessed: AtomicBool::new(false), fetches: Mutex::default() }
+    }
+
+    /// It is fetched before anybody reads it.
+    pub(crate) fn set_guessed(&self) {
+        self.guessed.store(true, Ordering::Relaxed);
+    }
+
+    /// It is read: whether it was fetched before, and this is the first time.
+    pub(crate) fn was_guessed(&self) -> bool {
+        self.guessed.load(Ordering::Relaxed) && self.guessed.swap(false, Ordering::Relaxed)
     }
 
     /// Whether all of a range is here.

@@ -17,6 +17,7 @@
 mod cache;
 mod counters;
 mod data;
+mod files_ahead;
 mod names;
 mod object;
 mod objects;
@@ -75,6 +76,7 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, options: Options) -> Result<
         complaints: RateLimit::default(),
         room: room::Room::default(),
         walk: walk::Walk::default(),
+        files_ahead: files_ahead::FilesAhead::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
     let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked));

@@ -32,7 +32,7 @@ pub(crate) struct State {
     pub attr: Attr,
     /// When they were asked for; `None` if they are from another life, or in doubt.
     pub asked: Option<Instant>,
-    /// The directory that a directory was last met in.
+    /// The directory that it was last met in.
     pub parent: Option<ObjectId>,
     /// The target of a symbolic link.
     pub link: Option<Arc<[u8]>>,
@@ -133,9 +133,7 @@ impl Object {
 
     /// It was met in this directory.
     pub(crate) fn found_in(&self, dir: &Self) {
-        if self.file_type == FileType::Directory {
-            self.state().parent = Some(dir.id);
-        }
+        self.state().parent = Some(dir.id);
     }
 
     /// The attributes are to be asked for, whatever the contract says.

@@ -13,7 +13,11 @@ use crate::store::{ObjectId, Store};
 
 /// The objects, by their numbers and by the origin's handles.
 #[derive(Default)]
-pub(crate) struct Objects(Mutex<Tables>);
+pub(crate) struct Objects {
+    tables: Mutex<Tables>,
+    /// Held while one is taken in that was not in memory.
+    first: Mutex<()>,
+}
 
 #[derive(Default)]
 struct Tables {
@@ -69,30 +73,45 @@ impl Objects {
         entry: &Entry,
         asked: Instant,
     ) -> Result<Arc<Object>> {
-        let object = match self.of_handle(handle) {
+        let object = match self.of_handle(handle).filter(|object| object.learn(&entry.attr, asked)) {
             Some(object) => object,
-            None => {
-                self.make_room(origin);
-                let id = store.id_of(handle)?;
-                let new = || self.add(Arc::new(Object::new(id, handle.clone(), None, entry.attr)));
-                self.object(store, id).unwrap_or_else(new)
-            }
+            None => self.met_first(store, origin, handle, entry, asked)?,
         };
-        if !object.learn(&entry.attr, asked) {
-            // The handle names another file now: that one is new here, and the one before is gone.
-            self.forget(&object);
-            store.remove(&object);
-            let new = Object::new(store.new_id()?, handle.clone(), None, entry.attr);
-            let new = self.add(Arc::new(new));
-            new.learn(&entry.attr, asked);
-            new.state().node = Some(entry.node);
-            return Ok(new);
-        }
         let before = object.state().node.replace(entry.node);
         if let Some(before) = before {
             origin.forget(before);
         }
         Ok(object)
+    }
+
+    /// One that is not in memory, or is another file now. One at a time, so that no two numbers are given to one handle.
+    fn met_first(
+        &self,
+        store: &Store,
+        origin: &Origin,
+        handle: &PersistentHandle,
+        entry: &Entry,
+        asked: Instant,
+    ) -> Result<Arc<Object>> {
+        self.make_room(origin);
+        let _one = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let object = match self.of_handle(handle) {
+            Some(object) => object,
+            None => {
+                let id = store.id_of(handle)?;
+                let new = || self.add(Arc::new(Object::new(id, handle.clone(), None, entry.attr)));
+                self.object(store, id).unwrap_or_else(new)
+            }
+        };
+        if object.learn(&entry.attr, asked) {
+            return Ok(object);
+        }
+        // The handle names another file now: that one is new here, and the one before is gone.
+        self.forget(&object);
+        store.remove(&object);
+        let new = self.add(Arc::new(Object::new(store.new_id()?, handle.clone(), None, entry.attr)));
+        new.learn(&entry.attr, asked);
+        Ok(new)
     }
 
     fn of_handle(&self, handle: &PersistentHandle) -> Option<Arc<Object>> {
@@ -134,7 +153,7 @@ impl Objects {
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

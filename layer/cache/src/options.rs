@@ -28,7 +28,7 @@ pub struct Options {
     pub rights_refresh: Duration,
     /// How far ahead of a sequential reader is fetched at most, in bytes; 0 is not at all.
     pub ahead_bytes_max: u64,
-    /// Whether the directories below one that is listed are listed ahead.
+    /// Whether directories of a walk are listed ahead, and small files beside those that are read are fetched ahead.
     pub walk_ahead: bool,
     /// Refuse changes.
     pub read_only: bool,

@@ -1,5 +1,5 @@
 //! Directories that will be listed soon: when a walk goes on from a directory to those below it, the others are listed ahead, many at a
-//! time. A program that looks into one directory causes nothing.
+//! time. Two names that were looked up in one have that one listed. A program that looks into one directory causes nothing else.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,24 @@ pub(crate) struct Walk(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Arc<Object>>,
+    queue: VecDeque<Step>,
     queued: HashSet<ObjectId>,
     /// What workers are listing.
     under_way: HashMap<ObjectId, Arc<Promise<()>>>,
     /// The directories that a caller has listed lately.
     listed: VecDeque<ObjectId>,
+    /// Those in which one has looked up a name that was not known here.
+    looked_in: VecDeque<ObjectId>,
     last: Option<Instant>,
     workers: usize,
+}
+
+/// A directory that is to be listed.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub dir: Arc<Object>,
+    /// And then those below it.
+    pub goes_down: bool,
 }
 
 /// So many directories are asked for at a time.
@@ -32,35 +42,47 @@ const WORKERS_MAX: usize = 16;
 /// So many wait at most. Beyond, the walk itself will ask.
 const QUEUE_MAX: usize = 1024;
 
-/// The directories that count as listed lately.
+/// The directories that count as listed lately, or as looked in.
 const LISTED_MAX: usize = 64;
 
 /// When nothing was listed for this long the walk is over, and the guess was wrong.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Step {
+    pub(crate) fn alone(dir: Arc<Object>) -> Self {
+        Self { dir, goes_down: false }
+    }
+
+    pub(crate) fn and_below(dir: Arc<Object>) -> Self {
+        Self { dir, goes_down: true }
+    }
+}
 
 impl Walk {
     /// A caller lists a directory. Whether that goes on from the one above, as a walk does.
     pub(crate) fn goes_on(&self, dir: ObjectId, parent: Option<ObjectId>) -> bool {
         let mut state = self.state();
         let goes_on = parent.is_some_and(|parent| parent != dir && state.listed.contains(&parent));
-        if !state.listed.contains(&dir) {
-            state.listed.push_back(dir);
-        }
-        if state.listed.len() > LISTED_MAX {
-            state.listed.pop_front();
-        }
+        note(&mut state.listed, dir);
         state.last = Some(Instant::now());
         goes_on
+    }
+
+    /// A caller has to ask for a name in a directory. Whether one did so before.
+    pub(crate) fn is_looked_in_again(&self, dir: ObjectId) -> bool {
+        let mut state = self.state();
+        state.last = Some(Instant::now());
+        note(&mut state.looked_in, dir)
     }
 
     /// Has directories listed ahead. How many workers are to be started for that: each of them must ask for the next directory until there
     /// is none.
     #[must_use]
-    pub(crate) fn add(&self, dirs: impl IntoIterator<Item = Arc<Object>>) -> usize {
+    pub(crate) fn add(&self, steps: impl IntoIterator<Item = Step>) -> usize {
         let mut state = self.state();
-        for dir in dirs {
-            if state.queue.len() < QUEUE_MAX && state.queued.insert(dir.id) {
-                state.queue.push_back(dir);
+        for step in steps {
+            if state.queue.len() < QUEUE_MAX && state.queued.insert(step.dir.id) {
+                state.queue.push_back(step);
             }
         }
         let wanted = state.queue.len().min(WORKERS_MAX - state.workers);
@@ -69,14 +91,14 @@ impl Walk {
     }
 
     /// The next directory for a worker. `None`: it ends.
-    pub(crate) fn next(&self) -> Option<Arc<Object>> {
+    pub(crate) fn next(&self) -> Option<Step> {
         let mut state = self.state();
         if state.last.is_none_or(|last| last.elapsed() > PATIENCE) {
             state.queue.clear();
         }
         let next = state.queue.pop_front();
         match &next {
-            Some(dir) => drop(state.under_way.insert(dir.id, Arc::default())),
+            Some(step) => drop(state.under_way.insert(step.dir.id, Arc::default())),
             None => state.workers -= 1,
         }
         if state.queue.is_empty() && state.under_way.is_empty() {
@@ -109,4 +131,16 @@ impl Walk {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Takes a directory into a list of late ones. Whether it is there already.
+fn note(late: &mut VecDeque<ObjectId>, dir: ObjectId) -> bool {
+    if late.contains(&dir) {
+        return true;
+    }
+    late.push_back(dir);
+    if late.len() > LISTED_MAX {
+        late.pop_front();
+    }
+    false
 }

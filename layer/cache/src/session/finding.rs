@@ -64,6 +64,7 @@ impl View {
         if is_told {
             self.cache().learned(&dir, |names| names.learn(name.as_name().as_bytes(), known, epoch));
         }
+        self.list_after_lookup(&dir);
         answer
     }
 

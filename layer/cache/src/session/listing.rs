@@ -5,14 +5,13 @@ use std::time::Instant;
 
 use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, Entry, File, FileType, Name, OpenFlags};
 use tombolo_core::{Error, Result};
-use tombolo_host_runtime::task;
 
 use super::finding::target;
 use super::view::View;
 use crate::names::{DOT, DOT_DOT, Target};
 use crate::object::{Look, Object};
 use crate::objects::node_of;
-use crate::origin::{OriginFile, detached};
+use crate::origin::OriginFile;
 
 /// A directory that others change all the time is listed so often until it stays the same meanwhile.
 const TRIES_MAX: u32 = 3;
@@ -45,64 +44,6 @@ impl View {
             }
         }
         self.fill(dir, cookie, page)
-    }
-
-    /// If this listing is a step of a walk, has the directories beside and below it listed ahead.
-    pub(super) fn walk_ahead(&self, dir: &Arc<Object>) {
-        let cache = self.cache();
-        let parent = dir.state().parent;
-        if !cache.options.walk_ahead || !cache.walk.goes_on(dir.id, parent) {
-            return;
-        }
-        let parent = parent.and_then(|parent| cache.object(parent).ok());
-        let mut below = parent.map(|parent| self.unlisted_below(&parent)).unwrap_or_default();
-        below.retain(|other| other.id != dir.id);
-        below.extend(self.unlisted_below(dir));
-        self.list_soon(below);
-    }
-
-    fn list_soon(&self, dirs: Vec<Arc<Object>>) {
-        for _ in 0..self.cache().walk.add(dirs) {
-            let worker = Self { session: self.session.clone(), cx: detached(&self.cx) };
-            // On a thread of the pool: an origin that is near answers at once, and this caller is not to wait for that.
-            let (cache, cx) = (self.cache().clone(), worker.cx.clone());
-            let started = cache.in_pool(&cx, move || {
-                task::spawn_boxed(Box::pin(worker.walk()));
-                Ok(())
-            });
-            task::spawn(async move {
-                if started.resolve().await.is_err() {
-                    cache.walk.has_no_thread();
-                }
-            });
-        }
-    }
-
-    /// A worker: lists one directory after the other.
-    async fn walk(self) {
-        while let Some(dir) = self.cache().walk.next() {
-            // What fails here the walk itself will be told of.
-            let _ = self.list_ahead(&dir).await;
-            self.cache().walk.done(dir.id);
-            self.list_soon(self.unlisted_below(&dir));
-        }
-    }
-
-    async fn list_ahead(&self, dir: &Arc<Object>) -> Result<()> {
-        if !dir.state().wants_listing(&self.cache().options) {
-            return Ok(());
-        }
-        let (origin, _) = self.open_at_origin(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;
-        self.list(dir, &origin).await
-    }
-
-    /// The directories in a directory, as far as it is known, of which a listing would tell more.
-    fn unlisted_below(&self, dir: &Object) -> Vec<Arc<Object>> {
-        let names: Vec<Target> = dir.state().names.after(0).map(|(.., target)| target).collect();
-        let dirs = names.into_iter().filter(|target| target.file_type == FileType::Directory);
-        let dirs = dirs.filter_map(|target| self.cache().object(target.object).ok());
-        let options = &self.cache().options;
-        dirs.filter(|dir| dir.state().wants_listing(options)).collect()
     }
 
     /// Fills a page from what is here.

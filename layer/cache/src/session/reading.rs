@@ -56,7 +56,9 @@ impl View {
             return Ok(Some(ReadDone { count: 0, eof: true }));
         };
         let ahead = opening.reads(&range, data.version.size, self.cache().options.ahead_bytes_max);
-        if !data.is_here(&range) || !data.is_here(&ahead) {
+        let is_here = data.is_here(&range);
+        self.note_read(&opening.object, &data, is_here);
+        if !is_here || !data.is_here(&ahead) {
             return Ok(None);
         }
         let mut wanted = into.clone();

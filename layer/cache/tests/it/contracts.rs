@@ -13,7 +13,9 @@ fn what_never_changes_is_asked_for_once() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(200_000, 1));
     for contract in [Contract::Immutable, Contract::Exclusive] {
-        let cached = origin.cached(&dir.path().join(format!("{contract:?}")), contract);
+        let options = Options { contract, walk_ahead: false, ..Options::default() };
+        let cached =
+            origin.cached_with(&dir.path().join(format!("{contract:?}")), options, Default::default());
         assert_eq!(cached.session.get("file").expect("read"), pattern(200_000, 1));
         assert!(matches!(cached.session.lookup("none"), Err(Error::NotFound)));
         let asked = origin.asked_in_all();

@@ -16,10 +16,12 @@ fn handle(cached: &Cached, text: &str) -> PersistentHandle {
     session.fs.persistent_handles().expect("handles").handle_of(&session.cx, node).wait().expect("a handle")
 }
 
-/// What a sudden end leaves: files as they are at this moment.
+/// What a sudden end leaves: files as they are at this moment. The database is copied first: what it says rests on the others.
 pub fn image(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("mkdir");
-    for file in std::fs::read_dir(from).expect("list").flatten() {
+    let mut files: Vec<_> = std::fs::read_dir(from).expect("list").flatten().collect();
+    files.sort_by_key(|file| (!file.file_name().to_string_lossy().starts_with("index.db"), file.file_name()));
+    for file in files {
         let target = to.join(file.file_name());
         match file.file_type().expect("a type").is_dir() {
             true => image(&file.path(), &target),

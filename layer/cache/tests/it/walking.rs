@@ -1,12 +1,12 @@
 //! Walks over a far tree.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, FileType, Mode, NewMode, NodeId, OpenFlags};
 use tombolo_layer_cache::{Contract, Options};
 
-use crate::world::{Origin, Session, name};
+use crate::world::{Origin, Session, grow_old, name, pattern};
 
 const WIDTH: usize = 4;
 
@@ -19,6 +19,10 @@ fn make(session: &Session, parent: NodeId, depth: usize) {
             make(session, made.entry.node, depth - 1);
         }
     }
+}
+
+fn named(n: usize) -> String {
+    format!("file-{n:03}")
 }
 
 /// Lists all directories below one, as find(1) does. How many there are; `waited` counts those that were not here.
@@ -76,5 +80,59 @@ fn a_look_into_one_directory_lists_no_other() {
         session.fs.readdir(&session.cx, file, Cookie::START, DirPage::new(budget)).wait().expect("list");
     }
     std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(origin.asked("readdir"), 1);
+}
+
+#[test]
+fn a_reader_of_one_file_after_another_finds_most_of_them_here() {
+    let (origin, dir) = (Origin::far(Duration::from_millis(10)), tempfile::tempdir().expect("a directory"));
+    let count = 100;
+    (0..count).for_each(|n| origin.direct.put(&named(n), &pattern(3000, n as u8)));
+    let mut waits = Vec::new();
+    for walk_ahead in [true, false] {
+        let options = Options { contract: Contract::Exclusive, walk_ahead, ..Options::default() };
+        let cached =
+            origin.cached_with(&dir.path().join(walk_ahead.to_string()), options, Default::default());
+        let began = Instant::now();
+        for n in 0..count {
+            assert_eq!(cached.session.get(&named(n)).expect("there"), pattern(3000, n as u8));
+        }
+        waits.push(began.elapsed());
+        let counts = cached.cache.counts();
+        assert_eq!(counts.fetched_bytes, 3000 * count as u64, "each is fetched once");
+        assert_eq!(counts.guess_used_bytes, counts.guessed_bytes, "what was fetched ahead was read");
+        assert_eq!(counts.guessed_bytes > counts.fetched_bytes / 2, walk_ahead, "{counts:?}");
+    }
+    assert!(waits[0] < waits[1] / 2, "{waits:?}");
+}
+
+#[test]
+fn a_reader_of_one_file_has_no_other_fetched() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    (0..10).for_each(|n| origin.direct.put(&named(n), &pattern(3000, n as u8)));
+    grow_old();
+    let cached = origin.cached(dir.path(), Contract::CloseToOpen);
+    (0..3).for_each(|_| assert_eq!(cached.session.get(&named(4)).expect("there").len(), 3000));
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(cached.cache.counts().fetched_bytes, 3000);
+}
+
+#[test]
+fn after_two_names_of_a_directory_all_are_known() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    (0..100).for_each(|n| origin.direct.put(&named(n), b""));
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    (0..2).for_each(|n| assert!(cached.session.lookup(&named(n)).is_ok()));
+    let asks = || {
+        let before = origin.asked_in_all();
+        (0..100).for_each(|n| assert!(cached.session.lookup(&named(n)).is_ok()));
+        assert!(cached.session.lookup("none").is_err());
+        origin.asked_in_all() - before
+    };
+    // The listing is under way.
+    let late = Instant::now() + Duration::from_secs(10);
+    while asks() > 0 {
+        assert!(Instant::now() < late, "it is not listed");
+    }
     assert_eq!(origin.asked("readdir"), 1);
 }

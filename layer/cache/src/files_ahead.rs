@@ -1,0 +1,245 @@
+//! Small files that will be read soon: when callers read one file of a directory after another, the rest is fetched ahead, with what lies
+//! below and beside it. How much may be here that nobody has read yet grows as long as the guesses are right.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::store::ObjectId;
+
+/// What is to be fetched ahead.
+#[derive(Debug, Default)]
+pub(crate) struct FilesAhead(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Directories in which callers have read files lately, and those above them: each with what was read, or gone through, first.
+    read: VecDeque<(ObjectId, ObjectId)>,
+    files: VecDeque<ObjectId>,
+    /// Directories to go on with, each from the place after one of its names.
+    dirs: VecDeque<(ObjectId, Option<ObjectId>)>,
+    /// The directories that were in that queue since this began.
+    seen: HashSet<ObjectId>,
+    /// What was fetched, is being fetched, and was not read yet; and how much that may be.
+    unread_bytes: u64,
+    window_bytes: u64,
+    last: Option<Instant>,
+    workers: usize,
+}
+
+/// What a worker does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// It fetches this file.
+    File(ObjectId),
+    /// It finds more files in this directory, those after `after` first.
+    Dir {
+        /// The directory.
+        dir: ObjectId,
+        /// A name that was read, or went on from.
+        after: Option<ObjectId>,
+    },
+}
+
+/// A larger file is not fetched ahead: what comes first of it keeps its reader busy until the rest is here.
+pub(crate) const FILE_BYTES_MAX: u64 = 128 << 10;
+
+/// So many files are asked for at a time: over a line with 35 ms each takes two round trips.
+const WORKERS_MAX: usize = 48;
+
+/// The window: at first, and at most.
+const WINDOW_BYTES: (u64, u64) = (256 << 10, 8 << 20);
+
+/// So much of what was guessed wrong is written off each time that a caller reads something else nearby.
+const MISS_BYTES: u64 = 128 << 10;
+
+/// A small file counts for so much: its cost is the round trip.
+const COST_BYTES_MIN: u64 = 8 << 10;
+
+/// So many files and directories wait at most.
+const QUEUE_MAX: usize = 8192;
+
+/// The directories that count as read lately.
+const READ_MAX: usize = 64;
+
+/// When nothing was read for so long the guess was wrong.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl FilesAhead {
+    /// A caller waits for a file of `dir`, which lies in `above`. How many workers are to be started.
+    #[must_use]
+    pub(crate) fn missed(&self, file: ObjectId, dir: ObjectId, above: Option<ObjectId>) -> usize {
+        let mut state = self.state();
+        state.forget_if_over();
+        let again = state.note(dir, file);
+        let beside = above.is_some_and(|above| state.note(above, dir));
+        state.last = Some(Instant::now());
+        state.unread_bytes = state.unread_bytes.saturating_sub(MISS_BYTES);
+        if beside && let Some(above) = above.filter(|above| state.seen.insert(*above)) {
+            state.dirs.push_front((above, Some(dir)));
+        }
+        if (again || beside) && state.seen.insert(dir) {
+            state.dirs.push_front((dir, Some(file)));
+        }
+        state.workers_to_start()
+    }
+
+    /// A caller reads what was fetched ahead. How many workers are to be started.
+    #[must_use]
+    pub(crate) fn used(&self, size: u64) -> usize {
+        let (mut state, cost) = (self.state(), size.max(COST_BYTES_MIN));
+        state.last = Some(Instant::now());
+        state.unread_bytes = state.unread_bytes.saturating_sub(cost);
+        state.window_bytes = (state.window_bytes + cost).clamp(WINDOW_BYTES.0, WINDOW_BYTES.1);
+        state.workers_to_start()
+    }
+
+    /// A worker begins to fetch so much.
+    pub(crate) fn guessed(&self, size: u64) {
+        self.state().unread_bytes += size.max(COST_BYTES_MIN);
+    }
+
+    /// More to be fetched: files, and directories to look for files in. How many workers are to be started.
+    #[must_use]
+    pub(crate) fn add(
+        &self,
+        files: impl Iterator<Item = ObjectId>,
+        dirs: impl DoubleEndedIterator<Item = ObjectId>,
+    ) -> usize {
+        let mut state = self.state();
+        let room = QUEUE_MAX.saturating_sub(state.files.len());
+        state.files.extend(files.take(room));
+        // In the order of a walk: below comes before beside.
+        for dir in dirs.rev() {
+            if state.dirs.len() < QUEUE_MAX && state.seen.insert(dir) {
+                state.dirs.push_front((dir, None));
+            }
+        }
+        state.workers_to_start()
+    }
+
+    /// What a worker does next. `None`: it ends.
+    pub(crate) fn next(&self) -> Option<Next> {
+        let mut state = self.state();
+        state.forget_if_over();
+        let next = if state.has_room() { state.pop() } else { None };
+        if next.is_none() {
+            state.workers -= 1;
+        }
+        next
+    }
+
+    /// A worker could not be started.
+    pub(crate) fn has_no_thread(&self) {
+        self.state().workers -= 1;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn forget_if_over(&mut self) {
+        if self.last.is_none_or(|last| last.elapsed() > PATIENCE) {
+            *self = Self { workers: self.workers, window_bytes: WINDOW_BYTES.0, ..Self::default() };
+        }
+    }
+
+    /// A caller reads something in a directory. Whether it was something else before.
+    fn note(&mut self, dir: ObjectId, what: ObjectId) -> bool {
+        if let Some((_, first)) = self.read.iter().find(|(read, _)| *read == dir) {
+            return *first != what;
+        }
+        self.read.push_back((dir, what));
+        if self.read.len() > READ_MAX {
+            self.read.pop_front();
+        }
+        false
+    }
+
+    fn has_room(&self) -> bool {
+        self.unread_bytes < self.window_bytes
+    }
+
+    fn pop(&mut self) -> Option<Next> {
+        let file = self.files.pop_front().map(Next::File);
+        file.or_else(|| self.dirs.pop_front().map(|(dir, after)| Next::Dir { dir, after }))
+    }
+
+    fn workers_to_start(&mut self) -> usize {
+        let room = self.window_bytes.saturating_sub(self.unread_bytes).div_ceil(COST_BYTES_MIN) as usize;
+        let wanted = (self.files.len() + self.dirs.len()).min(room).min(WORKERS_MAX);
+        let missing = wanted.saturating_sub(self.workers);
+        self.workers += missing;
+        missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: ObjectId = ObjectId(100);
+    const ABOVE: ObjectId = ObjectId(99);
+
+    fn files(from: u64, to: u64) -> impl Iterator<Item = ObjectId> {
+        (from..to).map(ObjectId)
+    }
+
+    fn none() -> std::iter::Empty<ObjectId> {
+        std::iter::empty()
+    }
+
+    #[test]
+    fn one_file_says_nothing_and_two_of_a_directory_do() {
+        let ahead = FilesAhead::default();
+        assert_eq!(ahead.missed(ObjectId(1), DIR, None), 0);
+        assert_eq!(ahead.missed(ObjectId(2), DIR, None), 1);
+        assert_eq!(ahead.next(), Some(Next::Dir { dir: DIR, after: Some(ObjectId(2)) }));
+        assert_eq!(ahead.missed(ObjectId(3), DIR, None), 0, "that is under way");
+        assert_eq!(ahead.next(), None);
+    }
+
+    #[test]
+    fn from_one_directory_to_the_next_is_a_walk_through_the_one_above() {
+        let ahead = FilesAhead::default();
+        assert_eq!(ahead.missed(ObjectId(1), DIR, Some(ABOVE)), 0);
+        assert_eq!(ahead.missed(ObjectId(2), ObjectId(101), Some(ABOVE)), 2);
+        assert_eq!(ahead.next(), Some(Next::Dir { dir: ObjectId(101), after: Some(ObjectId(2)) }));
+        assert_eq!(ahead.next(), Some(Next::Dir { dir: ABOVE, after: Some(ObjectId(101)) }));
+    }
+
+    #[test]
+    fn no_more_is_fetched_than_the_window_until_it_is_read() {
+        let ahead = FilesAhead::default();
+        let _ = ahead.missed(ObjectId(1), DIR, None);
+        let _ = ahead.missed(ObjectId(2), DIR, None);
+        let size = 32 << 10;
+        assert!(ahead.next().is_some() && ahead.add(files(3, 1000), none()) > 0);
+        let fetch_all = || {
+            let mut count = 0;
+            while ahead.next().is_some() {
+                ahead.guessed(size);
+                ahead.state().workers += 1;
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(fetch_all(), WINDOW_BYTES.0 / size);
+        let _ = ahead.used(size);
+        assert_eq!(fetch_all(), 2, "what was right lets it grow");
+        let _ = ahead.missed(ObjectId(999), DIR, None);
+        assert_eq!(fetch_all(), MISS_BYTES / size, "what is wrong costs so much for each file that is read");
+    }
+
+    #[test]
+    fn when_nothing_is_read_any_more_nothing_is_fetched() {
+        let ahead = FilesAhead::default();
+        let _ = ahead.missed(ObjectId(1), DIR, None);
+        let _ = ahead.missed(ObjectId(2), DIR, None);
+        ahead.state().last = Instant::now().checked_sub(PATIENCE * 2);
+        assert_eq!(ahead.next(), None);
+        assert_eq!(ahead.missed(ObjectId(3), DIR, None), 0, "it is forgotten");
+    }
+}
