@@ -11,8 +11,7 @@ use tombolo_host_runtime::thread_pool::Lane;
 use crate::counters::Counters;
 use crate::data::Data;
 use crate::files_ahead::FilesAhead;
-use crate::names::Names;
-use crate::object::Object;
+use crate::object::{Object, State};
 use crate::objects::Objects;
 use crate::options::Options;
 use crate::origin::{Origin, at_origin};
@@ -54,10 +53,10 @@ impl Cache {
     }
 
     /// Takes in names of a directory.
-    pub(crate) fn learned(&self, dir: &Arc<Object>, learn: impl FnOnce(&mut Names) -> bool) {
+    pub(crate) fn learned(&self, dir: &Arc<Object>, learn: impl FnOnce(&mut State) -> bool) {
         {
             let mut state = dir.state();
-            if !learn(&mut state.names) {
+            if !learn(&mut state) {
                 return;
             }
             state.is_dirty = true;

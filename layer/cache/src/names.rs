@@ -131,11 +131,8 @@ impl Names {
         }
     }
 
-    /// All names, as a listing that was begun in `epoch` has found them.
-    pub(crate) fn set_all(&mut self, listed: &[(Vec<u8>, Target)], epoch: u64) -> bool {
-        if epoch != self.epoch {
-            return false;
-        }
+    /// All names, as a listing has found them.
+    pub(crate) fn set_all(&mut self, listed: &[(Vec<u8>, Target)]) {
         self.by_name.values_mut().for_each(|slot| slot.known = None);
         listed.iter().for_each(|(name, target)| self.set(name, *target));
         let Self { by_name, places, dirty_parts, .. } = self;
@@ -147,7 +144,6 @@ impl Names {
             slot.known.is_some()
         });
         self.is_complete = true;
-        true
     }
 
     /// The directory has changed: no name is known any more. Places are kept for those that come back.
@@ -222,7 +218,7 @@ mod tests {
         assert_eq!(names.look_up(b"a"), None);
         assert!(names.learn(b"b", Known::Absent, 0));
         assert_eq!(names.look_up(b"b"), Some(Known::Absent));
-        assert!(names.set_all(&[(b"a".to_vec(), target(5))], 0));
+        names.set_all(&[(b"a".to_vec(), target(5))]);
         assert_eq!(names.look_up(b"a"), Some(Known::Found(target(5))));
         assert_eq!(names.look_up(b"c"), Some(Known::Absent));
         names.set(b"c", target(6));
@@ -236,7 +232,6 @@ mod tests {
         let epoch = names.epoch();
         names.drop_all();
         assert!(!names.learn(b"a", Known::Found(target(5)), epoch));
-        assert!(!names.set_all(&[(b"a".to_vec(), target(5))], epoch));
         assert_eq!(names.look_up(b"a"), None);
     }
 
@@ -244,12 +239,12 @@ mod tests {
     fn a_listing_goes_on_after_the_directory_has_changed() {
         let mut names = Names::default();
         let all: Vec<_> = (0..10u8).map(|n| (vec![b'a' + n], target(n.into()))).collect();
-        names.set_all(&all, 0);
+        names.set_all(&all);
         let half = listed(&names, 0)[4].0;
         names.drop_all();
         let mut again: Vec<_> = all.iter().rev().filter(|(name, _)| name != b"b").cloned().collect();
         again.push((b"new".to_vec(), target(77)));
-        names.set_all(&again, names.epoch());
+        names.set_all(&again);
         let rest: Vec<_> = listed(&names, half).into_iter().map(|(_, name)| name).collect();
         assert_eq!(rest, [&b"f"[..], b"g", b"h", b"i", b"j", b"new"].map(<[u8]>::to_vec));
     }

@@ -32,6 +32,10 @@ pub(crate) struct State {
     pub attr: Attr,
     /// When they were asked for; `None` if they are from another life, or in doubt.
     pub asked: Option<Instant>,
+    /// What was asked for before this says nothing: a later answer is known, or a change was made here since.
+    pub latest: Option<Instant>,
+    /// How often names were made or removed here. A listing that was under way then may have them or not.
+    pub changes: u64,
     /// The directory that it was last met in.
     pub parent: Option<ObjectId>,
     /// The target of a symbolic link.
@@ -74,6 +78,8 @@ impl Object {
             node,
             attr,
             asked: None,
+            latest: None,
+            changes: 0,
             parent: None,
             link: None,
             names: Names::default(),
@@ -108,8 +114,7 @@ impl Object {
         if (attr.fileid, attr.fsid, attr.file_type) != (state.attr.fileid, state.attr.fsid, self.file_type) {
             return false;
         }
-        // An answer from before the one that is known: the origin's session has put them in order, so this only comes late.
-        if state.asked.is_some_and(|known| asked < known) {
+        if state.latest.is_some_and(|latest| asked < latest) {
             return true;
         }
         if WeakAttr::from(attr) != WeakAttr::from(&state.attr) {
@@ -119,6 +124,7 @@ impl Object {
         state.is_dirty |= Attr { atime, ..*attr } != state.attr;
         state.attr = *attr;
         state.asked = Some(asked);
+        state.latest = Some(asked);
         true
     }
 
@@ -232,6 +238,12 @@ impl State {
             Contract::Refresh(time) => older(time),
         };
         !self.names.is_complete() || is_old
+    }
+
+    /// A change was made here: answers to what was asked before it has ended come too late.
+    pub(crate) fn changed_here(&mut self) {
+        self.changes += 1;
+        self.latest = Some(Instant::now());
     }
 
     pub(crate) fn version(&self) -> WeakAttr {

@@ -132,6 +132,7 @@ impl Openings {
             state.writers = state.writers.saturating_sub(1);
             // What was written has moved size and times.
             state.asked = None;
+            state.changed_here();
         }
     }
 

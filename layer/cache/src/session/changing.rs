@@ -53,7 +53,11 @@ impl View {
             }
             is_ours
         };
-        if is_ours { Ok(()) } else { self.cache().learn(object, attr, asked).map(drop) }
+        if !is_ours {
+            self.cache().learn(object, attr, asked)?;
+        }
+        object.state().changed_here();
+        Ok(())
     }
 
     pub(super) async fn mkdir(self, parent: NodeId, name: NameBuf, mode: NewMode) -> Result<Made> {
@@ -251,6 +255,7 @@ impl View {
                     state.asked = None;
                 }
             }
+            state.changed_here();
         }
         self.cache().keep(dir);
     }

@@ -62,7 +62,7 @@ impl View {
         dir.grant(&self.cx.identity, AccessMask::EXECUTE, AccessMask::EXECUTE, asked);
         self.cache().keep(&dir);
         if is_told {
-            self.cache().learned(&dir, |names| names.learn(name.as_name().as_bytes(), known, epoch));
+            self.cache().learned(&dir, |state| state.names.learn(name.as_name().as_bytes(), known, epoch));
         }
         self.list_after_lookup(&dir);
         answer

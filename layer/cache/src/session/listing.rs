@@ -95,27 +95,28 @@ impl View {
 
     /// Brings all names of a directory, with the attributes of what they lead to.
     pub(super) async fn list(&self, dir: &Arc<Object>, origin: &OriginFile) -> Result<()> {
-        for _ in 0..TRIES_MAX {
-            if self.try_list(dir, origin).await? {
-                return Ok(());
+        for attempt in 1..=TRIES_MAX {
+            if self.try_list(dir, origin, attempt == TRIES_MAX).await? {
+                break;
             }
         }
-        // What was seen last is shown, and not believed.
-        self.try_list(dir, origin).await?;
-        dir.doubt();
         Ok(())
     }
 
-    /// False if it has changed meanwhile.
-    async fn try_list(&self, dir: &Arc<Object>, origin: &OriginFile) -> Result<bool> {
-        let (version, cx, begun) = (dir.state().version(), &origin.cx, Instant::now());
+    /// False if it has changed meanwhile; the last time what was seen is shown then, and not believed.
+    async fn try_list(&self, dir: &Arc<Object>, origin: &OriginFile, is_last: bool) -> Result<bool> {
+        let begun = Instant::now();
+        let before = {
+            let state = dir.state();
+            (state.version(), state.changes)
+        };
         let mut listed = Vec::new();
         let mut cookie = Cookie::START;
         let mut page = DirPage::new(PAGE);
         loop {
             page.reset(PAGE);
             let asked = Instant::now();
-            page = origin.fs().readdir(cx, origin.file, cookie, page).resolve().await?;
+            page = origin.fs().readdir(&origin.cx, origin.file, cookie, page).resolve().await?;
             for entry in page.iter() {
                 cookie = entry.cookie;
                 if let Some(found) = self.found(dir, origin, &entry, asked).await? {
@@ -130,13 +131,19 @@ impl View {
                 return Err(Error::OutOfRange);
             }
         }
-        self.cache().learned(dir, |names| {
-            let epoch = names.epoch();
-            names.set_all(&listed, epoch)
+        let mut stayed = false;
+        self.cache().learned(dir, |state| {
+            stayed = (state.version(), state.changes) == before;
+            if stayed || is_last {
+                state.names.set_all(&listed);
+                state.listed = Some(begun);
+            }
+            stayed || is_last
         });
-        let mut state = dir.state();
-        state.listed = Some(begun);
-        Ok(state.version() == version)
+        if !stayed && is_last {
+            dir.doubt();
+        }
+        Ok(stayed)
     }
 
     async fn fetch_unless_told(&self, dir: &Arc<Object>, asked: Instant) -> Result<()> {

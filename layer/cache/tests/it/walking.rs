@@ -136,3 +136,43 @@ fn after_two_names_of_a_directory_all_are_known() {
     }
     assert_eq!(origin.asked("readdir"), 1);
 }
+
+#[test]
+fn those_that_meet_a_file_at_once_get_one_number() {
+    let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
+    (0..20).for_each(|n| origin.direct.put(&named(n), b""));
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let meet = || {
+        let numbers = (0..20).map(|n| cached.session.lookup(&named(n)).expect("there").node);
+        numbers.collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let met: Vec<_> = (0..8).map(|_| scope.spawn(meet)).collect();
+        let met: Vec<_> = met.into_iter().map(|met| met.join().expect("met")).collect();
+        met.iter().for_each(|numbers| assert_eq!(*numbers, met[0]));
+    });
+}
+
+#[test]
+fn a_listing_does_not_undo_what_is_changed_meanwhile() {
+    let (origin, dir) = (Origin::far(Duration::from_millis(10)), tempfile::tempdir().expect("a directory"));
+    (0..20).for_each(|n| origin.direct.put(&named(n), b""));
+    for round in 0..10 {
+        let cached = origin.cached(&dir.path().join(round.to_string()), Contract::Exclusive);
+        let (session, kept) = (&cached.session, format!("kept-{round}"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(4 * round));
+                session.put(&kept, b"here");
+                let gone = session.fs.unlink(&session.cx, NodeId::ROOT, name(&named(round as usize))).wait();
+                gone.expect("unlink");
+                for _ in 0..50 {
+                    assert_eq!(session.get(&kept).expect("it was made"), b"here");
+                    assert!(session.lookup(&named(round as usize)).is_err(), "it was removed");
+                }
+            });
+            let _ = walk(session, NodeId::ROOT, &AtomicU64::new(0));
+        });
+        assert_eq!(session.get(&kept).expect("it was made"), b"here");
+    }
+}
