@@ -25,7 +25,9 @@ impl View {
         if is_writing(flags) || object.file_type == FileType::Symlink {
             return None;
         }
-        let attr = object.believed(Look::Open(began), &self.cache().options)?;
+        // A directory has no data that a close would complete: to list it is a look.
+        let look = if object.file_type == FileType::Directory { Look::Stat } else { Look::Open(began) };
+        let attr = object.believed(look, &self.cache().options)?;
         let opened = match (self.may(object, mask(flags))?, fits(object.file_type, flags)) {
             (true, Ok(())) => self.session.openings.permit().map(|permit| {
                 let open = self.session.openings.add(permit, object, flags, None);
