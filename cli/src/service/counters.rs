@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tombolo_host_rpc::client::Counts as ClientCounts;
 use tombolo_host_rpc::server::Counts;
 use tombolo_layer_basic::stats::Snapshot;
+use tombolo_layer_cache::Counts as CacheCounts;
 
 /// The counters of one server since it started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -21,6 +22,52 @@ pub struct Counters {
     /// What the clients of other servers did, by the names of the exports that come from there.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nfs_clients: BTreeMap<String, NfsClientCounters>,
+    /// What the caches of exports have come to, by the names of those.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub caches: BTreeMap<String, CacheCounters>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheCounters {
+    /// Operations that were answered without the origin, and those that waited for it.
+    pub hits: u64,
+    pub misses: u64,
+    /// File data that readers got, and what of it was here when they asked.
+    pub served_bytes: u64,
+    pub hit_bytes: u64,
+    /// File data that were read at the origin.
+    pub fetched_bytes: u64,
+    /// What of that was small files that nobody had asked for, and what of these was read since.
+    pub guessed_bytes: u64,
+    pub guess_used_bytes: u64,
+}
+
+impl From<CacheCounts> for CacheCounters {
+    fn from(counts: CacheCounts) -> Self {
+        Self {
+            hits: counts.hits,
+            misses: counts.misses,
+            served_bytes: counts.served_bytes,
+            hit_bytes: counts.hit_bytes,
+            fetched_bytes: counts.fetched_bytes,
+            guessed_bytes: counts.guessed_bytes,
+            guess_used_bytes: counts.guess_used_bytes,
+        }
+    }
+}
+
+impl CacheCounters {
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            hits: self.hits.saturating_sub(earlier.hits),
+            misses: self.misses.saturating_sub(earlier.misses),
+            served_bytes: self.served_bytes.saturating_sub(earlier.served_bytes),
+            hit_bytes: self.hit_bytes.saturating_sub(earlier.hit_bytes),
+            fetched_bytes: self.fetched_bytes.saturating_sub(earlier.fetched_bytes),
+            guessed_bytes: self.guessed_bytes.saturating_sub(earlier.guessed_bytes),
+            guess_used_bytes: self.guess_used_bytes.saturating_sub(earlier.guess_used_bytes),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,11 +220,17 @@ impl Counters {
             .nfs_clients
             .iter()
             .map(|(name, now)| (name.clone(), now.since(earlier.nfs_clients.get(name).unwrap_or(&idle))));
+        let idle = CacheCounters::default();
+        let caches = self
+            .caches
+            .iter()
+            .map(|(name, now)| (name.clone(), now.since(earlier.caches.get(name).unwrap_or(&idle))));
         Self {
             uptime_ns: self.uptime_ns.saturating_sub(earlier.uptime_ns),
             exports: exports.collect(),
             nfs: nfs.collect(),
             nfs_clients: clients.collect(),
+            caches: caches.collect(),
         }
     }
 

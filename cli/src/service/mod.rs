@@ -16,6 +16,7 @@ use tombolo_host_rpc::server::Counts;
 use tombolo_host_runtime::listener::Listener;
 use tombolo_host_service::control::{self, Answers};
 use tombolo_layer_basic::stats::{self, Counters as ExportCounters};
+use tombolo_layer_cache::CacheExport;
 
 use crate::failure::Failure;
 use crate::location::{NfsOption, NfsOptions};
@@ -29,10 +30,21 @@ pub type NfsCounts = (String, Box<dyn Fn() -> Option<Counts> + Send + Sync>);
 /// A running server, as its control socket and its metrics show it.
 pub struct Service {
     status: Status,
-    counters: Vec<(String, Arc<ExportCounters>)>,
-    nfs: Vec<NfsCounts>,
-    clients: Vec<(String, Arc<NfsExport>)>,
+    counted: Counted,
     started: Instant,
+}
+
+/// All of a server that counts something.
+#[derive(Default)]
+pub struct Counted {
+    /// The exports, by their names.
+    pub exports: Vec<(String, Arc<ExportCounters>)>,
+    /// The ports of NFS.
+    pub nfs: Vec<NfsCounts>,
+    /// The clients of other servers, by the names of the exports that come from there.
+    pub clients: Vec<(String, Arc<NfsExport>)>,
+    /// The caches, by the names of their exports.
+    pub caches: Vec<(String, Arc<CacheExport>)>,
 }
 
 /// Puts counters over an export.
@@ -42,24 +54,26 @@ pub fn counted(export: Arc<dyn Export>) -> (Arc<dyn Export>, Arc<ExportCounters>
 }
 
 impl Service {
-    /// A server that starts now, with the counters of its exports by their names, those of its NFS ports, and the clients of
-    /// other servers that it has, by the names of what comes from there.
-    pub fn new(
-        status: Status,
-        counters: Vec<(String, Arc<ExportCounters>)>,
-        nfs: Vec<NfsCounts>,
-        clients: Vec<(String, Arc<NfsExport>)>,
-    ) -> Arc<Self> {
-        Arc::new(Self { status, counters, nfs, clients, started: Instant::now() })
+    /// A server that starts now.
+    pub fn new(status: Status, counted: Counted) -> Arc<Self> {
+        Arc::new(Self { status, counted, started: Instant::now() })
     }
 
     /// What was counted so far.
     pub fn counters(&self) -> Counters {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let exports = self.counters.iter().map(|(name, counters)| (name.clone(), counters.snapshot()));
-        let nfs = self.nfs.iter().filter_map(|(address, counts)| Some((address.clone(), counts()?.into())));
-        let clients = self.clients.iter().map(|(name, export)| (name.clone(), export.counts().into()));
-        Counters { uptime_ns, exports: exports.collect(), nfs: nfs.collect(), nfs_clients: clients.collect() }
+        let Counted { exports, nfs, clients, caches } = &self.counted;
+        let exports = exports.iter().map(|(name, counters)| (name.clone(), counters.snapshot()));
+        let nfs = nfs.iter().filter_map(|(address, counts)| Some((address.clone(), counts()?.into())));
+        let clients = clients.iter().map(|(name, export)| (name.clone(), export.counts().into()));
+        let caches = caches.iter().map(|(name, cache)| (name.clone(), cache.counts().into()));
+        Counters {
+            uptime_ns,
+            exports: exports.collect(),
+            nfs: nfs.collect(),
+            nfs_clients: clients.collect(),
+            caches: caches.collect(),
+        }
     }
 }
 
@@ -87,11 +101,11 @@ impl Answers for Service {
 
     /// `inflight=N|auto`, for all clients that this server has.
     fn set(&self, options: &str) -> Result<Value, String> {
-        if self.clients.is_empty() {
+        if self.counted.clients.is_empty() {
             return Err("what is served here comes from no other server: there is nothing to tune".into());
         }
         let limit = limit_of(options)?;
-        for (name, export) in &self.clients {
+        for (name, export) in &self.counted.clients {
             tracing::info!(name, options, "changed while running");
             export.set_in_flight(limit);
         }

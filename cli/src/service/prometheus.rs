@@ -16,7 +16,7 @@ use tombolo_layer_basic::stats::Operation;
 use crate::assembly::options::address::ListenAddress;
 use crate::failure::Failure;
 use crate::service::Service;
-use crate::service::counters::{Counters, NfsClientCounters, NfsCounters};
+use crate::service::counters::{CacheCounters, Counters, NfsClientCounters, NfsCounters};
 
 /// Serves the metrics of a server, at all addresses of a name. Nothing narrows its clients, so that it warns where others than this host
 /// can.
@@ -117,6 +117,18 @@ const CLIENT_COUNTERS: &[Family<NfsClientCounters>] = &[
     ("nfs_client_received_bytes", "Bytes of replies", |client| client.received_bytes),
 ];
 
+const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
+    ("cache_hits", "Operations that were answered without the origin", |cache| cache.hits),
+    ("cache_misses", "Operations that waited for the origin", |cache| cache.misses),
+    ("cache_served_bytes", "File data that readers got", |cache| cache.served_bytes),
+    ("cache_hit_bytes", "File data that were here when they were asked for", |cache| cache.hit_bytes),
+    ("cache_fetched_bytes", "File data that were read at the origin", |cache| cache.fetched_bytes),
+    ("cache_guessed_bytes", "Small files that were fetched before they were asked for", |cache| {
+        cache.guessed_bytes
+    }),
+    ("cache_guess_used_bytes", "What of these was read since", |cache| cache.guess_used_bytes),
+];
+
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
@@ -136,6 +148,11 @@ impl Collector for Snapshot {
         if !clients.is_empty() {
             encode_all(encoder, CLIENT_GAUGES, MetricType::Gauge, &clients)?;
             encode_all(encoder, CLIENT_COUNTERS, MetricType::Counter, &clients)?;
+        }
+        let caches: Vec<_> =
+            self.0.caches.iter().map(|(export, cache)| ([("export", &**export)], cache)).collect();
+        if !caches.is_empty() {
+            encode_all(encoder, CACHE_COUNTERS, MetricType::Counter, &caches)?;
         }
         let (name, help) = ("operation_duration", "Time from a request to its answer, sampled");
         let mut family =
@@ -204,6 +221,7 @@ mod tests {
     use tombolo_layer_basic::stats::Counters as ExportCounters;
 
     use super::*;
+    use crate::service::Counted;
     use crate::service::status::Status;
 
     #[test]
@@ -226,6 +244,7 @@ mod tests {
             exports: [("/src".to_owned(), snapshot)].into(),
             nfs: [nfs].into(),
             nfs_clients: [("nfs://h/a".to_owned(), client)].into(),
+            caches: [("/src".to_owned(), CacheCounters { hits: 3, ..CacheCounters::default() })].into(),
         };
         let text = text(counters);
         for line in [
@@ -239,6 +258,7 @@ mod tests {
             "tombolo_nfs_connections{address=\"127.0.0.1:2049\"} 2",
             "tombolo_nfs_client_in_flight_limit{export=\"nfs://h/a\"} 32",
             "tombolo_nfs_client_calls_total{export=\"nfs://h/a\"} 5",
+            "tombolo_cache_hits_total{export=\"/src\"} 3",
             "tombolo_nfs_calls_total{address=\"127.0.0.1:2049\"} 9",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\nnot in\n{text}");
@@ -260,8 +280,8 @@ mod tests {
     #[test]
     fn a_server_without_requests_has_metrics_too() {
         let status = Status::of_this_process(Vec::new(), Vec::new());
-        let service =
-            Service::new(status, vec![("/src".into(), ExportCounters::new())], Vec::new(), Vec::new());
+        let exports = vec![("/src".into(), ExportCounters::new())];
+        let service = Service::new(status, Counted { exports, ..Counted::default() });
         assert!(
             text(service.counters()).contains("# TYPE tombolo_uptime_seconds gauge\ntombolo_uptime_seconds ")
         );

@@ -197,3 +197,37 @@ fn a_cache_has_one_owner_and_one_origin() {
         ("cache drop tree", 1, &["not the directory of a cache"]),
     ]);
 }
+
+#[test]
+fn a_tree_that_was_fetched_before_is_read_without_the_origin() {
+    let Some(mut cached) = Cached::new() else { return };
+    let text = |n: usize| numbers()[..1000 * n].to_owned();
+    for dir in ["dir", "dir/below", "other"] {
+        fs::create_dir(cached.tree(dir)).expect("mkdir");
+        (0..20).for_each(|n| fs::write(cached.tree(&format!("{dir}/{n}")), text(n)).expect("write"));
+    }
+    std::os::unix::fs::symlink("0", cached.tree("dir/link")).expect("link");
+    std::thread::sleep(Duration::from_millis(2100));
+    let url = format!("nfs://127.0.0.1:{}/tree", cached.port);
+    let fill = |path| cached.place.0.run(&["cache", "fill", &url, "--cache", "cache", path]);
+    let first = fill("dir");
+    first.succeeded();
+    assert!(first.out.starts_with("40 files with "), "{}", first.out);
+    let again = fill("dir");
+    assert!(again.out.ends_with(", 0 of it fetched now\n"), "{}", again.out);
+    fill("none").failed(1, &["cannot find none"]);
+    let proxy = cached.proxy("immutable");
+    cached.stop_origin();
+    for n in 0..20 {
+        let read = fs::read_to_string(cached.mnt(&format!("dir/below/{n}"))).expect("read");
+        assert!(read == text(n));
+    }
+    assert_eq!(fs::read_link(cached.mnt("dir/link")).expect("link").to_str(), Some("0"));
+    let told = cached.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
+    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    let counts =
+        told["servers"][0]["caches"].as_object().and_then(|caches| caches.values().next()).expect("a cache");
+    assert_eq!((counts["fetched_bytes"].as_u64(), counts["misses"].as_u64()), (Some(0), Some(0)), "{counts}");
+    assert!(counts["hits"].as_u64() > Some(20) && counts["hit_bytes"] == counts["served_bytes"], "{counts}");
+    proxy.stop();
+}

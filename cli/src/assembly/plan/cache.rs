@@ -52,6 +52,11 @@ impl CachePlan {
         self.options.read_only
     }
 
+    /// How much data it may hold.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.store.capacity_bytes
+    }
+
     /// Puts the cache over what was opened of a tree.
     pub fn over(&self, tree: &Tree, origin: &dyn Export) -> Result<Arc<CacheExport>, Failure> {
         let serving = format!("cache {tree} in {}", self.dir.display());

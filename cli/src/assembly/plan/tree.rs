@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::fs::Export;
 use tombolo_layer_basic::readonly;
 use tombolo_shm::doorbell::Mode;
@@ -22,6 +23,13 @@ pub enum Tree {
     Nfs(NfsUrl),
     /// The same over shared memory.
     NfsShm(NfsShmUrl),
+}
+
+/// A tree that is open.
+pub struct OpenedTree {
+    pub export: Arc<dyn Export>,
+    /// The client, where it is an NFS server's.
+    pub client: Option<Arc<NfsExport>>,
 }
 
 impl Tree {
@@ -78,14 +86,17 @@ impl Tree {
     }
 
     /// Opens it, a directory with these options, an NFS server's with those. Of another server the first link is made.
-    pub fn open(&self, options: DirOptions, nfs: NfsOptions) -> Result<Arc<dyn Export>, Failure> {
+    pub fn open(&self, options: DirOptions, nfs: NfsOptions) -> Result<OpenedTree, Failure> {
         let serving = format!("serve {self}");
         let asked = OpenOptions { read_only: options.read_only, nfs, ..OpenOptions::default() };
-        let not_mounted = |failed: NotMounted| failed.while_doing(&serving);
-        match self {
+        let mounted = |mounted: Result<NfsExport, NotMounted>| {
+            let client = Arc::new(mounted.map_err(|failed| failed.while_doing(&serving))?);
+            Ok(OpenedTree { export: client.clone(), client: Some(client) })
+        };
+        let export: Arc<dyn Export> = match self {
             Self::Dir(dir) => match LocalDir::open(dir, options) {
-                Ok(dir) => Ok(Arc::new(dir)),
-                Err(error) => Err(Failure::cannot(&serving, &error)),
+                Ok(dir) => Arc::new(dir),
+                Err(error) => return Err(Failure::cannot(&serving, &error)),
             },
             Self::Shm(place) => {
                 let opened = Location::Shm(place.clone()).open(&OpenOptions::default())?;
@@ -94,16 +105,14 @@ impl Tree {
                     return Err(Failure::cannot(&serving, only_above));
                 }
                 match options.read_only {
-                    true => Ok(Arc::new(readonly::over(opened.export))),
-                    false => Ok(opened.export),
+                    true => Arc::new(readonly::over(opened.export)),
+                    false => opened.export,
                 }
             }
-            Self::Nfs(url) => Ok(Arc::new(location::mount(url, &asked).map_err(not_mounted)?)),
-            Self::NfsShm(url) => {
-                let mounted = location::mount_nfs_shm(url, Mode::default(), &asked);
-                Ok(Arc::new(mounted.map_err(not_mounted)?))
-            }
-        }
+            Self::Nfs(url) => return mounted(location::mount(url, &asked)),
+            Self::NfsShm(url) => return mounted(location::mount_nfs_shm(url, Mode::default(), &asked)),
+        };
+        Ok(OpenedTree { export, client: None })
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use tombolo_back_local_dir::Options as DirOptions;
+use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::SessionId;
 use tombolo_core::fs::Export;
 use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
@@ -23,18 +24,19 @@ use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::metrics::Endpoint;
 use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::Counters as ExportCounters;
+use tombolo_layer_cache::CacheExport;
 
 use crate::commands::mount::reason;
 use crate::failure::{Failure, Outcome};
 use crate::location::NfsOptions;
 use crate::service::prometheus;
 use crate::service::status::{EndpointStatus, ExportStatus, Status};
-use crate::service::{self, Service, counted};
+use crate::service::{self, Counted, NfsCounts, Service, counted};
 
 use crate::assembly::hints;
 use crate::assembly::hints::nfs::{host_name, reach};
 use crate::assembly::options::nfs::squash_word;
-use crate::assembly::plan::tree::Tree;
+use crate::assembly::plan::tree::{OpenedTree, Tree};
 use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
 use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::assembly::servers::state::DurableState;
@@ -88,22 +90,19 @@ impl Serving {
         let exports = plan.exports.iter().enumerate().map(|(index, export)| open(index, export, plan));
         let exports = exports.collect::<Result<Vec<_>, _>>()?;
         let session_ids = Arc::new(AtomicU64::new(1));
-        let served: Vec<_> = exports.iter().map(|(export, _)| Arc::clone(export)).collect();
+        let served: Vec<_> = exports.iter().map(|opened| Arc::clone(&opened.export)).collect();
         let state = DurableState::new(plan, &served, &session_ids);
         let shm = ShmServers::start(plan, &state)?;
         let nfs = NfsServers::start(plan, ports, &state)?;
         state.warn();
-        let counters = plan.exports.iter().zip(&exports);
-        let counters =
-            counters.map(|(export, (_, counters))| (export.name.to_string(), Arc::clone(counters)));
-        let service =
-            Service::new(status(plan, &sockets, &nfs, &shm), counters.collect(), nfs.counts(), Vec::new());
+        let counted = all_counted(plan, &exports, nfs.counts());
+        let service = Service::new(status(plan, &sockets, &nfs, &shm), counted);
         let metrics = prometheus::serve(plan.metrics.as_ref(), &service)?;
         let control_path = control.path().display().to_string();
         let control = ControlServer::start(control, service)
             .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
         let guests = plan.front_ends.guests.iter().zip(&sockets).map(|(guests, socket)| {
-            let (export, _) = &exports[guests.export];
+            let export = &exports[guests.export].export;
             admit_guests(guests, socket, export, plan, &session_ids)
                 .map_err(|error| Failure::cannot(format_args!("serve {}", guests.socket), &error))
         });
@@ -112,7 +111,7 @@ impl Serving {
         let mut serving = Self { mounts, guests, shm, nfs, _state, sockets, metrics, _control, control_path };
         // One after the other: if one fails, those before it are ended with the rest.
         for mount in &plan.front_ends.mounts {
-            let (export, _) = &exports[mount.export];
+            let export = &exports[mount.export].export;
             serving.mounts.push(start_mount(mount, export, plan, &session_ids)?);
         }
         Ok(serving)
@@ -168,11 +167,15 @@ impl Drop for Serving {
 /// Operations of all NFS clients of an export that may wait at a time; 64 clients have to work for it.
 const NFS_PENDING_MAX: u64 = 1 << 16;
 
-fn open(
-    index: usize,
-    export: &PlannedExport,
-    plan: &Plan,
-) -> Result<(Arc<dyn Export>, Arc<ExportCounters>), Failure> {
+/// An export that is open, and what of it counts something.
+struct OpenedExport {
+    export: Arc<dyn Export>,
+    counters: Arc<ExportCounters>,
+    client: Option<Arc<NfsExport>>,
+    cache: Option<Arc<CacheExport>>,
+}
+
+fn open(index: usize, planned: &PlannedExport, plan: &Plan) -> Result<OpenedExport, Failure> {
     let mut options = DirOptions {
         read_only: plan.layers.read_only,
         submounts: plan.layers.submounts.into(),
@@ -184,11 +187,26 @@ fn open(
         options.limits.pending = NFS_PENDING_MAX;
         options.pool.queue_len = NFS_PENDING_MAX as usize;
     }
-    let Some(cache) = &plan.cache else {
-        return Ok(counted(export.tree.open(options, NfsOptions::default())?));
-    };
-    let origin = export.tree.open(options, NfsOptions::for_cache())?;
-    Ok(counted(cache.over(&export.tree, &*origin)?))
+    let nfs = if plan.cache.is_some() { NfsOptions::for_cache() } else { NfsOptions::default() };
+    let OpenedTree { export, client } = planned.tree.open(options, nfs)?;
+    let cache = plan.cache.as_ref().map(|cache| cache.over(&planned.tree, &*export)).transpose()?;
+    let (export, counters) = counted(match &cache {
+        Some(cache) => Arc::clone(cache) as Arc<dyn Export>,
+        None => export,
+    });
+    Ok(OpenedExport { export, counters, client, cache })
+}
+
+/// What counts, for those that ask.
+fn all_counted(plan: &Plan, exports: &[OpenedExport], nfs: Vec<NfsCounts>) -> Counted {
+    let mut counted = Counted { nfs, ..Counted::default() };
+    for (planned, opened) in plan.exports.iter().zip(exports) {
+        let name = || planned.name.to_string();
+        counted.exports.push((name(), Arc::clone(&opened.counters)));
+        counted.clients.extend(opened.client.iter().map(|client| (name(), Arc::clone(client))));
+        counted.caches.extend(opened.cache.iter().map(|cache| (name(), Arc::clone(cache))));
+    }
+    counted
 }
 
 fn admit_guests(

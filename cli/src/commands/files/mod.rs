@@ -11,12 +11,12 @@ mod ls;
 mod mkdir;
 mod mv;
 mod open_path;
-mod problem;
+pub mod problem;
 mod rm;
 pub mod shown;
 mod stat;
-mod stop;
-mod user;
+pub mod stop;
+pub mod user;
 
 pub use cat::CatArgs;
 pub use cp::CpArgs;

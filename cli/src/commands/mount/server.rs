@@ -20,7 +20,7 @@ use crate::failure::{Failure, Outcome, Reason};
 use crate::location::{Location, NfsOptions};
 use crate::service::prometheus;
 use crate::service::status::{EndpointStatus, ExportStatus, Status};
-use crate::service::{self, Service, counted};
+use crate::service::{self, Counted, Service, counted};
 
 use super::Mount;
 use super::background::READY;
@@ -47,8 +47,12 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let (export, counters) = counted(source.export);
     let name = mount.source.to_string();
     let nfs = source.nfs.clone();
-    let clients = source.nfs.into_iter().map(|nfs| (name.clone(), nfs)).collect();
-    let service = Service::new(status(mount), vec![(name.clone(), counters)], Vec::new(), clients);
+    let counted = Counted {
+        exports: vec![(name.clone(), counters)],
+        clients: source.nfs.into_iter().map(|nfs| (name.clone(), nfs)).collect(),
+        ..Counted::default()
+    };
+    let service = Service::new(status(mount), counted);
     let metrics = prometheus::serve(mount.metrics.as_ref(), &service)?;
     // The last to go: a client that waits for the end of its connection finds all else released.
     let _control =

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tombolo_layer_basic::stats::{Operation, Snapshot};
 
 use super::source::Look;
-use crate::service::counters::{NfsClientCounters, NfsCounters};
+use crate::service::counters::{CacheCounters, NfsClientCounters, NfsCounters};
 use crate::table::table;
 
 const HEADER: &[&str] =
@@ -32,7 +32,9 @@ fn as_text(look: &Look) -> String {
             endpoints.map(|endpoint| format!("{} {}", endpoint.kind, endpoint.at)).collect();
         let client = look.total.nfs_clients.get(name).map(|client| client_lines(look, name, client) + "\n");
         let client = client.unwrap_or_default();
-        format!("{name} by {}\n{client}{}", endpoints.join(", "), operations_table(look, name, total))
+        let cache = look.total.caches.get(name).map(|cache| cache_line(look, name, cache) + "\n");
+        let cache = cache.unwrap_or_default();
+        format!("{name} by {}\n{cache}{client}{}", endpoints.join(", "), operations_table(look, name, total))
     });
     let ports = look.total.nfs.iter().map(|(address, nfs)| port_line(look, address, nfs));
     [title].into_iter().chain(ports).chain(exports).collect::<Vec<_>>().join("\n\n")
@@ -84,6 +86,27 @@ fn client_lines(look: &Look, name: &str, total: &NfsClientCounters) -> String {
     )
 }
 
+/// What a cache has come to, and what since the last look.
+fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
+    let recent = look.recent.caches.get(name).copied().unwrap_or_default();
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    format!(
+        "cache  operations answered here {} (now {})  data {:.1} MB, {} of it here (now {})  fetched {:.1} MB, \
+         {:.1} MB of it ahead and not read yet",
+        share(total.hits, total.hits + total.misses),
+        share(recent.hits, recent.hits + recent.misses),
+        megabytes(total.served_bytes),
+        share(total.hit_bytes, total.served_bytes),
+        share(recent.hit_bytes, recent.served_bytes),
+        megabytes(total.fetched_bytes),
+        megabytes(total.guessed_bytes.saturating_sub(total.guess_used_bytes)),
+    )
+}
+
+fn share(part: u64, all: u64) -> String {
+    if all == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / all as f64) }
+}
+
 /// The columns of the FSVA dissertation's Table 6.3: operation, total time, count; then rate and times since the last look.
 fn operations_table(look: &Look, export: &str, total: &Snapshot) -> String {
     let idle = Operation::default();
@@ -118,6 +141,7 @@ fn server_json(look: &Look) -> Value {
         "exports": exports.collect::<Vec<_>>(),
         "nfs": look.total.nfs,
         "nfs_clients": look.total.nfs_clients,
+        "caches": look.total.caches,
     })
 }
 

@@ -1,5 +1,7 @@
 //! `tombolo cache`: looks at and after a cache directory that no proxy uses.
 
+mod fill;
+
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +25,9 @@ pub struct CacheArgs {
 
 #[derive(Subcommand)]
 enum Action {
+    /// Fetch trees before they are needed. What is here already is not fetched again, so that the same command goes on after an
+    /// interruption.
+    Fill(fill::FillArgs),
     /// Show what it is of, and how much is in it.
     Info {
         /// The directory.
@@ -54,6 +59,7 @@ enum Action {
 
 const EXAMPLES: &str = "\
 Examples:
+  tombolo cache fill nfs://far.example/src --cache /var/cache/tombolo/src include lib
   tombolo cache info /var/cache/tombolo/src
   tombolo cache verify /var/cache/tombolo/src
   tombolo cache trim /var/cache/tombolo/src 1G";
@@ -61,6 +67,7 @@ Examples:
 impl CacheArgs {
     pub fn run(self) -> Outcome {
         match self.action {
+            Action::Fill(fill) => fill.run(),
             Action::Info { dir } => info(&dir),
             Action::Verify { dir } => verify(&dir),
             Action::Trim { dir, size } => {

@@ -1,0 +1,247 @@
+//! `tombolo cache fill`: fetches trees before they are needed.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use libtombolo::{Above, Last, Node, StreamError, Tree, User, block_on};
+use tombolo_back_local_dir::Options as DirOptions;
+use tombolo_core::fs::{FileType, OpenFlags};
+use tombolo_core::{Error, Result as FsResult};
+
+use crate::assembly::options::cache::{CacheOptions, ContractArg, Size};
+use crate::assembly::plan::cache::CachePlan;
+use crate::assembly::plan::tree::Tree as PlannedTree;
+use crate::commands::files::user::Myself;
+use crate::commands::files::{problem, shown, stop};
+use crate::failure::{Failure, Outcome};
+use crate::location::NfsOptions;
+
+#[derive(Args)]
+pub struct FillArgs {
+    /// Where the tree lies: nfs://HOST/NAME, shm:SOCKET/NAME or a directory, as for `tombolo proxy`.
+    #[arg(value_name = "LOCATION")]
+    tree: PathBuf,
+    /// What of it: paths within the tree; by default all of it.
+    #[arg(value_name = "PATH")]
+    paths: Vec<String>,
+    /// The directory of the cache, which is made if it is missing.
+    #[arg(long, value_name = "DIR")]
+    cache: PathBuf,
+    /// How much data the cache may hold (by default 8G).
+    #[arg(long, value_name = "SIZE")]
+    cache_size: Option<Size>,
+    /// What is fetched and checked as one, from 4K to 1M (by default 64K).
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<Size>,
+    /// Files under way at once.
+    #[arg(short, long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: u16,
+}
+
+/// What the threads share.
+struct Fill {
+    bar: ProgressBar,
+    files: AtomicU64,
+    failed: AtomicU64,
+    /// What the files hold together.
+    bytes: AtomicU64,
+    has_to_stop: AtomicBool,
+}
+
+impl FillArgs {
+    pub fn run(self) -> Outcome {
+        let Self { tree: word, paths, cache, cache_size, block_size, jobs } = self;
+        let contract = Some(ContractArg(tombolo_layer_cache::Contract::Exclusive));
+        let plan = CachePlan::new(CacheOptions {
+            cache,
+            cache_size,
+            block_size,
+            mode: None,
+            contract,
+            attr_refresh: None,
+        })?;
+        let planned = PlannedTree::of_word(&word)?;
+        let opened = planned.open(DirOptions::default(), NfsOptions::for_cache())?;
+        let cache = plan.over(&planned, &*opened.export)?;
+        let Myself { identity, umask } = Myself::ask();
+        let user = User { identity, umask, realm: planned.to_string() };
+        let tree = Tree::attach(&*cache, user);
+        let tree = tree.map_err(|error| Failure::cannot(format_args!("open {planned}"), &error))?;
+        let fill = Arc::new(Fill {
+            bar: bar(),
+            files: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            has_to_stop: AtomicBool::new(false),
+        });
+        let stopping = fill.clone();
+        stop::on_signal(move |_| stopping.has_to_stop.store(true, Ordering::Relaxed))
+            .map_err(|error| Failure::cannot("watch for signals", &error))?;
+        let wanted = if paths.is_empty() { vec![String::new()] } else { paths };
+        fill.all(&tree, &wanted, usize::from(jobs));
+        cache.flush();
+        fill.bar.finish_and_clear();
+        let [files, failed, bytes] =
+            [&fill.files, &fill.failed, &fill.bytes].map(|count| count.load(Ordering::Relaxed));
+        let fetched = shown::short_size(cache.counts().fetched_bytes);
+        if files > 0 || failed == 0 {
+            super::say(format_args!(
+                "{files} files with {}, {fetched} of it fetched now\n",
+                shown::short_size(bytes)
+            ))?;
+        }
+        if bytes > plan.capacity_bytes() {
+            let problem = format!("it holds {} at most", shown::short_size(plan.capacity_bytes()));
+            return Err(Failure::cannot("keep all of it", problem).remedy("give it more with --cache-size"));
+        }
+        match (stop::came(), failed) {
+            (Some(signal), _) => Err(Failure::stopped(signal)),
+            (None, 0) => Ok(()),
+            (None, _) => Err(Failure::silent()),
+        }
+    }
+}
+
+impl Fill {
+    /// Reads all files below these paths, so many at a time.
+    fn all(&self, tree: &Tree, paths: &[String], jobs: usize) {
+        // What is listed ahead of the readers takes little memory.
+        let (found, files) = mpsc::sync_channel::<(Node, String)>(4096);
+        let files = Mutex::new(files);
+        thread::scope(|scope| {
+            for _ in 0..jobs {
+                scope.spawn(|| {
+                    while let Some((node, path)) = next(&files) {
+                        if let Err(error) = self.read(&node) {
+                            self.complain("read", &path, &error, tree);
+                        }
+                    }
+                });
+            }
+            for path in paths {
+                match block_on(tree.find(path.trim_matches('/').as_bytes(), Last::Keep)) {
+                    Ok(node) => self.walk(node, path, &found),
+                    Err(error) => self.complain("find", path, &error, tree),
+                }
+            }
+            drop(found);
+        });
+    }
+
+    /// Hands on all files and links below a node.
+    fn walk(&self, top: Node, path: &str, found: &mpsc::SyncSender<(Node, String)>) {
+        let mut above = Above::default();
+        let mut ahead = vec![(0, top, path.trim_matches('/').to_owned())];
+        while let Some((depth, node, path)) = ahead.pop() {
+            if self.has_to_stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let listed = block_on(self.list(&node, depth, &path, &mut above, &mut ahead));
+            match listed {
+                Ok(true) => {}
+                Ok(false) => {
+                    if found.send((node, path)).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => self.complain("list", &path, &error, node.tree()),
+            }
+        }
+    }
+
+    /// Puts what is in a directory ahead. False if it is none.
+    async fn list(
+        &self,
+        node: &Node,
+        depth: usize,
+        path: &str,
+        above: &mut Above,
+        ahead: &mut Vec<(usize, Node, String)>,
+    ) -> FsResult<bool> {
+        let attr = node.attr().await?;
+        match attr.file_type {
+            FileType::Directory => {}
+            FileType::Regular => {
+                self.bar.inc_length(attr.size);
+                return Ok(false);
+            }
+            FileType::Symlink => return Ok(false),
+            _ => return Ok(true),
+        }
+        above.enter(depth, node)?;
+        let mut listing = node.list(true).await?;
+        while let Some(item) = listing.next().await? {
+            let below = match item.node {
+                Some(below) => below,
+                None => match node.find(item.name.as_name()).resolve().await {
+                    // Removed since it was listed.
+                    Err(Error::NotFound) => continue,
+                    found => found?,
+                },
+            };
+            let name = String::from_utf8_lossy(item.name.as_name().as_bytes()).into_owned();
+            let path = if path.is_empty() { name } else { format!("{path}/{name}") };
+            ahead.push((depth + 1, below, path));
+        }
+        Ok(true)
+    }
+
+    /// Reads a file to its end, or a link.
+    fn read(&self, node: &Node) -> FsResult<()> {
+        if self.has_to_stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if node.attr_found().is_some_and(|attr| attr.file_type == FileType::Symlink) {
+            return node.read_link().wait().map(drop);
+        }
+        let file = block_on(node.open(OpenFlags::READ))?;
+        let read = block_on(file.read_to(0, &mut Counted(&self.bar), Default::default()));
+        let bytes = read.map_err(|error| match error {
+            StreamError::File(error) => error,
+            StreamError::Stream(source) => Error::io(source),
+        })?;
+        self.files.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn complain(&self, what: &str, path: &str, error: &Error, tree: &Tree) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        self.bar.suspend(|| problem::cannot(format_args!("{what} {path}"), error, tree).print());
+    }
+}
+
+/// Where bytes go that are only to be fetched.
+struct Counted<'a>(&'a ProgressBar);
+
+impl io::Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.inc(bytes.len() as u64);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn next(files: &Mutex<mpsc::Receiver<(Node, String)>>) -> Option<(Node, String)> {
+    files.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+}
+
+fn bar() -> ProgressBar {
+    let target =
+        if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(0), target);
+    let style =
+        ProgressStyle::with_template("{bar:24} {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta} left");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
+}
