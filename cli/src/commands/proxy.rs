@@ -4,6 +4,7 @@ use clap::Args;
 
 use crate::assembly::options::ServerOptions;
 use crate::assembly::options::cache::CacheOptions;
+use crate::assembly::options::coherence::Coherence;
 use crate::assembly::plan::Plan;
 use crate::assembly::plan::cache::CachePlan;
 use crate::assembly::servers;
@@ -25,6 +26,7 @@ pub struct ProxyArgs {
 const EXAMPLES: &str = "\
 Examples:
   tombolo proxy nfs://far.example/src --cache /var/cache/tombolo/src --fuse /mnt/src
+  tombolo proxy nfs://far.example/src --cache /var/cache/src --contract exclusive --fuse /mnt/src --coherence push
   tombolo proxy nfs://far.example/golden --cache /var/cache/golden --contract immutable --virtiofs /run/vm1.sock
   tombolo proxy nfs://far.example/home --cache /var/cache/home --nfs :2049 --allow 10.0.0.0/8";
 
@@ -36,6 +38,10 @@ impl ProxyArgs {
         }
         let mut plan = Plan::new(self.options)?;
         let cache = CachePlan::new(self.cache)?;
+        if plan.front_ends.coherence == Coherence::Push && !cache.tells_changes() {
+            let problem = "--coherence push takes a contract under which all changes come through the proxy";
+            return Err(Failure::usage(problem).remedy("add --contract exclusive or immutable"));
+        }
         plan.layers.read_only |= cache.is_read_only();
         plan.cache = Some(cache);
         servers::serve(&plan)

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::common::{MountPlace, Server, numbers};
+use crate::common::{MountPlace, Server, numbers, until};
 
 #[test]
 fn an_export_of_an_nfs_server_is_served_on_all_front_ends() {
@@ -71,11 +71,15 @@ impl Cached {
     }
 
     fn proxy(&self, contract: &str) -> Server {
+        self.proxy_with(contract, &[])
+    }
+
+    fn proxy_with(&self, contract: &str, more: &[&str]) -> Server {
         // How the origin is asked does not matter to what is here.
         let asked = if contract == "exclusive" { "?soft" } else { "" };
         let url = format!("nfs://127.0.0.1:{}/tree{asked}", self.port);
         let words = ["proxy", &url, "--cache", "cache", "--contract", contract, "--control", "proxy.sock"];
-        let proxy = self.place.0.serve(&[&words[..], &["--fuse", "mnt"]].concat(), "ready control");
+        let proxy = self.place.0.serve(&[&words[..], &["--fuse", "mnt"], more].concat(), "ready control");
         assert!(proxy.said.contains(&format!("mode=write-through contract={contract}")), "{}", proxy.said);
         proxy
     }
@@ -230,4 +234,53 @@ fn a_tree_that_was_fetched_before_is_read_without_the_origin() {
     assert_eq!((counts["fetched_bytes"].as_u64(), counts["misses"].as_u64()), (Some(0), Some(0)), "{counts}");
     assert!(counts["hits"].as_u64() > Some(20) && counts["hit_bytes"] == counts["served_bytes"], "{counts}");
     proxy.stop();
+}
+
+#[test]
+fn a_mount_that_is_told_of_changes_asks_the_proxy_for_nothing_twice() {
+    let Some(cached) = Cached::new() else { return };
+    fs::create_dir(cached.tree("dir")).expect("mkdir");
+    (0..50).for_each(|n| fs::write(cached.tree(&format!("dir/{n}")), "one\n").expect("write"));
+    std::thread::sleep(Duration::from_millis(2100));
+    let more = ["--coherence", "push", "--nfs", "127.0.0.1:0", "--squash", "none", "--state", "proxy-state"];
+    let proxy = cached.proxy_with("exclusive", &more);
+    let look = || {
+        for entry in fs::read_dir(cached.mnt("dir")).expect("list") {
+            let path = entry.expect("an entry").path();
+            assert!(
+                fs::metadata(&path).expect("stat").len() == 4 && fs::read(&path).expect("read").len() == 4
+            );
+        }
+    };
+    let asked = || {
+        let told = cached.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
+        let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+        let all = told["servers"][0]["exports"][0]["operations"].as_array().expect("operations").clone();
+        let asked = all.iter().filter(|each| {
+            ["lookup", "getattr", "read"].contains(&each["operation"].as_str().unwrap_or_default())
+        });
+        asked.map(|each| each["count"].as_u64().expect("a count")).sum::<u64>()
+    };
+    look();
+    // Reading moves the time of access: the kernel asks for that once more.
+    look();
+    let before = asked();
+    std::thread::sleep(Duration::from_millis(1500));
+    look();
+    assert_eq!(asked(), before, "the kernel has it all");
+
+    // What comes by another way is seen at once, and without a further question.
+    let by_nfs = |name: &str| format!("nfs://{}/tree/dir/{name}", proxy.nfs_address());
+    fs::write(cached.place.0.path("new"), "three\n").expect("write");
+    cached.place.0.run(&["cp", "-q", "new", &by_nfs("7")]).succeeded();
+    until("the new data are seen", || fs::read_to_string(cached.mnt("dir/7")).expect("read") == "three\n");
+    cached.place.0.run(&["cp", "-q", "new", &by_nfs("new")]).succeeded();
+    until("the new name is seen", || cached.mnt("dir/new").exists());
+    cached.place.0.run(&["rm", &by_nfs("new")]).succeeded();
+    until("it is gone", || !cached.mnt("dir/new").exists());
+    cached.place.0.run(&["mv", &by_nfs("7"), &by_nfs("moved")]).succeeded();
+    until("it is moved", || cached.mnt("dir/moved").exists() && !cached.mnt("dir/7").exists());
+    proxy.stop();
+    let url = format!("proxy nfs://127.0.0.1:{}/tree --cache cache --fuse mnt --coherence push", cached.port);
+    cached.place.0.all_fail(&[(&url, 2, &["all changes come through the proxy", "--contract exclusive"])]);
 }

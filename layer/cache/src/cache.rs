@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use tombolo_core::fs::{Attr, Entry, NodeId, WeakAttr};
+use tombolo_core::fs::{Attr, Entry, NodeId, Watchers, WeakAttr};
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::thread_pool::Lane;
@@ -16,6 +16,7 @@ use crate::objects::Objects;
 use crate::options::Options;
 use crate::origin::{Origin, at_origin};
 use crate::room::Room;
+use crate::session::Session;
 use crate::store::{ObjectId, Store};
 use crate::walk::Walk;
 
@@ -32,6 +33,8 @@ pub(crate) struct Cache {
     pub room: Room,
     pub walk: Walk,
     pub files_ahead: FilesAhead,
+    /// The sessions that are to be told of changes.
+    pub watchers: Watchers<Session>,
 }
 
 /// A file that was changed less than this before its data came may change again without a trace: clocks of file systems tick so far
@@ -42,7 +45,8 @@ impl Cache {
     /// The object of an entry that the origin gave in answer to what was asked at `asked`.
     pub(crate) async fn met(&self, cx: &Ctx, entry: &Entry, asked: Instant) -> Result<Arc<Object>> {
         let handle = self.origin.handles()?.handle_of(cx, entry.node).resolve().await?;
-        let object = self.objects.met(&self.store, &self.origin, &handle, entry, asked)?;
+        let object =
+            self.objects.met(&self.store, &self.origin, &handle, (entry, asked, self.options.contract))?;
         self.keep(&object);
         Ok(object)
     }
@@ -116,11 +120,11 @@ impl Cache {
 
     /// Takes in attributes of an object, and answers how they are shown here.
     pub(crate) fn learn(&self, object: &Arc<Object>, attr: &Attr, asked: Instant) -> Result<Attr> {
-        if !object.learn(attr, asked) {
+        if !object.learn(attr, asked, self.options.contract) {
             return Err(self.failed(object, Error::Stale));
         }
         self.keep(object);
-        Ok(object.shown(attr))
+        Ok(object.shown(&object.state().attr))
     }
 
     /// An operation on an object has failed: a file that is gone is forgotten.
@@ -137,7 +141,7 @@ impl Cache {
     pub(crate) fn told(&self, cx: &Ctx, object: &Arc<Object>, asked: Instant) -> bool {
         let node = object.state().node;
         let told = node.and_then(|node| self.origin.told(cx, node, asked));
-        let is_told = told.is_some_and(|attr| object.learn(&attr, asked));
+        let is_told = told.is_some_and(|attr| object.learn(&attr, asked, self.options.contract));
         self.keep(object);
         is_told
     }

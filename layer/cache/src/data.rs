@@ -199,7 +199,7 @@ async fn bring(
         Some(attr) => attr,
         None => from.fs().getattr(&from.cx, from.file.node, Some(from.file)).resolve().await?,
     };
-    if !object.learn(&attr, asked) {
+    if !object.learn(&attr, asked, cache.options.contract) {
         return Err(Error::Stale);
     }
     if WeakAttr::from(&attr) != data.version || read != len {

@@ -33,7 +33,7 @@ mod walk;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck};
+use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck, Watchers};
 use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
@@ -77,12 +77,13 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, options: Options) -> Result<
         room: room::Room::default(),
         walk: walk::Walk::default(),
         files_ahead: files_ahead::FilesAhead::default(),
+        watchers: Watchers::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
-    let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked));
+    let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked, options.contract));
     let root = kept.unwrap_or_else(|| {
         let root = Object::new(ObjectId::ROOT, handle, None, attr);
-        root.learn(&attr, asked);
+        root.learn(&attr, asked, options.contract);
         cache.objects.replace(Arc::new(root))
     });
     root.state().node = Some(NodeId::ROOT);

@@ -29,6 +29,16 @@ pub(crate) struct Names {
     /// What is to be written: all parts are gone, and these are new.
     drops_parts: bool,
     dirty_parts: BTreeSet<u64>,
+    /// Listings that are under way, and what was learnt of single names since the first of them began.
+    listings: usize,
+    learnt: Vec<(Arc<[u8]>, Option<Target>)>,
+}
+
+/// Where a listing began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListingMark {
+    epoch: u64,
+    learnt: usize,
 }
 
 /// What is kept of a name.
@@ -72,6 +82,8 @@ impl Default for Names {
             epoch: 0,
             drops_parts: false,
             dirty_parts: BTreeSet::new(),
+            listings: 0,
+            learnt: Vec::new(),
         }
     }
 }
@@ -104,6 +116,23 @@ impl Names {
 
     /// A name that was made, or is known anew.
     pub(crate) fn set(&mut self, name: &[u8], target: Target) {
+        self.note(name, Some(target));
+        self.put(name, target);
+    }
+
+    /// A name that was removed, or is not there.
+    pub(crate) fn set_absent(&mut self, name: &[u8]) {
+        self.note(name, None);
+        self.take(name);
+    }
+
+    fn note(&mut self, name: &[u8], target: Option<Target>) {
+        if self.listings > 0 {
+            self.learnt.push((name.into(), target));
+        }
+    }
+
+    fn put(&mut self, name: &[u8], target: Target) {
         let known = Some(Known::Found(target));
         if let Some(slot) = self.by_name.get_mut(name)
             && slot.place.is_some()
@@ -119,8 +148,7 @@ impl Names {
         self.by_name.insert(name, Slot { known, place: Some(place) });
     }
 
-    /// A name that was removed, or is not there.
-    pub(crate) fn set_absent(&mut self, name: &[u8]) {
+    fn take(&mut self, name: &[u8]) {
         let place = self.by_name.remove(name).and_then(|slot| slot.place);
         if let Some(place) = place {
             self.places.remove(&place);
@@ -131,10 +159,41 @@ impl Names {
         }
     }
 
-    /// All names, as a listing has found them.
-    pub(crate) fn set_all(&mut self, listed: &[(Vec<u8>, Target)]) {
+    /// A listing begins. It must be ended.
+    pub(crate) fn begin_listing(&mut self) -> ListingMark {
+        self.listings += 1;
+        ListingMark { epoch: self.epoch, learnt: self.learnt.len() }
+    }
+
+    /// A listing has ended, well or not.
+    pub(crate) fn end_listing(&mut self) {
+        self.listings -= 1;
+        if self.listings == 0 {
+            self.learnt = Vec::new();
+        }
+    }
+
+    /// Whether all that has changed since then was learnt.
+    pub(crate) fn holds_since(&self, mark: ListingMark) -> bool {
+        self.epoch == mark.epoch
+    }
+
+    /// All names, as a listing has found them, and as they were changed here since it began.
+    pub(crate) fn set_listed(&mut self, listed: &[(Vec<u8>, Target)], mark: ListingMark) {
+        self.set_all(listed);
+        for (name, target) in self.learnt.split_off(mark.learnt.min(self.learnt.len())) {
+            match target {
+                Some(target) => self.put(&name, target),
+                None => self.take(&name),
+            }
+            // Another listing may have begun before that.
+            self.learnt.push((name, target));
+        }
+    }
+
+    fn set_all(&mut self, listed: &[(Vec<u8>, Target)]) {
         self.by_name.values_mut().for_each(|slot| slot.known = None);
-        listed.iter().for_each(|(name, target)| self.set(name, *target));
+        listed.iter().for_each(|(name, target)| self.put(name, *target));
         let Self { by_name, places, dirty_parts, .. } = self;
         by_name.retain(|_, slot| {
             if let (None, Some(place)) = (slot.known, slot.place) {

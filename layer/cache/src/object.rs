@@ -34,8 +34,6 @@ pub(crate) struct State {
     pub asked: Option<Instant>,
     /// What was asked for before this says nothing: a later answer is known, or a change was made here since.
     pub latest: Option<Instant>,
-    /// How often names were made or removed here. A listing that was under way then may have them or not.
-    pub changes: u64,
     /// The directory that it was last met in.
     pub parent: Option<ObjectId>,
     /// The target of a symbolic link.
@@ -79,7 +77,6 @@ impl Object {
             attr,
             asked: None,
             latest: None,
-            changes: 0,
             parent: None,
             link: None,
             names: Names::default(),
@@ -109,7 +106,7 @@ impl Object {
     }
 
     /// Takes in attributes that the origin told in answer to what was asked at `asked`. False if they are another file's.
-    pub(crate) fn learn(&self, attr: &Attr, asked: Instant) -> bool {
+    pub(crate) fn learn(&self, attr: &Attr, asked: Instant, contract: Contract) -> bool {
         let mut state = self.state();
         if (attr.fileid, attr.fsid, attr.file_type) != (state.attr.fileid, state.attr.fsid, self.file_type) {
             return false;
@@ -120,9 +117,12 @@ impl Object {
         if WeakAttr::from(attr) != WeakAttr::from(&state.attr) {
             state.changed();
         }
-        let atime = state.attr.atime;
-        state.is_dirty |= Attr { atime, ..*attr } != state.attr;
-        state.attr = *attr;
+        let same = Attr { atime: state.attr.atime, ..*attr } == state.attr;
+        state.is_dirty |= !same;
+        // A time of access that is moved by what is fetched is no change that others would be told of.
+        if !same || !contract.tells_changes() {
+            state.attr = *attr;
+        }
         state.asked = Some(asked);
         state.latest = Some(asked);
         true
@@ -142,9 +142,11 @@ impl Object {
         self.state().parent = Some(dir.id);
     }
 
-    /// The attributes are to be asked for, whatever the contract says.
+    /// Something may have changed it: the attributes are to be asked for, whatever the contract says.
     pub(crate) fn doubt(&self) {
-        self.state().asked = None;
+        let mut state = self.state();
+        state.asked = None;
+        state.changed_here();
     }
 
     /// What an earlier life has left. Its data are found by its version.
@@ -242,7 +244,6 @@ impl State {
 
     /// A change was made here: answers to what was asked before it has ended come too late.
     pub(crate) fn changed_here(&mut self) {
-        self.changes += 1;
         self.latest = Some(Instant::now());
     }
 

@@ -8,6 +8,7 @@ use tombolo_core::fs::{Entry, NodeId, PersistentHandle};
 use tombolo_core::{Error, Result};
 
 use crate::object::Object;
+use crate::options::Contract;
 use crate::origin::Origin;
 use crate::store::{ObjectId, Store};
 
@@ -70,12 +71,12 @@ impl Objects {
         store: &Store,
         origin: &Origin,
         handle: &PersistentHandle,
-        entry: &Entry,
-        asked: Instant,
+        (entry, asked, contract): (&Entry, Instant, Contract),
     ) -> Result<Arc<Object>> {
-        let object = match self.of_handle(handle).filter(|object| object.learn(&entry.attr, asked)) {
+        let object = match self.of_handle(handle).filter(|object| object.learn(&entry.attr, asked, contract))
+        {
             Some(object) => object,
-            None => self.met_first(store, origin, handle, entry, asked)?,
+            None => self.met_first(store, origin, handle, (entry, asked, contract))?,
         };
         let before = object.state().node.replace(entry.node);
         if let Some(before) = before {
@@ -90,8 +91,7 @@ impl Objects {
         store: &Store,
         origin: &Origin,
         handle: &PersistentHandle,
-        entry: &Entry,
-        asked: Instant,
+        (entry, asked, contract): (&Entry, Instant, Contract),
     ) -> Result<Arc<Object>> {
         self.make_room(origin);
         let _one = self.first.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,14 +103,14 @@ impl Objects {
                 self.object(store, id).unwrap_or_else(new)
             }
         };
-        if object.learn(&entry.attr, asked) {
+        if object.learn(&entry.attr, asked, contract) {
             return Ok(object);
         }
         // The handle names another file now: that one is new here, and the one before is gone.
         self.forget(&object);
         store.remove(&object);
         let new = self.add(Arc::new(Object::new(store.new_id()?, handle.clone(), None, entry.attr)));
-        new.learn(&entry.attr, asked);
+        new.learn(&entry.attr, asked, contract);
         Ok(new)
     }
 

@@ -17,6 +17,13 @@ pub enum Contract {
     Refresh(Duration),
 }
 
+impl Contract {
+    /// Whether sessions can be told of all changes ([`Changes`](tombolo_core::fs::Changes)): those of others at the origin are not seen.
+    pub fn tells_changes(self) -> bool {
+        matches!(self, Self::Immutable | Self::Exclusive)
+    }
+}
+
 /// How a cache behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {

@@ -52,6 +52,11 @@ impl CachePlan {
         self.options.read_only
     }
 
+    /// Whether mounts can be told of all changes.
+    pub fn tells_changes(&self) -> bool {
+        self.options.contract.tells_changes()
+    }
+
     /// How much data it may hold.
     pub fn capacity_bytes(&self) -> u64 {
         self.store.capacity_bytes

@@ -113,7 +113,7 @@ impl View {
             return Ok(());
         }
         let (origin, _) = self.open_at_origin(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;
-        self.list(dir, &origin).await
+        self.list(dir, &origin, false).await
     }
 
     /// The directories in a directory, as far as it is known, of which a listing would tell more.

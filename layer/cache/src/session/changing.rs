@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{
-    Attr, Change, Device, Entry, File, FileType, Made, NameBuf, NewMode, NodeId, OpenFlags, RenameFlags,
-    Renamed, SetAttr, Write, Written,
+    Attr, Change, Device, Entry, File, FileType, Made, NameBuf, NewMode, NodeId, Notice, OpenFlags,
+    RenameFlags, Renamed, SetAttr, Write, Written,
 };
 use tombolo_core::{Answer, Error, Result};
 use tombolo_mem::Source;
 
+use super::changes::all_data;
 use super::finding::target;
 use super::view::View;
 use crate::names::{Known, Names};
-use crate::object::Object;
+use crate::object::{Look, Object};
+use crate::objects::node_of;
 
 impl View {
     pub(super) async fn setattr(
@@ -28,6 +30,7 @@ impl View {
         let opening = opening.as_ref().map(|opening| opening.file);
         let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
         let done = fs.setattr(&self.at_origin(), origin_node, opening, &set).resolve().await;
+        self.tell([if set.size.is_some() { all_data(node) } else { Notice::Attributes(node) }]);
         let (attr, change) = done.map_err(|error| self.cache().failed(&object, error))?;
         let keeps_data = set.size.is_none();
         self.changed_here(&object, &change, &attr, asked, keeps_data)?;
@@ -94,21 +97,24 @@ impl View {
         let (dir, node) = self.dir(parent).await?;
         let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
         let made = fs.link(&self.at_origin(), linked, node, name.as_name()).resolve().await;
+        self.tell([Notice::Attributes(node_of(object.id))]);
         self.made(&dir, &name, made, asked).await
     }
 
     pub(super) async fn unlink(self, parent: NodeId, name: NameBuf) -> Result<Change> {
         let (dir, node) = self.dir(parent).await?;
+        let victim = self.victim(&dir, &name).await;
         let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
         let removed = fs.unlink(&self.at_origin(), node, name.as_name()).resolve().await;
-        self.removed(&dir, &name, removed, asked)
+        self.removed(&dir, &name, victim, removed, asked)
     }
 
     pub(super) async fn rmdir(self, parent: NodeId, name: NameBuf) -> Result<Change> {
         let (dir, node) = self.dir(parent).await?;
+        let victim = self.victim(&dir, &name).await;
         let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
         let removed = fs.rmdir(&self.at_origin(), node, name.as_name()).resolve().await;
-        self.removed(&dir, &name, removed, asked)
+        self.removed(&dir, &name, victim, removed, asked)
     }
 
     pub(super) async fn rename(
@@ -119,6 +125,7 @@ impl View {
     ) -> Result<Renamed> {
         let (from_dir, from_node) = self.dir(from_parent).await?;
         let (to_dir, to_node) = self.dir(to_parent).await?;
+        let (moved, replaced) = (self.victim(&from_dir, &from).await, self.victim(&to_dir, &to).await);
         let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
         let renamed = fs
             .rename(&self.at_origin(), from_node, from.as_name(), to_node, to.as_name(), flags)
@@ -128,10 +135,11 @@ impl View {
             Ok(renamed) => renamed,
             Err(error) => {
                 to_dir.doubt();
+                self.tell_name(&from_dir, &from);
+                self.tell_name(&to_dir, &to);
                 return Err(self.dir_failed(&from_dir, error));
             }
         };
-        let (moved, replaced) = (self.named(&from_dir, &from), self.named(&to_dir, &to));
         if let Some(moved) = &moved {
             moved.doubt();
             moved.found_in(&to_dir);
@@ -139,6 +147,15 @@ impl View {
         if let Some(replaced) = &replaced {
             replaced.doubt();
         }
+        self.tell(moved.iter().map(|moved| Notice::Attributes(node_of(moved.id))));
+        match &replaced {
+            Some(replaced) if flags.contains(RenameFlags::EXCHANGE) => {
+                self.tell([Notice::Attributes(node_of(replaced.id))]);
+            }
+            Some(replaced) => self.tell_unnamed(replaced),
+            None => {}
+        }
+        let (old, new) = (&from, &to);
         let (from, to) = (from.as_name().as_bytes(), to.as_name().as_bytes());
         match moved {
             Some(moved) if flags.is_empty() || flags == RenameFlags::NO_REPLACE => {
@@ -161,6 +178,8 @@ impl View {
                 self.dir_changed(&to_dir, &renamed.to_dir, asked, Names::drop_all);
             }
         }
+        self.tell_name(&from_dir, old);
+        self.tell_name(&to_dir, new);
         Ok(Renamed {
             from_dir: self.shown_change(&from_dir, renamed.from_dir),
             to_dir: self.shown_change(&to_dir, renamed.to_dir),
@@ -176,15 +195,37 @@ impl View {
         let Some(origin) = opening.origin() else { return Answer::err(Error::BadOpen) };
         opening.object.state().changed();
         let how = Write { by_owner: false, ..*how };
+        let (node, offset, len) = (node_of(opening.object.id), how.offset, from.len() as u64);
         let written = origin.fs().write(&self.at_origin(), origin.file, &how, from);
-        written
-            .map(move |written| Written { file: self.shown_change(&opening.object, written.file), ..written })
+        written.map_result(move |written| {
+            // Where an append has gone only the answer says, if anything does.
+            let start = if opening.flags.contains(OpenFlags::APPEND) { 0 } else { offset };
+            let last = if start == 0 { u64::MAX } else { start.saturating_add(len) };
+            self.tell([Notice::Data { node, start, last }]);
+            written
+                .map(|written| Written { file: self.shown_change(&opening.object, written.file), ..written })
+        })
     }
 
     async fn dir(&self, node: NodeId) -> Result<(Arc<Object>, NodeId)> {
         let dir = self.object(node)?;
         let node = self.node(&dir).await?;
         Ok((dir, node))
+    }
+
+    /// What stands under a name that a change is about to take away, if it is known; where others are to be told of the change, it is
+    /// looked for, and how many names it has.
+    async fn victim(&self, dir: &Arc<Object>, name: &NameBuf) -> Option<Arc<Object>> {
+        if !self.cache().watchers.any() {
+            return self.named(dir, name);
+        }
+        // If there is none the change itself fails.
+        let found = match self.named(dir, name) {
+            Some(object) => object,
+            None => self.find(dir, name).await.ok()?.1,
+        };
+        let _ = self.attr(&found, Look::Stat).await;
+        Some(found)
     }
 
     /// What is known to stand under a name.
@@ -203,12 +244,17 @@ impl View {
         made: Result<Made>,
         asked: Instant,
     ) -> Result<Made> {
-        let made = made.map_err(|error| self.dir_failed(dir, error))?;
+        let made = made.map_err(|error| {
+            self.tell_name(dir, name);
+            self.dir_failed(dir, error)
+        })?;
         let (entry, object): (Entry, _) = self.met(&made.entry, asked).await?;
         object.found_in(dir);
         self.dir_changed(dir, &made.dir, asked, |names| {
             names.set(name.as_name().as_bytes(), target(&object))
         });
+        self.tell_name(dir, name);
+        let entry = self.given(entry, &object).await?;
         Ok(Made { entry, dir: self.shown_change(dir, made.dir) })
     }
 
@@ -216,14 +262,22 @@ impl View {
         &self,
         dir: &Arc<Object>,
         name: &NameBuf,
+        victim: Option<Arc<Object>>,
         removed: Result<Change>,
         asked: Instant,
     ) -> Result<Change> {
-        let change = removed.map_err(|error| self.dir_failed(dir, error))?;
-        if let Some(object) = self.named(dir, name) {
+        if let Some(object) = victim {
             object.doubt();
+            match &removed {
+                Ok(_) => self.tell_unnamed(&object),
+                Err(_) => self.tell([Notice::Attributes(node_of(object.id))]),
+            }
         }
-        self.dir_changed(dir, &change, asked, |names| names.set_absent(name.as_name().as_bytes()));
+        if let Ok(change) = &removed {
+            self.dir_changed(dir, change, asked, |names| names.set_absent(name.as_name().as_bytes()));
+        }
+        self.tell_name(dir, name);
+        let change = removed.map_err(|error| self.dir_failed(dir, error))?;
         Ok(self.shown_change(dir, change))
     }
 

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
-    LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, ReadDone,
-    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
+    FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
+    ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host_runtime::task;
 use tombolo_mem::{Sink, Source};
 
 use super::Session;
+use super::changes::to_its_end;
 use super::view::View;
 use crate::object::Look;
 use crate::origin::detached;
@@ -76,8 +77,10 @@ impl FileSystem for CachedFileSystem {
         }
     }
 
-    /// A node is the number of an object: nothing is kept for it alone.
-    fn forget(&self, _: &Ctx, _: &[(NodeId, u64)]) {}
+    /// A node is the number of an object: nothing is kept for it alone, but that it is to be told of.
+    fn forget(&self, _: &Ctx, nodes: &[(NodeId, u64)]) {
+        self.0.known.forget(nodes);
+    }
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
         let view = self.view(cx);
@@ -90,7 +93,7 @@ impl FileSystem for CachedFileSystem {
 
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
         unless_read_only!(self);
-        Answer::later(self.view(cx).setattr(node, file, *set))
+        to_its_end(self.view(cx).setattr(node, file, *set))
     }
 
     fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
@@ -128,22 +131,22 @@ impl FileSystem for CachedFileSystem {
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
         unless_read_only!(self);
-        Answer::later(self.view(cx).create(parent, name.to_owned(), *how))
+        to_its_end(self.view(cx).create(parent, name.to_owned(), *how))
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
         unless_read_only!(self);
-        Answer::later(self.view(cx).create_unnamed(parent, *how))
+        to_its_end(self.view(cx).create_unnamed(parent, *how))
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
         unless_read_only!(self);
-        Answer::later(self.view(cx).mkdir(parent, name.to_owned(), mode))
+        to_its_end(self.view(cx).mkdir(parent, name.to_owned(), mode))
     }
 
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
         unless_read_only!(self);
-        Answer::later(self.view(cx).symlink(parent, name.to_owned(), target.to_vec()))
+        to_its_end(self.view(cx).symlink(parent, name.to_owned(), target.to_vec()))
     }
 
     fn mknod(
@@ -156,22 +159,22 @@ impl FileSystem for CachedFileSystem {
         rdev: Device,
     ) -> Answer<Made> {
         unless_read_only!(self);
-        Answer::later(self.view(cx).mknod(parent, name.to_owned(), file_type, mode, rdev))
+        to_its_end(self.view(cx).mknod(parent, name.to_owned(), file_type, mode, rdev))
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
         unless_read_only!(self);
-        Answer::later(self.view(cx).link(node, parent, name.to_owned()))
+        to_its_end(self.view(cx).link(node, parent, name.to_owned()))
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
         unless_read_only!(self);
-        Answer::later(self.view(cx).unlink(parent, name.to_owned()))
+        to_its_end(self.view(cx).unlink(parent, name.to_owned()))
     }
 
     fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
         unless_read_only!(self);
-        Answer::later(self.view(cx).rmdir(parent, name.to_owned()))
+        to_its_end(self.view(cx).rmdir(parent, name.to_owned()))
     }
 
     fn rename(
@@ -185,7 +188,7 @@ impl FileSystem for CachedFileSystem {
     ) -> Answer<Renamed> {
         unless_read_only!(self);
         let (from, to) = ((from_parent, from.to_owned()), (to_parent, to.to_owned()));
-        Answer::later(self.view(cx).rename(from, to, flags))
+        to_its_end(self.view(cx).rename(from, to, flags))
     }
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
@@ -196,6 +199,7 @@ impl FileSystem for CachedFileSystem {
         let object = or_answer!(view.object(node));
         match view.open_here(&object, flags, Instant::now()) {
             Some(opened) => self.hit(opened),
+            None if flags.contains(OpenFlags::TRUNCATE) => to_its_end(view.open(object, flags)),
             None => self.missed(view.open(object, flags)),
         }
     }
@@ -259,6 +263,11 @@ impl FileSystem for CachedFileSystem {
         self.0.cache.origin.fs.syncfs(&self.view(cx).at_origin())
     }
 
+    /// Where others may change the origin, not all is told.
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.0.cache.options.contract.tells_changes().then_some(self as &dyn Changes)
+    }
+
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
         Some(self)
     }
@@ -266,6 +275,8 @@ impl FileSystem for CachedFileSystem {
 
 impl Drop for CachedFileSystem {
     fn drop(&mut self) {
+        self.0.notices.end();
         self.0.openings.end_all();
+        self.0.cache.watchers.ended();
     }
 }

@@ -35,36 +35,52 @@ impl View {
             Known::Absent => Some(Err(Error::NotFound)),
             Known::Found(target) => {
                 let object = self.cache().object(target.object).ok()?;
-                let attr = object.believed(Look::Stat, options)?;
-                Some(Ok(Entry { node: node_of(object.id), attr }))
+                self.entry_now(&object).map(Ok)
             }
         }
     }
 
-    /// Asks the origin for a name, and keeps what it says.
+    /// An entry for the caller, if the attributes that are here are to be believed.
+    pub(super) fn entry_now(&self, object: &Object) -> Option<Entry> {
+        let node = node_of(object.id);
+        self.session.known.given(node);
+        let attr = object.believed(Look::Stat, &self.cache().options);
+        if attr.is_none() {
+            self.session.known.forget(&[(node, 1)]);
+        }
+        attr.map(|attr| Entry { node, attr })
+    }
+
     pub(super) async fn lookup(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
         let dir = self.object(parent)?;
-        let node = self.node(&dir).await?;
+        let found = self.find(&dir, &name).await;
+        self.list_after_lookup(&dir);
+        let (entry, object) = found?;
+        self.given(entry, &object).await
+    }
+
+    /// Asks the origin for a name, and keeps what it says.
+    pub(super) async fn find(&self, dir: &Arc<Object>, name: &NameBuf) -> Result<(Entry, Arc<Object>)> {
+        let node = self.node(dir).await?;
         let (asked, epoch) = (Instant::now(), dir.state().names.epoch());
         let found = self.cache().origin.fs.lookup(&self.at_origin(), node, name.as_name()).resolve().await;
-        let is_told = self.cache().told(&self.cx, &dir, asked);
+        let is_told = self.cache().told(&self.cx, dir, asked);
         let (known, answer) = match found {
             Ok(entry) => {
                 let (shown, object) = self.met(&entry, asked).await?;
-                object.found_in(&dir);
-                (Known::Found(target(&object)), Ok(shown))
+                object.found_in(dir);
+                (Known::Found(target(&object)), Ok((shown, object)))
             }
             Err(Error::NotFound) => (Known::Absent, Err(Error::NotFound)),
-            Err(error @ Error::Stale) => return Err(self.cache().failed(&dir, error)),
+            Err(error @ Error::Stale) => return Err(self.cache().failed(dir, error)),
             Err(error) => return Err(error),
         };
         // It has looked, so it may.
         dir.grant(&self.cx.identity, AccessMask::EXECUTE, AccessMask::EXECUTE, asked);
-        self.cache().keep(&dir);
+        self.cache().keep(dir);
         if is_told {
-            self.cache().learned(&dir, |state| state.names.learn(name.as_name().as_bytes(), known, epoch));
+            self.cache().learned(dir, |state| state.names.learn(name.as_name().as_bytes(), known, epoch));
         }
-        self.list_after_lookup(&dir);
         answer
     }
 

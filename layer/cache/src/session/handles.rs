@@ -5,7 +5,6 @@ use tombolo_core::{Answer, Ctx, Error, Result};
 
 use super::file_system::CachedFileSystem;
 use super::view::View;
-use crate::object::Look;
 use crate::objects::{id_of, node_of};
 use crate::store::ObjectId;
 
@@ -39,12 +38,12 @@ impl PersistentHandles for CachedFileSystem {
             Ok(object) => object,
             Err(error) => return Answer::err(error),
         };
-        match object.believed(Look::Stat, &view.cache().options) {
-            Some(attr) => Answer::ok(Entry { node, attr }),
+        match view.entry_now(&object) {
+            Some(entry) => Answer::ok(entry),
             // By its handle: the origin's session may know the node though the file is gone.
             None => Answer::later(async move {
                 let attr = view.cache().resolve(&view.cx, &object).await?;
-                Ok(Entry { node: node_of(object.id), attr })
+                view.given(Entry { node: node_of(object.id), attr }, &object).await
             }),
         }
     }
@@ -57,6 +56,7 @@ impl View {
         let node = self.node(&dir).await?;
         let asked = std::time::Instant::now();
         let above = self.cache().origin.handles()?.parent(&self.at_origin(), node).resolve().await?;
-        self.met(&above, asked).await.map(|(entry, _)| entry)
+        let (entry, object) = self.met(&above, asked).await?;
+        self.given(entry, &object).await
     }
 }

@@ -10,7 +10,6 @@ use super::finding::target;
 use super::view::View;
 use crate::names::{DOT, DOT_DOT, Target};
 use crate::object::{Look, Object};
-use crate::objects::node_of;
 use crate::origin::OriginFile;
 
 /// A directory that others change all the time is listed so often until it stays the same meanwhile.
@@ -40,7 +39,7 @@ impl View {
             self.attr(dir, Look::Stat).await?;
             if !self.has_listing(dir, cookie, plus) {
                 let origin = self.origin_file(file).await?;
-                self.list(dir, &origin).await?;
+                self.list(dir, &origin, true).await?;
             }
         }
         self.fill(dir, cookie, page)
@@ -79,6 +78,9 @@ impl View {
                     entry: entry.as_ref(),
                 };
                 if !page.push(listed) {
+                    if let Some(entry) = &entry {
+                        self.session.known.forget(&[(entry.node, 1)]);
+                    }
                     return Ok(page);
                 }
             }
@@ -89,27 +91,37 @@ impl View {
     /// An entry with attributes, where they are here.
     fn listed(&self, target: Target) -> Option<Entry> {
         let object = self.cache().object(target.object).ok()?;
-        let attr = object.believed(Look::Stat, &self.cache().options)?;
-        Some(Entry { node: node_of(object.id), attr })
+        self.entry_now(&object)
     }
 
-    /// Brings all names of a directory, with the attributes of what they lead to.
-    pub(super) async fn list(&self, dir: &Arc<Object>, origin: &OriginFile) -> Result<()> {
+    /// Brings all names of a directory, with the attributes of what they lead to. Where others go on changing it, a caller that waits is
+    /// shown what was seen last, which is not believed.
+    pub(super) async fn list(&self, dir: &Arc<Object>, origin: &OriginFile, is_awaited: bool) -> Result<()> {
         for attempt in 1..=TRIES_MAX {
-            if self.try_list(dir, origin, attempt == TRIES_MAX).await? {
-                break;
+            let (mark, begun) = (dir.state().names.begin_listing(), Instant::now());
+            let _listing = Listing(dir);
+            let listed = self.gather(dir, origin).await?;
+            let (mut stayed, is_last) = (false, attempt == TRIES_MAX);
+            self.cache().learned(dir, |state| {
+                stayed = state.names.holds_since(mark);
+                let is_shown = stayed || (is_last && is_awaited);
+                if is_shown {
+                    state.names.set_listed(&listed, mark);
+                    state.listed = Some(begun);
+                }
+                is_shown
+            });
+            if stayed {
+                return Ok(());
             }
+        }
+        if is_awaited {
+            dir.doubt();
         }
         Ok(())
     }
 
-    /// False if it has changed meanwhile; the last time what was seen is shown then, and not believed.
-    async fn try_list(&self, dir: &Arc<Object>, origin: &OriginFile, is_last: bool) -> Result<bool> {
-        let begun = Instant::now();
-        let before = {
-            let state = dir.state();
-            (state.version(), state.changes)
-        };
+    async fn gather(&self, dir: &Arc<Object>, origin: &OriginFile) -> Result<Vec<(Vec<u8>, Target)>> {
         let mut listed = Vec::new();
         let mut cookie = Cookie::START;
         let mut page = DirPage::new(PAGE);
@@ -125,25 +137,12 @@ impl View {
             }
             if page.is_end() {
                 self.fetch_unless_told(dir, asked).await?;
-                break;
+                return Ok(listed);
             }
             if page.is_empty() {
                 return Err(Error::OutOfRange);
             }
         }
-        let mut stayed = false;
-        self.cache().learned(dir, |state| {
-            stayed = (state.version(), state.changes) == before;
-            if stayed || is_last {
-                state.names.set_all(&listed);
-                state.listed = Some(begun);
-            }
-            stayed || is_last
-        });
-        if !stayed && is_last {
-            dir.doubt();
-        }
-        Ok(stayed)
     }
 
     async fn fetch_unless_told(&self, dir: &Arc<Object>, asked: Instant) -> Result<()> {
@@ -185,3 +184,12 @@ impl View {
 
 /// So many names are looked at under one lock.
 const PART_LEN: usize = 256;
+
+/// A listing that is under way.
+struct Listing<'a>(&'a Object);
+
+impl Drop for Listing<'_> {
+    fn drop(&mut self) {
+        self.0.state().names.end_listing();
+    }
+}

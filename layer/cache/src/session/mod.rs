@@ -4,22 +4,26 @@
 //! what comes. Reading order: `file_system` (dispatch), `view` (what all operations share), then by kind.
 
 mod ahead;
+mod changes;
 mod changing;
 mod file_system;
 mod finding;
 mod handles;
+mod known;
 mod listing;
 mod opening;
 mod reading;
 mod view;
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use tombolo_core::Budget;
-use tombolo_core::fs::Profile;
+use tombolo_core::fs::{NoticeQueue, Profile};
 
 use crate::cache::Cache;
 use crate::openings::Openings;
+
+use known::Known;
 
 pub(crate) use file_system::CachedFileSystem;
 
@@ -28,6 +32,10 @@ pub(crate) struct Session {
     pub cache: Arc<Cache>,
     pub openings: Openings,
     pub profile: Profile,
+    /// What other sessions have changed, once this one has asked.
+    pub notices: Arc<NoticeQueue>,
+    pub watch: Once,
+    pub known: Known,
 }
 
 impl Session {
@@ -40,6 +48,13 @@ impl Session {
             ..origin
         };
         let counts = Budget::new(tombolo_core::Limits::default());
-        Self { cache: cache.clone(), openings: Openings::new(counts), profile }
+        Self {
+            cache: cache.clone(),
+            openings: Openings::new(counts),
+            profile,
+            notices: Arc::default(),
+            watch: Once::new(),
+            known: Known::new(cache.options.contract.tells_changes()),
+        }
     }
 }

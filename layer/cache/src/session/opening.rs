@@ -8,9 +8,11 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Error, Result};
 
+use super::changes::all_data;
 use super::finding::target;
 use super::view::View;
 use crate::object::{Look, Object};
+use crate::objects::node_of;
 use crate::openings::is_writing;
 use crate::origin::OriginFile;
 
@@ -42,7 +44,11 @@ impl View {
     /// Opens at the origin, which says whether the user may, and what the file is now.
     pub(super) async fn open(self, object: Arc<Object>, flags: OpenFlags) -> Result<Opened> {
         let permit = self.session.openings.permit()?;
-        let (origin, asked) = self.open_at_origin(&object, flags).await?;
+        let opened = self.open_at_origin(&object, flags).await;
+        if flags.contains(OpenFlags::TRUNCATE) {
+            self.tell([all_data(node_of(object.id))]);
+        }
+        let (origin, asked) = opened?;
         let attr = match object.believed(Look::Open(asked), &self.cache().options) {
             Some(attr) => attr,
             None => object.shown(&object.state().attr),
@@ -102,11 +108,19 @@ impl View {
         let node = self.node(&dir).await?;
         let (asked, origin) = (Instant::now(), &self.cache().origin);
         let created = origin.fs.create(&self.at_origin(), node, name.as_name(), &how).resolve().await;
-        let created = created.map_err(|error| self.dir_failed(&dir, error))?;
+        let created = created.map_err(|error| {
+            self.tell_name(&dir, &name);
+            self.dir_failed(&dir, error)
+        })?;
         let (entry, object, file) = self.entered(&created, asked).await?;
         self.dir_changed(&dir, &created.dir, asked, |names| {
             names.set(name.as_name().as_bytes(), target(&object));
         });
+        self.tell_name(&dir, &name);
+        if how.flags.contains(OpenFlags::TRUNCATE) {
+            self.tell([all_data(node_of(object.id))]);
+        }
+        let entry = self.given(entry, &object).await?;
         let open: OpenId = self.session.openings.add(permit, &object, how.flags, Some(file));
         Ok(Created { entry, open, dir: self.shown_change(&dir, created.dir) })
     }
@@ -119,6 +133,7 @@ impl View {
         let (asked, origin) = (Instant::now(), &self.cache().origin);
         let created = origin.fs.create_unnamed(&self.at_origin(), node, &how).resolve().await?;
         let (entry, object, file) = self.entered(&created, asked).await?;
+        let entry = self.given(entry, &object).await?;
         let open = self.session.openings.add(permit, &object, how.flags, Some(file));
         Ok(Created { entry, open, dir: self.shown_change(&dir, created.dir) })
     }

@@ -1,0 +1,107 @@
+//! Telling other sessions what one has changed: where all changes come through this cache, that is all there is to tell.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tombolo_core::fs::{Changes, Entry, FileType, NameBuf, NodeId, Notice, Notices};
+use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_host_runtime::promise::Promise;
+use tombolo_host_runtime::task;
+
+use super::file_system::CachedFileSystem;
+use super::view::View;
+use crate::object::{Look, Object};
+use crate::objects::node_of;
+
+impl Changes for CachedFileSystem {
+    fn next(&self, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices> {
+        let session = self.session();
+        session.watch.call_once(|| session.cache.watchers.add(Arc::downgrade(session)));
+        session.notices.next(cx, since, limit_bytes)
+    }
+
+    fn is_complete(&self) -> bool {
+        true
+    }
+}
+
+impl View {
+    /// Tells the other sessions what this one has changed, or may have.
+    pub(super) fn tell(&self, notices: impl IntoIterator<Item = Notice>) {
+        if !self.cache().watchers.any() {
+            return;
+        }
+        let notices: Vec<Notice> = notices.into_iter().collect();
+        self.cache().watchers.tell(|session| {
+            if !std::ptr::eq(&raw const *self.session, session) {
+                let concerned = notices.iter().filter(|notice| session.known.concerns(notice));
+                concerned.for_each(|notice| session.notices.push(notice.clone()));
+            }
+        });
+    }
+
+    /// Tells them of a name that was made, removed or moved.
+    pub(super) fn tell_name(&self, dir: &Object, name: &NameBuf) {
+        let dir = node_of(dir.id);
+        self.tell([Notice::Name { dir, name: name.clone() }, Notice::Attributes(dir)]);
+    }
+
+    /// Tells them that an object has one name less.
+    pub(super) fn tell_unnamed(&self, object: &Object) {
+        let node = node_of(object.id);
+        let is_last = object.file_type == FileType::Directory || object.state().attr.nlink < 2;
+        self.tell([if is_last { Notice::Gone(node) } else { Notice::Attributes(node) }]);
+    }
+
+    /// An entry that the caller is about to be given, with attributes as they are now: of what is changed later it is told.
+    pub(super) async fn given(&self, entry: Entry, object: &Arc<Object>) -> Result<Entry> {
+        self.session.known.given(entry.node);
+        if !self.cache().watchers.any() {
+            return Ok(entry);
+        }
+        let attr = match object.believed(Look::Stat, &self.cache().options) {
+            Some(attr) => attr,
+            None => {
+                let attr = self.attr(object, Look::Stat).await;
+                attr.inspect_err(|_| self.session.known.forget(&[(entry.node, 1)]))?
+            }
+        };
+        Ok(Entry { attr, ..entry })
+    }
+}
+
+/// All data of a file, and its attributes.
+pub(super) fn all_data(node: NodeId) -> Notice {
+    Notice::Data { node, start: 0, last: u64::MAX }
+}
+
+/// Does work to its end, whether or not anybody goes on waiting for it: what the origin was asked to change is known here, and told.
+pub(super) fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Answer<T> {
+    let outcome = Arc::new(Outcome { ended: Arc::default(), result: Mutex::default() });
+    let ending = Ending(outcome.clone());
+    task::spawn(async move {
+        let result = work.await;
+        *ending.0.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    });
+    Answer::later(async move {
+        outcome.ended.clone().kept().await;
+        let result = outcome.result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        result.unwrap_or(Err(Error::Io { source: None }))
+    })
+}
+
+struct Outcome<T> {
+    ended: Arc<Promise<()>>,
+    result: Mutex<Option<Result<T>>>,
+}
+
+/// Says so when the work has ended, also by a panic.
+struct Ending<T>(Arc<Outcome<T>>);
+
+impl<T> Drop for Ending<T> {
+    fn drop(&mut self) {
+        self.0.ended.keep(());
+    }
+}
