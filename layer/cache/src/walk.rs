@@ -1,5 +1,6 @@
 //! Directories that will be listed soon: when a walk goes on from a directory to those below it, the others are listed ahead, many at a
-//! time. Two names that were looked up in one have that one listed. A program that looks into one directory causes nothing else.
+//! time. Two names that were looked up in one have that one listed, and after
+//! another beside it all of them. A program that looks into one directory causes nothing else.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +25,8 @@ struct State {
     listed: VecDeque<ObjectId>,
     /// Those in which one has looked up a name that was not known here.
     looked_in: VecDeque<ObjectId>,
+    /// Those with a directory in them that was listed after look-ups, and which.
+    above: VecDeque<(ObjectId, ObjectId)>,
     last: Option<Instant>,
     workers: usize,
 }
@@ -36,8 +39,19 @@ pub(crate) struct Step {
     pub goes_down: bool,
 }
 
+/// What look-ups in a directory say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LookedIn {
+    /// Nothing yet.
+    First,
+    /// Names of it are wanted, not only one.
+    Again,
+    /// The same, and so it was with another beside it: it is a walk.
+    AfterAnother,
+}
+
 /// So many directories are asked for at a time.
-const WORKERS_MAX: usize = 16;
+const WORKERS_MAX: usize = 64;
 
 /// So many wait at most. Beyond, the walk itself will ask.
 const QUEUE_MAX: usize = 1024;
@@ -68,11 +82,25 @@ impl Walk {
         goes_on
     }
 
-    /// A caller has to ask for a name in a directory. Whether one did so before.
-    pub(crate) fn is_looked_in_again(&self, dir: ObjectId) -> bool {
+    /// A caller has to ask for a name in a directory.
+    pub(crate) fn looks_in(&self, dir: ObjectId, parent: Option<ObjectId>) -> LookedIn {
         let mut state = self.state();
         state.last = Some(Instant::now());
-        note(&mut state.looked_in, dir)
+        if !note(&mut state.looked_in, dir) {
+            return LookedIn::First;
+        }
+        let Some(parent) = parent.filter(|parent| *parent != dir) else { return LookedIn::Again };
+        match state.above.iter().find(|(above, _)| *above == parent) {
+            Some((_, first)) if *first == dir => LookedIn::Again,
+            Some(_) => LookedIn::AfterAnother,
+            None => {
+                state.above.push_back((parent, dir));
+                if state.above.len() > LISTED_MAX {
+                    state.above.pop_front();
+                }
+                LookedIn::Again
+            }
+        }
     }
 
     /// Has directories listed ahead. How many workers are to be started for that: each of them must ask for the next directory until there

@@ -15,7 +15,7 @@ use crate::names::Target;
 use crate::object::Object;
 use crate::origin::detached;
 use crate::store::ObjectId;
-use crate::walk::Step;
+use crate::walk::{LookedIn, Step};
 
 /// A larger directory is not listed because two names were looked up in it, in bytes as the origin counts them.
 const LISTED_BYTES_MAX: u64 = 1 << 20;
@@ -45,8 +45,19 @@ impl View {
             let state = dir.state();
             !state.names.is_complete() && state.attr.size <= LISTED_BYTES_MAX
         };
-        if wants && cache.options.walk_ahead && cache.walk.is_looked_in_again(dir.id) {
-            self.list_soon([Step::alone(dir.clone())]);
+        if !wants || !cache.options.walk_ahead {
+            return;
+        }
+        let parent = dir.state().parent;
+        match cache.walk.looks_in(dir.id, parent) {
+            LookedIn::First => {}
+            LookedIn::Again => self.list_soon([Step::alone(dir.clone())]),
+            LookedIn::AfterAnother => {
+                let above = parent.and_then(|parent| cache.object(parent).ok());
+                let beside = above.map(|above| self.unlisted_below(&above)).unwrap_or_default();
+                let below = self.unlisted_below(dir);
+                self.list_soon([dir.clone()].into_iter().chain(below).chain(beside).map(Step::and_below));
+            }
         }
     }
 

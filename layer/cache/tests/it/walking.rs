@@ -138,6 +138,27 @@ fn after_two_names_of_a_directory_all_are_known() {
 }
 
 #[test]
+fn look_ups_in_one_directory_after_another_are_a_walk_too() {
+    let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
+    make(&origin.direct, NodeId::ROOT, 3);
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let session = &cached.session;
+    // As git status looks at what it knows.
+    fn look(session: &Session, parent: NodeId, depth: usize) {
+        for n in 0..WIDTH {
+            let below =
+                session.fs.lookup(&session.cx, parent, name(&format!("dir-{n}"))).wait().expect("there");
+            if depth > 1 {
+                look(session, below.node, depth - 1);
+            }
+        }
+    }
+    look(session, NodeId::ROOT, 3);
+    let asked = origin.asked("lookup");
+    assert!(asked < 60, "{asked} of 84 names were looked up at the origin");
+}
+
+#[test]
 fn those_that_meet_a_file_at_once_get_one_number() {
     let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
     (0..20).for_each(|n| origin.direct.put(&named(n), b""));
