@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use tombolo_shm::doorbell::Mode;
+use tombolo_wan::Profile;
 
 use crate::drive::DriveArgs;
 use crate::nfs::Limit;
@@ -121,6 +122,8 @@ pub enum TableArgs {
     Atomic(AtomicArgs),
     /// Caches that are told of changes: mounts with coherence=push and the library, beside local system calls, other policies and NFS.
     Vnfs(VnfsArgs),
+    /// A far tree through a caching proxy, over an emulated line, beside the same tree here and mounted without a cache.
+    Gvfs(GvfsArgs),
     /// Move files as a client of some kind, as told on standard input; `atomic` runs it.
     #[command(hide = true)]
     Drive(DriveArgs),
@@ -164,6 +167,31 @@ impl Default for VnfsArgs {
     fn default() -> Self {
         Self { only: Vec::new(), disk: DISK.into(), files: None }
     }
+}
+
+/// Which parts of the table of the caching proxy, where, and over which line.
+#[derive(Args, Debug)]
+pub struct GvfsArgs {
+    /// Only these parts. An unknown one is told, with those that there are.
+    #[arg(long, value_name = "PART", num_args = 1.., value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// A directory on a disk, for the far tree and the cache.
+    #[arg(long, value_name = "DIR", default_value = DISK)]
+    pub disk: PathBuf,
+    /// The line between them, by the name that `tombolo-wan` has for it.
+    #[arg(long, value_name = "LINE", default_value = Profile::WAN.name, value_parser = line)]
+    pub profile: Profile,
+}
+
+impl Default for GvfsArgs {
+    fn default() -> Self {
+        Self { only: Vec::new(), disk: DISK.into(), profile: Profile::WAN }
+    }
+}
+
+fn line(name: &str) -> Result<Profile, String> {
+    let all = || Profile::ALL.map(|profile| profile.name).join(", ");
+    Profile::named(name).ok_or_else(|| format!("there are {}", all()))
 }
 
 /// Which part of the table of the NFS server, and where.

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use args::{AtomicArgs, BenchArgs, NfsArgs, RingArgs, TableArgs, VnfsArgs};
+use args::{AtomicArgs, BenchArgs, GvfsArgs, NfsArgs, RingArgs, TableArgs, VnfsArgs};
 use error::{Doing, Error, Result};
 use report::Report;
 use table::Plan;
@@ -83,6 +83,7 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Nfs(nfs) => run_nfs(args, nfs, &plan, out),
         TableArgs::Atomic(atomic) => run_atomic(args, atomic, &plan, out),
         TableArgs::Vnfs(vnfs) => run_vnfs(args, vnfs, &plan, out),
+        TableArgs::Gvfs(gvfs) => run_gvfs(args, gvfs, &plan, out),
         // Done above.
         TableArgs::Limit { .. }
         | TableArgs::Drive(_)
@@ -110,6 +111,7 @@ fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     run_nfs(args, &NfsArgs::default(), plan, out)?;
     run_ring(args, &RingArgs::default(), plan, out)?;
     run_vnfs(args, &VnfsArgs::default(), plan, out)?;
+    run_gvfs(args, &GvfsArgs::default(), plan, out)?;
     match run_atomic(args, &AtomicArgs::default(), plan, out) {
         Err(error @ Error::Absent(_)) => writeln!(out, "left out: {error}").doing(|| "print".to_owned()),
         done => done,
@@ -127,6 +129,13 @@ fn run_ring(args: &BenchArgs, ring: &RingArgs, plan: &Plan, out: &mut dyn Write)
 fn run_vnfs(args: &BenchArgs, vnfs: &VnfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     table::vnfs::run(plan, vnfs, |part, made| {
         publish_or_leave_out(args, &format!("vnfs, {part}: "), made, out)
+    })
+}
+
+/// The parts of the table of the caching proxy; one that cannot be made here does not keep the others from being made.
+fn run_gvfs(args: &BenchArgs, gvfs: &GvfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
+    table::gvfs::run(plan, gvfs, |part, made| {
+        publish_or_leave_out(args, &format!("gvfs, {part}: "), made, out)
     })
 }
 

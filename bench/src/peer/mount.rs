@@ -47,9 +47,15 @@ impl Mount {
 
     /// The same with options as after `-o`, and with a control socket beside the mount point.
     pub fn with(url: &str, options: &str, point: &Path) -> Result<Self> {
-        let control = beside(point, ".control");
         let mut command = Command::new(find(Program::Tombolo)?);
-        command.args(["mount", "-f", url]).arg(point).args(["-o", options]).arg("--control").arg(&control);
+        command.args(["mount", "-f", url]).arg(point).args(["-o", options]);
+        Self::by_command(command, point)
+    }
+
+    /// What a command of ours mounts, which is given a control socket too. It may run in another network.
+    pub fn by_command(mut command: Command, point: &Path) -> Result<Self> {
+        let control = beside(point, ".control");
+        command.arg("--control").arg(&control);
         let mut mount = Self::by(Program::Tombolo, command, point)?;
         mount.control = Some(control);
         Ok(mount)

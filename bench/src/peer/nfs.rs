@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{Program, Server, find, this_program};
+use super::{Program, Requests, Server, find, this_program};
 use crate::error::{Doing, Result};
 use crate::nfs::client::Mounted;
 use crate::nfs::{Limit, Link, Network, Wait};
@@ -23,7 +23,7 @@ pub struct Nfs {
     // The server ends before what it registered with: fields are dropped in order.
     server: Server,
     _registry: Option<Server>,
-    _state: Option<TempDir>,
+    state: Option<TempDir>,
     nfs: SocketAddr,
     mount: SocketAddr,
     export: String,
@@ -36,16 +36,24 @@ impl Nfs {
 
     /// Our own server at the other end of a link.
     pub fn tombolo_at(link: Link, shared: &Path, beside: &Path) -> Result<Self> {
-        let address = free_port_at(link)?;
+        let command = Network::command(link, find(Program::Tombolo)?);
+        Self::serving(command, free_port_at(link)?, shared, beside)?.ready()
+    }
+
+    /// Our own server in another network, of which `command` is the program. It listens when this returns.
+    pub fn tombolo_in(command: Command, address: SocketAddr, shared: &Path, beside: &Path) -> Result<Self> {
+        Self::serving(command, address, shared, beside)?.listening()
+    }
+
+    fn serving(mut command: Command, address: SocketAddr, shared: &Path, beside: &Path) -> Result<Self> {
         let state = state(beside)?;
-        let mut command = Network::command(link, find(Program::Tombolo)?);
         command.arg("serve").arg(shared).arg("--nfs").arg(address.to_string()).args(["--squash", "none"]);
         command.arg("--control").arg(state.path().join("control"));
         command.env("XDG_STATE_HOME", state.path());
         let server = Server::start(Program::Tombolo.name(), &mut command)?;
         let name = shared.file_name().unwrap_or_default().to_string_lossy();
         let export = format!("/{name}");
-        Self { server, _registry: None, _state: Some(state), nfs: address, mount: address, export }.ready()
+        Ok(Self { server, _registry: None, state: Some(state), nfs: address, mount: address, export })
     }
 
     /// nfs-ganesha, with transfers of up to 1 MiB and nothing but version 3 over TCP. It needs rpcbind, and so a network
@@ -63,7 +71,7 @@ impl Nfs {
         command.arg("-p").arg(state.path().join("pid")).args(["-N", "EVENT"]);
         let server = Server::start(Program::Ganesha.name(), &mut command)?;
         let export = shared.to_string_lossy().into_owned();
-        Self { server, _registry: Some(registry), _state: Some(state), nfs, mount, export }.ready()
+        Self { server, _registry: Some(registry), state: Some(state), nfs, mount, export }.ready()
     }
 
     /// A server that does nothing: `limit` of this very program.
@@ -78,7 +86,7 @@ impl Nfs {
         command.args(["limit", limit.name(), &address.to_string(), "--within"]).arg(folder);
         let server = Server::start(limit.name(), &mut command)?;
         let export = "/null".to_owned();
-        Self { server, _registry: None, _state: None, nfs: address, mount: address, export }.listening()
+        Self { server, _registry: None, state: None, nfs: address, mount: address, export }.listening()
     }
 
     fn listening(mut self) -> Result<Self> {
@@ -115,6 +123,16 @@ impl Nfs {
 
     pub fn server(&self) -> u32 {
         self.server.id()
+    }
+
+    pub fn url(&self) -> String {
+        format!("nfs://{}{}", self.nfs, self.export)
+    }
+
+    /// The requests that a server of ours has answered; none of a peer.
+    pub fn requests(&self) -> Result<Requests> {
+        let control = |state: &TempDir| Requests::ask(&state.path().join("control"));
+        self.state.as_ref().map_or_else(|| Ok(Requests::default()), control)
     }
 }
 

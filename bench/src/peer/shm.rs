@@ -17,16 +17,15 @@ pub struct Shm {
 
 impl Shm {
     pub fn tombolo(shared: &Path, socket: &Path, options: &[&str]) -> Result<Self> {
-        let control = beside(socket, ".control");
         let mut command = Command::new(find(Program::Tombolo)?);
-        command
-            .arg("serve")
-            .arg(shared)
-            .arg("--shm")
-            .arg(socket)
-            .arg("--control")
-            .arg(&control)
-            .args(options);
+        command.arg("serve").arg(shared).args(options);
+        Self::by_command(command, shared, socket)
+    }
+
+    /// What a command of ours serves, which ends in the name of `shared`. It may run in another network.
+    pub fn by_command(mut command: Command, shared: &Path, socket: &Path) -> Result<Self> {
+        let control = beside(socket, ".control");
+        command.arg("--shm").arg(socket).arg("--control").arg(&control);
         let mut server = Server::start(Program::Tombolo.name(), &mut command)?;
         server.wait_until("sockets", || accepts_at(socket) && accepts_at(&control))?;
         let name = shared.file_name().unwrap_or_default().to_string_lossy();

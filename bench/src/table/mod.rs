@@ -2,6 +2,7 @@
 
 pub mod atomic;
 pub mod guest;
+pub mod gvfs;
 pub mod memory;
 pub mod mount;
 pub mod nfs;

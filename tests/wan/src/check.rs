@@ -20,7 +20,7 @@ pub struct Check {
 /// Sends so many bytes to whoever connects, and then so many single bytes back and forth.
 const SERVER: &str = "
 import socket, sys
-s = socket.socket(); s.bind(('0.0.0.0', 9)); s.listen(1); print('ready', flush=True)
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(('0.0.0.0', 9)); s.listen(1); print('ready', flush=True)
 c, _ = s.accept(); c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 for _ in range(20): c.recv(1); c.send(b'x')
 c.sendall(b'x' * int(sys.argv[1])); c.close()";

@@ -17,9 +17,9 @@ mod line;
 mod mounts;
 mod postmark;
 mod price;
-mod programs;
+pub mod programs;
 mod sides;
-mod small_tree;
+pub mod small_tree;
 
 use super::Plan;
 use crate::args::VnfsArgs;

@@ -70,8 +70,7 @@ impl Place {
     /// A mount over TCP on this host, of a server of its own.
     pub fn over_nfs(&self, name: &'static str, policy: &str) -> Result<Side> {
         let server = Nfs::tombolo(&self.shared, &self.beside)?;
-        let url = format!("nfs://{}{}", server.nfs(), server.export());
-        self.mounted(name, &url, policy, Behind::Nfs(server))
+        self.mounted(name, &server.url(), policy, Behind::Nfs(server))
     }
 
     /// Only for a turn: the host that is watched by one would be slower for the others.

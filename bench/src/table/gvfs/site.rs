@@ -1,0 +1,221 @@
+//! A tree at the far end of an emulated line, and what it is read through at the near end.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tombolo_wan::{Profile, Side as End, Wan};
+
+use crate::args::GvfsArgs;
+use crate::error::{Doing, Error, Result};
+use crate::peer::{Mount, Nfs, Program, Shm, find};
+use crate::report::Report;
+
+/// What a job is done on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// The tree itself.
+    Local,
+    /// A mount of it on the same host.
+    Dir,
+    /// No files: as many bytes in a bare TCP stream over the line.
+    Bare,
+    /// A mount over the line, without a cache on disk.
+    Nfs,
+    Exclusive,
+    CloseToOpen,
+    /// A proxy whose origin is a proxy on the same LAN, which has done the job before.
+    SecondLevel,
+}
+
+impl Column {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "the directory itself",
+            Self::Dir => "dir: mount",
+            Self::Bare => "bare TCP stream",
+            Self::Nfs => "nfs: mount, no cache",
+            Self::Exclusive => "proxy, exclusive",
+            Self::CloseToOpen => "proxy, close-to-open",
+            Self::SecondLevel => "proxy of a proxy on the LAN",
+        }
+    }
+
+    /// Whether what is asked of the origin is worth counting.
+    pub fn is_far(self) -> bool {
+        !matches!(self, Self::Local | Self::Dir | Self::Bare)
+    }
+}
+
+/// Where an origin and proxies listen. Each network has ports of its own.
+const PORT: u16 = 2049;
+/// What is later than this part of all packets makes a run void.
+const LATE_MAX: f64 = 0.02;
+
+/// The tree that is served, its server, and the lines. Ends them when dropped.
+pub struct Site {
+    // What asks ends before what answers, and that before its line: fields are dropped in order.
+    second: Option<SecondLevel>,
+    origin: Nfs,
+    line: Wan,
+    profile: Profile,
+    shared: PathBuf,
+    beside: PathBuf,
+}
+
+/// A proxy at the near end of the line, which serves a LAN. A process has one network, so the proxy is met by shared memory by a second server,
+/// which is in the LAN.
+struct SecondLevel {
+    server: Nfs,
+    _proxy: Shm,
+    line: Wan,
+    _cache: TempDir,
+}
+
+/// What a job is done on, for the time of both runs. Ends its mount, and then removes its cache, when dropped.
+pub struct Side {
+    pub root: PathBuf,
+    _mount: Option<Mount>,
+    _cache: Option<TempDir>,
+}
+
+impl Site {
+    /// Serves `shared` at the far end. Everything else goes into `beside`.
+    pub fn new(wanted: &GvfsArgs, shared: &Path, beside: &Path) -> Result<Self> {
+        let profile = wanted.profile;
+        let line = line(&profile)?;
+        let origin = served(line.far(), shared, beside)?;
+        let (shared, beside) = (shared.to_owned(), beside.to_owned());
+        Ok(Self { second: None, origin, line, profile, shared, beside })
+    }
+
+    /// Makes [`Column::SecondLevel`]; why it cannot be had goes to the report.
+    pub fn add_lan(&mut self, report: &mut Report) {
+        match self.second_level() {
+            Ok(second) => self.second = Some(second),
+            Err(error) => report.absent(format!("{}: {error}", Column::SecondLevel.name())),
+        }
+    }
+
+    fn second_level(&self) -> Result<SecondLevel> {
+        let (cache, lan) = (crate::table::folder(&self.beside)?, line(&Profile::LAN)?);
+        let proxy = proxy(self.line.near(), &self.origin.url(), cache.path(), "exclusive")?;
+        let proxy = Shm::by_command(proxy, &self.shared, &self.beside.join("lan.link"))?;
+        let server = served(lan.far(), Path::new(&proxy.url()), &self.beside)?;
+        Ok(SecondLevel { server, _proxy: proxy, line: lan, _cache: cache })
+    }
+
+    /// The columns of `wanted` that there are.
+    pub fn columns(&self, wanted: &[Column]) -> Vec<Column> {
+        let is_there = |column: &Column| *column != Column::SecondLevel || self.second.is_some();
+        wanted.iter().copied().filter(is_there).collect()
+    }
+
+    /// One with a mount and a cache of its own, in which nothing is yet.
+    pub fn fresh(&self, column: Column) -> Result<Side> {
+        let words = column.name().split([':', ',', ' ']).filter(|word| !word.is_empty());
+        let point = self.beside.join(words.collect::<Vec<_>>().join("-"));
+        let cached = |end: &End, url: &str, contract: &str| {
+            let cache = crate::table::folder(&self.beside)?;
+            let mut command = proxy(end, url, cache.path(), contract)?;
+            command.arg("--fuse").arg(&point);
+            Ok((command, Some(cache)))
+        };
+        let mounted = |mut command: Command, url: &str| {
+            command.args(["mount", "-f", url]).arg(&point);
+            (command, None)
+        };
+        let (program, near, url) = (find(Program::Tombolo)?, self.line.near(), self.origin.url());
+        let (command, cache) = match (column, &self.second) {
+            (Column::Dir, _) => mounted(Command::new(program), &format!("dir:{}", self.shared.display())),
+            (Column::Nfs, _) => mounted(near.command(program), &url),
+            (Column::Exclusive, _) => cached(near, &url, "exclusive")?,
+            (Column::CloseToOpen, _) => cached(near, &url, "close-to-open")?,
+            (Column::SecondLevel, Some(second)) => {
+                cached(second.line.near(), &second.server.url(), "exclusive")?
+            }
+            (Column::Local | Column::Bare | Column::SecondLevel, _) => {
+                return Ok(Side { root: self.shared.clone(), _mount: None, _cache: None });
+            }
+        };
+        Ok(Side { root: point.clone(), _mount: Some(Mount::by_command(command, &point)?), _cache: cache })
+    }
+
+    /// How long a bare stream of so many bytes takes over the line.
+    pub fn bare(&self, bytes: u64) -> Result<Duration> {
+        let check = self.line.check(bytes).doing(|| "measure the line with python3".to_owned())?;
+        Ok(Duration::from_secs_f64(bytes as f64 * 8.0 / check.rate_bits_per_s))
+    }
+
+    pub fn origin(&self) -> &Nfs {
+        &self.origin
+    }
+
+    /// Says what the lines were, and whether they held.
+    pub fn describe(&self, report: &mut Report) {
+        let Profile { name, rate_bits_per_s, round_trip_us, congestion, .. } = self.profile;
+        report.condition(format!(
+            "the line, `{name}`: {} Mbit/s each way and {} ms there and back, a queue of one bandwidth-delay product, {congestion}; between two network \
+             namespaces. The origin, `tombolo serve --nfs`, is at its far end, and all that is mounted over it at the near one; both are this host",
+            rate_bits_per_s / 1_000_000,
+            round_trip_us as f64 / 1e3
+        ));
+        report.condition(
+            "this kernel has no NFS client: NFS without a cache is `tombolo mount nfs://`, as it comes, which believes attributes for a while".to_owned(),
+        );
+        if self.second.is_some() {
+            report.condition(
+                "the LAN: 1 Gbit/s and 0.3 ms. The proxy on it has done the job once, and meets the LAN by a second server of ours over shared \
+                 memory, as it is in the network of the line"
+                    .to_owned(),
+            );
+        }
+        let lan = self.second.as_ref().map(|second| ("the LAN", &second.line));
+        for (what, line) in [("the line", &self.line)].into_iter().chain(lan) {
+            let (late, what) = (line.late(), format!("{what}: packets more than 2 ms late"));
+            report.target(
+                &what,
+                "≤ 2 %, or the run is void",
+                format!("{:.2} %", late * 100.0),
+                Some(late <= LATE_MAX),
+            );
+            if late > LATE_MAX && !report.title.starts_with("VOID") {
+                report.title =
+                    format!("VOID, as this machine was too busy to keep the line: {}", report.title);
+            }
+        }
+    }
+}
+
+/// What is not in this process any more leaves the kernel's caches too. What is not written yet stays there.
+pub fn drop_caches() -> Result<()> {
+    let path = Path::new("/proc/sys/vm/drop_caches");
+    fs::write(path, "3").doing_to("write", path)
+}
+
+fn line(profile: &Profile) -> Result<Wan> {
+    Wan::new(profile)
+        .map_err(|error| Error::Absent(format!("an emulated line needs root and /dev/net/tun: {error}")))
+}
+
+fn served(end: &End, shared: &Path, beside: &Path) -> Result<Nfs> {
+    let address = SocketAddr::from((end.address(), PORT));
+    Nfs::tombolo_in(end.command(find(Program::Tombolo)?), address, shared, beside)
+}
+
+fn proxy(end: &End, url: &str, cache: &Path, contract: &str) -> Result<Command> {
+    let mut command = end.command(find(Program::Tombolo)?);
+    command.args(["proxy", url, "--contract", contract, "--cache"]).arg(cache);
+    Ok(command)
+}
+
+/// A folder with an empty tree in it, and that tree.
+pub fn folder(wanted: &GvfsArgs) -> Result<(TempDir, PathBuf)> {
+    let folder = crate::table::folder(&wanted.disk)?;
+    let shared = folder.path().join("shared");
+    fs::create_dir(&shared).doing_to("make", &shared)?;
+    Ok((folder, shared))
+}

@@ -1,0 +1,160 @@
+//! A job that runs twice in a row on each column: first with every cache cold, then with all warm.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::site::{Column, Site, drop_caches};
+use crate::error::{Error, Result};
+use crate::measure::{Spread, go_on};
+use crate::peer::Requests;
+use crate::report::{Figure, Report, Unit};
+
+pub const COLD: &str = "cold";
+pub const WARM: &str = "warm";
+
+/// What is done on each column.
+pub struct Job<'a> {
+    /// What is timed of it.
+    pub rows: &'a [&'a str],
+    /// In the tree at this place; how long each row took.
+    pub run: &'a dyn Fn(&Path) -> Result<Vec<Duration>>,
+    /// Bytes that it reads, where the figure is a rate.
+    pub bytes: Option<u64>,
+    /// Bytes that [`Column::Bare`] carries.
+    pub bare_bytes: u64,
+}
+
+/// Seconds of one column, by run, row and round, and what the origin was asked in the last round, by run.
+#[derive(Clone, Default)]
+struct Times {
+    seconds: [Vec<Vec<f64>>; 2],
+    asked: [Option<Requests>; 2],
+}
+
+/// Lets every column have one turn in each round, with a mount and a cache of its own.
+pub fn measure(
+    report: &mut Report,
+    site: &Site,
+    columns: &[Column],
+    rounds: usize,
+    job: &Job<'_>,
+) -> Result<()> {
+    let columns = site.columns(columns);
+    if columns.contains(&Column::SecondLevel) {
+        // Fills the proxy on the LAN.
+        (job.run)(&site.fresh(Column::SecondLevel)?.root)?;
+    }
+    let mut times = vec![Some(Times::default()); columns.len()];
+    for round in 0..rounds {
+        for turn in 0..columns.len() {
+            go_on()?;
+            let at = (turn + round) % columns.len();
+            let (Some(column), Some(of_column)) = (columns.get(at), times.get_mut(at)) else { continue };
+            let Some(kept) = of_column else { continue };
+            match both(site, *column, job, kept) {
+                Ok(()) => {}
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) => {
+                    report.absent(format!("{}, {}: {error}", job.rows.join(", "), column.name()));
+                    *of_column = None;
+                }
+            }
+        }
+    }
+    for (column, times) in columns.into_iter().zip(times).filter_map(|(column, times)| Some((column, times?)))
+    {
+        enter(report, column, job, &times);
+    }
+    Ok(())
+}
+
+fn both(site: &Site, column: Column, job: &Job<'_>, times: &mut Times) -> Result<()> {
+    let Times { seconds: [cold, warm], asked } = times;
+    if column == Column::Bare {
+        add(cold, &[site.bare(job.bare_bytes)?]);
+        return Ok(());
+    }
+    let side = site.fresh(column)?;
+    drop_caches()?;
+    for (seconds, asked) in [cold, warm].into_iter().zip(asked) {
+        go_on()?;
+        let before = site.origin().requests()?;
+        add(seconds, &(job.run)(&side.root)?);
+        *asked = column.is_far().then_some(site.origin().requests()?.since(&before));
+    }
+    Ok(())
+}
+
+fn add(seconds: &mut Vec<Vec<f64>>, took: &[Duration]) {
+    seconds.resize(took.len(), Vec::new());
+    seconds.iter_mut().zip(took).for_each(|(row, took)| row.push(took.as_secs_f64()));
+}
+
+fn enter(report: &mut Report, column: Column, job: &Job<'_>, times: &Times) {
+    for ((variant, of_run), asked) in [COLD, WARM].into_iter().zip(&times.seconds).zip(&times.asked) {
+        for (row, seconds) in job.rows.iter().zip(of_run) {
+            let (unit, rounds) = match job.bytes {
+                Some(bytes) => {
+                    (Unit::BytesPerSecond, seconds.iter().map(|seconds| bytes as f64 / seconds).collect())
+                }
+                None => (Unit::Nanoseconds, seconds.iter().map(|seconds| seconds * 1e9).collect()),
+            };
+            report.figures.extend(Figure::of_rounds(row, variant, column.name(), unit, rounds));
+        }
+        if let Some(asked) = asked {
+            let what =
+                format!("{}, {}, {variant}: requests at the origin", job.rows.join(", "), column.name());
+            report.target(&what, "counted, in the last round", asked.text(), None);
+        }
+    }
+}
+
+/// What goes for all such tables.
+pub fn conditions(report: &mut Report, rounds: usize, disk: &Path) {
+    report.condition(format!(
+        "{rounds} rounds, in each of which every column has one turn, with a mount and a cache of its own below {}, in rotating order; nothing is pinned. \
+         Each turn is two runs in a row: `{COLD}`: after the kernel's caches were dropped (drop_caches), and with an empty cache; `{WARM}`: once \
+         more, by the same mount. A figure is the median of its rounds (quartiles in brackets), a ratio the median of the ratios within each round",
+        disk.display()
+    ));
+}
+
+/// States what part of the time that `other` took longer than the local tree `ours` took longer, cold, round by round.
+pub fn added(report: &mut Report, row: &str, ours: Column, other: Column, most: f64) {
+    let rounds = |column: Column| report.figure(row, column.name(), COLD).map(|figure| figure.rounds.clone());
+    let (Some(local), Some(ours_s), Some(other_s)) = (rounds(Column::Local), rounds(ours), rounds(other))
+    else {
+        return;
+    };
+    let parts: Vec<f64> = (local.iter().zip(ours_s).zip(other_s))
+        .map(|((local, ours), other)| (ours - local) / (other - local))
+        .collect();
+    let Some(spread) = Spread::of(&parts) else { return };
+    report.target(
+        &format!("{row}, {COLD}: time that {} adds to local, of what {} adds", ours.name(), other.name()),
+        &format!("≤ {most}"),
+        format!("{:.2} ({:.2}–{:.2})", spread.median, spread.q1, spread.q3),
+        Some(spread.median <= most),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_to_local_is_told_round_by_round() {
+        let mut report = Report::new("gvfs-build", "x", String::new(), false);
+        for (column, rounds) in
+            [(Column::Local, [1.0, 2.0]), (Column::Nfs, [11.0, 12.0]), (Column::Exclusive, [2.0, 3.0])]
+        {
+            let figure = Figure::of_rounds("row", COLD, column.name(), Unit::Nanoseconds, rounds.to_vec());
+            report.figures.extend(figure);
+        }
+        added(&mut report, "row", Column::Exclusive, Column::Nfs, 0.2);
+        added(&mut report, "row", Column::Exclusive, Column::SecondLevel, 0.2);
+        let told: Vec<_> =
+            report.targets.iter().map(|target| (target.found.as_str(), target.verdict())).collect();
+        assert_eq!(told, [("0.10 (0.10–0.10)", "met")]);
+    }
+}

@@ -1,0 +1,112 @@
+//! `walk`: programs that look at every file of a far tree and read none.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use super::Plan;
+use super::site::{Column, Site};
+use super::twice::{COLD, Job, WARM, conditions, measure};
+use crate::args::GvfsArgs;
+use crate::error::{Doing, Result};
+use crate::measure::{Clock, Work};
+use crate::nfs::Wait;
+use crate::nfs::client::{Mounted, Page, Reply, page, readdirplus};
+use crate::peer::Nfs;
+use crate::report::Report;
+use crate::table::vnfs::programs::{find_newer, git_status, make_repository};
+use crate::table::vnfs::small_tree::SmallTree;
+
+const FIND: &str = "find -newer";
+const STATUS: &str = "git status";
+const FILES: usize = 20_000;
+const QUICK_FILES: usize = 40;
+const ROUNDS: usize = 5;
+/// Cold it may take 1.5 × the transfer of one listing of everything; warm 1.3 × local.
+const COLD_TARGET: f64 = 0.667;
+const WARM_TARGET: f64 = 0.769;
+/// What is asked for at a time, in bytes.
+const PAGE_BYTES: u32 = 1 << 20;
+
+const COLUMNS: [Column; 5] =
+    [Column::Local, Column::Bare, Column::Nfs, Column::Exclusive, Column::CloseToOpen];
+
+pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
+    let files = plan.scaled(FILES, QUICK_FILES);
+    let mut report = plan.report("gvfs-walk", &format!("{files} far files, all of which are looked at"));
+    let tree = SmallTree::new(&wanted.disk, files)?;
+    let repository = repository(&tree.shared());
+    if let Err(error) = &repository {
+        report.absent(format!("{STATUS}: {error}"));
+    }
+    tree.date()?;
+    let listing_bytes = listing_bytes(&tree.shared(), &tree.beside(""))?;
+    let site = Site::new(wanted, &tree.shared(), &tree.beside(""))?;
+    let rounds = plan.rounds_of(ROUNDS);
+    let newest = tree.newest();
+    let find = |root: &Path| timed(find_newer(root, &newest));
+    let status = |root: &Path| timed(git_status(root));
+    let mut rows: Vec<(&str, &dyn Fn(&Path) -> Result<Vec<Duration>>)> = vec![(FIND, &find)];
+    if repository.is_ok() {
+        rows.push((STATUS, &status));
+    }
+    for (row, run) in rows {
+        let job = Job { rows: &[row], run, bytes: None, bare_bytes: listing_bytes };
+        measure(&mut report, &site, &COLUMNS, rounds, &job)?;
+        let names = [Column::Exclusive, Column::CloseToOpen, Column::Nfs].map(Column::name);
+        for (name, is_aimed) in names.into_iter().zip([true, false, false]) {
+            let targets = [COLD_TARGET, WARM_TARGET].map(|target| is_aimed.then_some(target));
+            report.compare_cells(row, (name, COLD), (Column::Bare.name(), COLD), targets[0]);
+            report.compare_cells(row, (name, WARM), (Column::Local.name(), WARM), targets[1]);
+        }
+    }
+    conditions(&mut report, rounds, &wanted.disk);
+    report.condition(format!(
+        "{files} files of 1 KiB, 100 in a directory, committed to a repository in it. `{FIND}`: GNU find, for files newer than one that is newer than all. \
+         `{STATUS}`: git, without changes, which may not write what it has found out; core.checkStat=minimal, as inode numbers differ between mounts. \
+         `{}`: as many bytes as the READDIRPLUS replies of all directories have, {:.2} MB. A ratio of 0.667 is 1.5 × that, one of 0.769 is 1.3 × local",
+        Column::Bare.name(),
+        listing_bytes as f64 / 1e6
+    ));
+    site.describe(&mut report);
+    Ok(report)
+}
+
+/// How long one run of a program took.
+fn timed(mut work: Work<'_>) -> Result<Vec<Duration>> {
+    let mut clock = Clock::new();
+    work.run(1, &mut clock)?;
+    Ok(vec![clock.total()])
+}
+
+/// A repository of the tree that is the same one by whichever mount it is seen.
+fn repository(root: &Path) -> Result<()> {
+    make_repository(root)?;
+    let path = root.join(".git/config");
+    let config = OpenOptions::new().append(true).open(&path);
+    config.and_then(|mut file| file.write_all(b"[core]\n\tcheckStat = minimal\n")).doing_to("write", &path)
+}
+
+/// How many bytes the replies have by which a client learns all names and attributes.
+fn listing_bytes(shared: &Path, beside: &Path) -> Result<u64> {
+    let server = Nfs::tombolo(shared, beside)?;
+    let mut mounted = Mounted::new(&server, Wait::Sleep)?;
+    let (mut folders, mut bytes, mut reply) = (vec![shared.to_owned()], 0, Reply::default());
+    while let Some(folder) = folders.pop() {
+        let relative = folder.strip_prefix(shared).unwrap_or(&folder).to_string_lossy().into_owned();
+        let handle = if relative.is_empty() { *mounted.root() } else { mounted.walk(&relative)? };
+        let mut at = Page::default();
+        while !at.end {
+            mounted.connection().call(&mut readdirplus(&handle, &at, PAGE_BYTES), &mut reply)?;
+            at = page(&reply)?;
+            bytes += reply.bytes as u64;
+        }
+        for entry in fs::read_dir(&folder).doing_to("list", &folder)?.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push(entry.path());
+            }
+        }
+    }
+    Ok(bytes)
+}
