@@ -178,14 +178,14 @@ pub struct GvfsArgs {
     /// A directory on a disk, for the far tree and the cache.
     #[arg(long, value_name = "DIR", default_value = DISK)]
     pub disk: PathBuf,
-    /// The line between them, by the name that `tombolo-wan` has for it.
-    #[arg(long, value_name = "LINE", default_value = Profile::WAN.name, value_parser = line)]
-    pub profile: Profile,
+    /// The line between them, by the name that `tombolo-wan` has for it (by default 80M35, and lan with --quick).
+    #[arg(long, value_name = "LINE", value_parser = line)]
+    pub profile: Option<Profile>,
 }
 
 impl Default for GvfsArgs {
     fn default() -> Self {
-        Self { only: Vec::new(), disk: DISK.into(), profile: Profile::WAN }
+        Self { only: Vec::new(), disk: DISK.into(), profile: None }
     }
 }
 

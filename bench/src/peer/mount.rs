@@ -17,6 +17,8 @@ pub struct Mount {
     point: PathBuf,
     /// Where it says how it does, if it was told to.
     control: Option<PathBuf>,
+    /// Whether its server ends with it.
+    is_all: bool,
 }
 
 impl Mount {
@@ -61,11 +63,18 @@ impl Mount {
         Ok(mount)
     }
 
+    /// The same of a server that goes on when it is unmounted, as it may have other front ends.
+    pub fn of_server(command: Command, point: &Path) -> Result<Self> {
+        let mut mount = Self::by_command(command, point)?;
+        mount.is_all = false;
+        Ok(mount)
+    }
+
     fn by(program: Program, mut command: Command, point: &Path) -> Result<Self> {
         fs::create_dir_all(point).doing_to("make", point)?;
         let before = fs::metadata(point).doing_to("look at", point)?.dev();
         let server = Server::start(program.name(), &mut command)?;
-        let mut mount = Self { server, point: point.to_owned(), control: None };
+        let mut mount = Self { server, point: point.to_owned(), control: None, is_all: true };
         let mounted = || fs::metadata(point).is_ok_and(|there| there.dev() != before);
         mount.server.wait_until("mount", mounted)?;
         Ok(mount)
@@ -97,7 +106,7 @@ impl Drop for Mount {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        if !self.server.ended_within(Duration::from_secs(2)) {
+        if !self.is_all || !self.server.ended_within(Duration::from_secs(2)) {
             self.server.stop();
         }
     }

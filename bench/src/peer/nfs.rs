@@ -36,24 +36,26 @@ impl Nfs {
 
     /// Our own server at the other end of a link.
     pub fn tombolo_at(link: Link, shared: &Path, beside: &Path) -> Result<Self> {
-        let command = Network::command(link, find(Program::Tombolo)?);
-        Self::serving(command, free_port_at(link)?, shared, beside)?.ready()
+        let mut command = Network::command(link, find(Program::Tombolo)?);
+        command.arg("serve").arg(shared);
+        Self::by_command(command, free_port_at(link)?, shared, beside)?.ready()
     }
 
-    /// Our own server in another network, of which `command` is the program. It listens when this returns.
-    pub fn tombolo_in(command: Command, address: SocketAddr, shared: &Path, beside: &Path) -> Result<Self> {
-        Self::serving(command, address, shared, beside)?.listening()
-    }
-
-    fn serving(mut command: Command, address: SocketAddr, shared: &Path, beside: &Path) -> Result<Self> {
+    /// What a command of ours serves, which ends in the name of `shared`. It may run in another network, and listens when this returns.
+    pub fn by_command(
+        mut command: Command,
+        address: SocketAddr,
+        shared: &Path,
+        beside: &Path,
+    ) -> Result<Self> {
         let state = state(beside)?;
-        command.arg("serve").arg(shared).arg("--nfs").arg(address.to_string()).args(["--squash", "none"]);
+        command.arg("--nfs").arg(address.to_string()).args(["--squash", "none"]);
         command.arg("--control").arg(state.path().join("control"));
         command.env("XDG_STATE_HOME", state.path());
         let server = Server::start(Program::Tombolo.name(), &mut command)?;
         let name = shared.file_name().unwrap_or_default().to_string_lossy();
         let export = format!("/{name}");
-        Ok(Self { server, _registry: None, state: Some(state), nfs: address, mount: address, export })
+        Self { server, _registry: None, state: Some(state), nfs: address, mount: address, export }.listening()
     }
 
     /// nfs-ganesha, with transfers of up to 1 MiB and nothing but version 3 over TCP. It needs rpcbind, and so a network
@@ -97,7 +99,7 @@ impl Nfs {
     }
 
     /// When it can be mounted. A server may listen before it knows what it serves.
-    fn ready(self) -> Result<Self> {
+    pub fn ready(self) -> Result<Self> {
         let server = self.listening()?;
         let begun = Instant::now();
         loop {

@@ -97,9 +97,15 @@ impl Drop for Server {
 /// Whether a process accepts connections at a socket. To be there is not enough, and to connect would be to be the one
 /// client that some servers have.
 pub(super) fn accepts_at(socket: &Path) -> bool {
+    accepts_in("self", socket)
+}
+
+/// The same in the network that a process is in: the table has only the sockets of one.
+pub(super) fn accepts_in(process: &str, socket: &Path) -> bool {
     /// `__SO_ACCEPTCON` in the flags of /proc/net/unix.
     const ACCEPTS: &str = "00010000";
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let table = Path::new("/proc").join(process).join("net/unix");
+    let table = std::fs::read_to_string(table).unwrap_or_default();
     let path = socket.to_string_lossy();
     table.lines().any(|line| line.split_whitespace().nth(3) == Some(ACCEPTS) && line.ends_with(path.as_ref()))
 }

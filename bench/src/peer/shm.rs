@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::server::{accepts_at, beside};
+use super::server::{accepts_in, beside};
 use super::{Program, Server, find};
 use crate::error::Result;
 
@@ -27,7 +27,9 @@ impl Shm {
         let control = beside(socket, ".control");
         command.arg("--shm").arg(socket).arg("--control").arg(&control);
         let mut server = Server::start(Program::Tombolo.name(), &mut command)?;
-        server.wait_until("sockets", || accepts_at(socket) && accepts_at(&control))?;
+        let network = server.id().to_string();
+        let accepts = || accepts_in(&network, socket) && accepts_in(&network, &control);
+        server.wait_until("sockets", accepts)?;
         let name = shared.file_name().unwrap_or_default().to_string_lossy();
         Ok(Self { server, socket: socket.to_owned(), export: format!("/{name}") })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Plan;
 use super::site::{Column, Site, folder};
-use super::twice::{Job, WARM, added, conditions, measure};
+use super::twice::{Job, WARM, added, conditions, measure, rounds};
 use crate::args::GvfsArgs;
 use crate::error::{Doing, Error, Result};
 use crate::files::Steps;
@@ -43,13 +43,13 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let mut report = plan.report("gvfs-build", "A C project built out of a far tree");
     let (folder, shared) = folder(wanted)?;
     unpack(&source, &shared)?;
-    let mut site = Site::new(wanted, &shared, folder.path())?;
+    let mut site = Site::new(plan, wanted, &shared, folder.path())?;
     site.add_lan(&mut report);
     let objects = folder.path().join("objects");
     let rows: Vec<&str> = steps.iter().map(|(name, _)| *name).filter(|name| *name != REMOVE.0).collect();
     let rows: Vec<&str> = rows.into_iter().chain([ALL]).collect();
     let build = |root: &Path| build(root, &objects, steps);
-    let rounds = plan.rounds_of(ROUNDS);
+    let rounds = rounds(plan, ROUNDS);
     measure(
         &mut report,
         &site,

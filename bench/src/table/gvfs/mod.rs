@@ -11,9 +11,11 @@
 
 mod build;
 mod site;
+mod store;
 mod stream;
 mod twice;
 mod walk;
+mod warm;
 
 use super::Plan;
 use crate::args::GvfsArgs;
@@ -23,7 +25,13 @@ use crate::report::Report;
 type Part = fn(&Plan, &GvfsArgs) -> Result<Report>;
 
 /// All parts by name, in the order in which they are made.
-const PARTS: &[(&str, Part)] = &[("walk", walk::run), ("stream", stream::run), ("build", build::run)];
+const PARTS: &[(&str, Part)] = &[
+    ("walk", walk::run),
+    ("stream", stream::run),
+    ("build", build::run),
+    ("warm", warm::run),
+    ("store", store::run),
+];
 
 /// Hands each part that is wanted to `done`; what this machine cannot do too.
 pub fn run(

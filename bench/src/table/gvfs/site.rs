@@ -9,9 +9,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tombolo_wan::{Profile, Side as End, Wan};
 
+use super::Plan;
 use crate::args::GvfsArgs;
 use crate::error::{Doing, Error, Result};
-use crate::peer::{Mount, Nfs, Program, Shm, find};
+use crate::peer::{Mount, Nfs, Program, Requests, Shm, find};
 use crate::report::Report;
 
 /// What a job is done on.
@@ -78,14 +79,41 @@ struct SecondLevel {
 /// What a job is done on, for the time of both runs. Ends its mount, and then removes its cache, when dropped.
 pub struct Side {
     pub root: PathBuf,
-    _mount: Option<Mount>,
+    mount: Option<Mount>,
     _cache: Option<TempDir>,
+}
+
+impl Side {
+    /// A mount by a command of ours, of which only the program is there.
+    pub fn mounted(mut command: Command, url: &str, point: &Path) -> Result<Self> {
+        command.args(["mount", "-f", url]).arg(point);
+        let mount = Some(Mount::by_command(command, point)?);
+        Ok(Self { root: point.to_owned(), mount, _cache: None })
+    }
+
+    /// A proxy, and its mount, with a cache beside it.
+    pub fn cached(command: Command, url: &str, contract: &str, point: &Path) -> Result<Self> {
+        let cache = crate::table::folder(point.parent().unwrap_or(point))?;
+        let mut command = proxy_of(command, url, cache.path(), contract);
+        command.arg("--fuse").arg(point);
+        let mount = Some(Mount::of_server(command, point)?);
+        Ok(Self { root: point.to_owned(), mount, _cache: Some(cache) })
+    }
+
+    pub fn servers(&self) -> Vec<u32> {
+        self.mount.iter().map(Mount::server).collect()
+    }
+
+    /// The requests that reached the mount's own server.
+    pub fn requests(&self) -> Result<Requests> {
+        self.mount.as_ref().map_or_else(|| Ok(Requests::default()), Mount::requests)
+    }
 }
 
 impl Site {
     /// Serves `shared` at the far end. Everything else goes into `beside`.
-    pub fn new(wanted: &GvfsArgs, shared: &Path, beside: &Path) -> Result<Self> {
-        let profile = wanted.profile;
+    pub fn new(plan: &Plan, wanted: &GvfsArgs, shared: &Path, beside: &Path) -> Result<Self> {
+        let profile = wanted.profile.unwrap_or(if plan.quick { Profile::LAN } else { Profile::WAN });
         let line = line(&profile)?;
         let origin = served(line.far(), shared, beside)?;
         let (shared, beside) = (shared.to_owned(), beside.to_owned());
@@ -102,7 +130,8 @@ impl Site {
 
     fn second_level(&self) -> Result<SecondLevel> {
         let (cache, lan) = (crate::table::folder(&self.beside)?, line(&Profile::LAN)?);
-        let proxy = proxy(self.line.near(), &self.origin.url(), cache.path(), "exclusive")?;
+        let proxy = self.line.near().command(find(Program::Tombolo)?);
+        let proxy = proxy_of(proxy, &self.origin.url(), cache.path(), "exclusive");
         let proxy = Shm::by_command(proxy, &self.shared, &self.beside.join("lan.link"))?;
         let server = served(lan.far(), Path::new(&proxy.url()), &self.beside)?;
         Ok(SecondLevel { server, _proxy: proxy, line: lan, _cache: cache })
@@ -116,32 +145,23 @@ impl Site {
 
     /// One with a mount and a cache of its own, in which nothing is yet.
     pub fn fresh(&self, column: Column) -> Result<Side> {
-        let words = column.name().split([':', ',', ' ']).filter(|word| !word.is_empty());
-        let point = self.beside.join(words.collect::<Vec<_>>().join("-"));
-        let cached = |end: &End, url: &str, contract: &str| {
-            let cache = crate::table::folder(&self.beside)?;
-            let mut command = proxy(end, url, cache.path(), contract)?;
-            command.arg("--fuse").arg(&point);
-            Ok((command, Some(cache)))
-        };
-        let mounted = |mut command: Command, url: &str| {
-            command.args(["mount", "-f", url]).arg(&point);
-            (command, None)
-        };
+        let point = self.beside.join(format!("{column:?}"));
         let (program, near, url) = (find(Program::Tombolo)?, self.line.near(), self.origin.url());
-        let (command, cache) = match (column, &self.second) {
-            (Column::Dir, _) => mounted(Command::new(program), &format!("dir:{}", self.shared.display())),
-            (Column::Nfs, _) => mounted(near.command(program), &url),
-            (Column::Exclusive, _) => cached(near, &url, "exclusive")?,
-            (Column::CloseToOpen, _) => cached(near, &url, "close-to-open")?,
+        match (column, &self.second) {
+            (Column::Dir, _) => {
+                Side::mounted(Command::new(program), &format!("dir:{}", self.shared.display()), &point)
+            }
+            (Column::Nfs, _) => Side::mounted(near.command(program), &url, &point),
+            (Column::Exclusive, _) => Side::cached(near.command(program), &url, "exclusive", &point),
+            (Column::CloseToOpen, _) => Side::cached(near.command(program), &url, "close-to-open", &point),
             (Column::SecondLevel, Some(second)) => {
-                cached(second.line.near(), &second.server.url(), "exclusive")?
+                let program = second.line.near().command(program);
+                Side::cached(program, &second.server.url(), "exclusive", &point)
             }
             (Column::Local | Column::Bare | Column::SecondLevel, _) => {
-                return Ok(Side { root: self.shared.clone(), _mount: None, _cache: None });
+                Ok(Side { root: self.shared.clone(), mount: None, _cache: None })
             }
-        };
-        Ok(Side { root: point.clone(), _mount: Some(Mount::by_command(command, &point)?), _cache: cache })
+        }
     }
 
     /// How long a bare stream of so many bytes takes over the line.
@@ -190,10 +210,10 @@ impl Site {
     }
 }
 
-/// What is not in this process any more leaves the kernel's caches too. What is not written yet stays there.
+/// Has the kernel forget what it read of disks and mounts. What is not written yet stays.
 pub fn drop_caches() -> Result<()> {
-    let path = Path::new("/proc/sys/vm/drop_caches");
-    fs::write(path, "3").doing_to("write", path)
+    fs::write("/proc/sys/vm/drop_caches", "3")
+        .map_err(|error| Error::Absent(format!("the kernel's caches cannot be dropped: {error}")))
 }
 
 fn line(profile: &Profile) -> Result<Wan> {
@@ -202,14 +222,15 @@ fn line(profile: &Profile) -> Result<Wan> {
 }
 
 fn served(end: &End, shared: &Path, beside: &Path) -> Result<Nfs> {
-    let address = SocketAddr::from((end.address(), PORT));
-    Nfs::tombolo_in(end.command(find(Program::Tombolo)?), address, shared, beside)
+    let mut command = end.command(find(Program::Tombolo)?);
+    command.arg("serve").arg(shared);
+    Nfs::by_command(command, SocketAddr::from((end.address(), PORT)), shared, beside)
 }
 
-fn proxy(end: &End, url: &str, cache: &Path, contract: &str) -> Result<Command> {
-    let mut command = end.command(find(Program::Tombolo)?);
+/// A proxy without a front end, by a command of which only the program is there.
+pub fn proxy_of(mut command: Command, url: &str, cache: &Path, contract: &str) -> Command {
     command.args(["proxy", url, "--contract", contract, "--cache"]).arg(cache);
-    Ok(command)
+    command
 }
 
 /// A folder with an empty tree in it, and that tree.

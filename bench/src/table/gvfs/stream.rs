@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::Plan;
 use super::site::{Column, Site, folder};
-use super::twice::{COLD, Job, WARM, conditions, measure};
+use super::twice::{COLD, Job, WARM, conditions, measure, rounds};
 use crate::args::GvfsArgs;
 use crate::error::{Doing, Error, Result};
 use crate::measure::go_on;
@@ -39,7 +39,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let mut report = plan.report("gvfs-stream", &format!("A far file of {pieces} MiB, read in order"));
     let (folder, shared) = folder(wanted)?;
     fill(&shared.join(FILE), pieces)?;
-    let mut site = Site::new(wanted, &shared, folder.path())?;
+    let mut site = Site::new(plan, wanted, &shared, folder.path())?;
     site.add_lan(&mut report);
     let bytes = (pieces * PIECE_BYTES) as u64;
     let read = |root: &Path| {
@@ -47,7 +47,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
         read_all(&root.join(FILE), bytes)?;
         Ok(vec![begun.elapsed()])
     };
-    let rounds = plan.rounds_of(ROUNDS);
+    let rounds = rounds(plan, ROUNDS);
     let job = Job { rows: &[ROW], run: &read, bytes: Some(bytes), bare_bytes: bytes };
     measure(&mut report, &site, &COLUMNS, rounds, &job)?;
     let cell = |column: Column, run| (column.name(), run);
@@ -79,7 +79,8 @@ fn fill(path: &Path, pieces: usize) -> Result<()> {
     file.flush().and_then(|()| file.get_ref().sync_all()).doing_to("write", path)
 }
 
-fn read_all(path: &Path, bytes: u64) -> Result<()> {
+/// Reads a file that has so many bytes.
+pub fn read_all(path: &Path, bytes: u64) -> Result<()> {
     let (mut file, mut buffer, mut got) = (File::open(path).doing_to("open", path)?, vec![0; PIECE_BYTES], 0);
     loop {
         go_on()?;

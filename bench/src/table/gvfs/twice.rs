@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::Plan;
 use super::site::{Column, Site, drop_caches};
 use crate::error::{Error, Result};
 use crate::measure::{Spread, go_on};
@@ -107,6 +108,11 @@ fn enter(report: &mut Report, column: Column, job: &Job<'_>, times: &Times) {
             report.target(&what, "counted, in the last round", asked.text(), None);
         }
     }
+}
+
+/// How many rounds such a table has: each takes long.
+pub fn rounds(plan: &Plan, few: usize) -> usize {
+    if plan.quick && !plan.rounds_given { 1 } else { plan.rounds_of(few) }
 }
 
 /// What goes for all such tables.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Plan;
 use super::site::{Column, Site};
-use super::twice::{COLD, Job, WARM, conditions, measure};
+use super::twice::{COLD, Job, WARM, conditions, measure, rounds};
 use crate::args::GvfsArgs;
 use crate::error::{Doing, Result};
 use crate::measure::{Clock, Work};
@@ -21,7 +21,7 @@ use crate::table::vnfs::small_tree::SmallTree;
 const FIND: &str = "find -newer";
 const STATUS: &str = "git status";
 const FILES: usize = 20_000;
-const QUICK_FILES: usize = 40;
+const QUICK_FILES: usize = 200;
 const ROUNDS: usize = 5;
 /// Cold it may take 1.5 × the transfer of one listing of everything; warm 1.3 × local.
 const COLD_TARGET: f64 = 0.667;
@@ -42,8 +42,8 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     }
     tree.date()?;
     let listing_bytes = listing_bytes(&tree.shared(), &tree.beside(""))?;
-    let site = Site::new(wanted, &tree.shared(), &tree.beside(""))?;
-    let rounds = plan.rounds_of(ROUNDS);
+    let site = Site::new(plan, wanted, &tree.shared(), &tree.beside(""))?;
+    let rounds = rounds(plan, ROUNDS);
     let newest = tree.newest();
     let find = |root: &Path| timed(find_newer(root, &newest));
     let status = |root: &Path| timed(git_status(root));

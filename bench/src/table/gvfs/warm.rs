@@ -1,0 +1,154 @@
+//! `warm`: a file that is wholly in the cache, through the proxy's front ends, beside the same front ends on the directory itself.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+use fastrand::Rng;
+
+use super::Plan;
+use super::site::{Side, folder, proxy_of};
+use crate::args::GvfsArgs;
+use crate::error::{Doing, Result};
+use crate::files::Tree;
+use crate::measure::{Clock, Contest, Placement, Work};
+use crate::nfs::Wait;
+use crate::nfs::work::{Direction, transfer};
+use crate::peer::{Nfs, Program, find, free_port};
+use crate::report::Report;
+
+/// Two alike, as what is dropped of one is to be kept of the other.
+const FILE: &str = "large";
+const DROPPED_FILE: &str = "large.dropped";
+const SEQUENTIAL: (&str, u32) = ("FUSE: 1 MiB, in order", 1 << 20);
+const RANDOM: (&str, u32) = ("FUSE: 4 KiB, at random", 4096);
+const NFS_ROWS: [(&str, u32); 2] =
+    [("NFS: 1 MiB, 8 outstanding", 1 << 20), ("NFS: 4 KiB, 8 outstanding", 4096)];
+const OUTSTANDING: u32 = 8;
+/// Whether the mount's kernel has the pages of the file.
+const KEPT: &str = "pages kept";
+const DROPPED: &str = "pages dropped";
+const BARE: &str = "the directory";
+const PROXY: &str = "proxy, exclusive";
+const FUSE_TARGET: f64 = 0.95;
+const NFS_TARGET: f64 = 0.9;
+
+pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
+    let mut report = plan.report("gvfs-warm", "A file of 64 MiB that is wholly in the cache, read again");
+    let (folder, shared) = folder(wanted)?;
+    let mut content = vec![0; Tree::LARGE_BYTES];
+    Rng::with_seed(1).fill(&mut content);
+    for name in [FILE, DROPPED_FILE] {
+        let path = shared.join(name);
+        fs::write(&path, &content).doing_to("write", &path)?;
+    }
+    // Nothing is asked of the origin any more, so there is no line before it.
+    let origin = Nfs::tombolo(&shared, folder.path())?;
+    let contest = plan.timed();
+    by_mounts(&mut report, &contest, &shared, &origin, folder.path())?;
+    by_nfs(&mut report, &contest, &shared, &origin, folder.path())?;
+    Placement::leave()?;
+    report.condition_of(&contest);
+    report.condition(format!(
+        "the file and the cache are below {}, all of both in the host's page cache. `{KEPT}`: the kernel above the mount has the file's pages; `{DROPPED}`: \
+         it is told to drop them (dd iflag=nocache) before each pass, which is not timed. One thread, pinned; servers unpinned",
+        wanted.disk.display()
+    ));
+    Ok(report)
+}
+
+fn by_mounts(
+    report: &mut Report,
+    contest: &Contest,
+    shared: &Path,
+    origin: &Nfs,
+    beside: &Path,
+) -> Result<()> {
+    let program = || find(Program::Tombolo).map(Command::new);
+    let dir = format!("dir:{}", shared.display());
+    let bare = Side::mounted(program()?, &dir, &beside.join("bare"))?;
+    let cached = Side::cached(program()?, &origin.url(), "exclusive", &beside.join("proxied"))?;
+    for (row, piece_bytes) in [SEQUENTIAL, RANDOM] {
+        let mut entrants = Vec::new();
+        for (column, side) in [(BARE, &bare), (PROXY, &cached)] {
+            for (variant, file) in [(KEPT, FILE), (DROPPED, DROPPED_FILE)] {
+                let path = side.root.join(file);
+                let work = reads(&path, piece_bytes, row == RANDOM.0, variant == DROPPED);
+                report.enter(&mut entrants, row, (column, variant), work, &side.servers(), Placement::Free);
+            }
+        }
+        let before = cached.requests();
+        report.contest(row, contest, entrants);
+        let found = before.and_then(|before| Ok(cached.requests()?.since(&before).text()));
+        let found = found.unwrap_or_else(|error| error.to_string());
+        report.target(&format!("{row}: requests that reached the proxy"), "counted", found, None);
+        for variant in [KEPT, DROPPED] {
+            report.compare_cells(row, (PROXY, variant), (BARE, variant), Some(FUSE_TARGET));
+        }
+    }
+    Ok(())
+}
+
+/// Reads the pieces of a file again and again, each once in a pass.
+fn reads(path: &Path, piece_bytes: u32, at_random: bool, drops: bool) -> Result<Work<'static>> {
+    let (file, path) = (File::open(path).doing_to("open", path)?, path.to_owned());
+    let mut pieces: Vec<u64> = (0..Tree::LARGE_BYTES as u64 / u64::from(piece_bytes)).collect();
+    if at_random {
+        Rng::with_seed(1).shuffle(&mut pieces);
+    }
+    let mut buffer = vec![0; piece_bytes as usize];
+    // Fetches all of it.
+    let mut pass = move |clock: &mut Clock, count: usize| {
+        if drops {
+            forget(&path)?;
+        }
+        clock.start();
+        let pieces = pieces.get(..count).unwrap_or(&pieces);
+        for piece in pieces {
+            file.read_exact_at(&mut buffer, piece * u64::from(piece_bytes)).doing_to("read", &path)?;
+        }
+        clock.lap_of(pieces.len() as u64);
+        Ok(pieces.len())
+    };
+    pass(&mut Clock::new(), usize::MAX)?;
+    let run = move |count, clock: &mut Clock| {
+        let mut left = usize::try_from(count).unwrap_or(usize::MAX);
+        while left > 0 {
+            left -= pass(clock, left)?;
+        }
+        Ok(())
+    };
+    Ok(Work::new(run).bytes(u64::from(piece_bytes)))
+}
+
+/// Has the kernel drop the pages of a file.
+fn forget(path: &Path) -> Result<()> {
+    let mut from = std::ffi::OsString::from("if=");
+    from.push(path);
+    let mut command = Command::new("dd");
+    command.arg(from).args(["of=/dev/null", "iflag=nocache", "count=0", "status=none"]);
+    command.status().doing(|| "start dd".to_owned()).map(drop)
+}
+
+fn by_nfs(report: &mut Report, contest: &Contest, shared: &Path, origin: &Nfs, beside: &Path) -> Result<()> {
+    let cache = crate::table::folder(beside)?;
+    let command = Command::new(find(Program::Tombolo)?);
+    let command = proxy_of(command, &origin.url(), cache.path(), "exclusive");
+    let proxy = Nfs::by_command(command, free_port()?, shared, beside)?.ready()?;
+    for (row, piece_bytes) in NFS_ROWS {
+        let mut entrants = Vec::new();
+        for (column, server) in [(BARE, origin), (PROXY, &proxy)] {
+            let work = transfer(server, FILE, Wait::Sleep, Direction::Read, piece_bytes, OUTSTANDING);
+            let work = work.and_then(|(mut work, _)| {
+                // Fetches all of it.
+                work.run((Tree::LARGE_BYTES / piece_bytes as usize) as u64, &mut Clock::new())?;
+                Ok(work)
+            });
+            report.enter(&mut entrants, row, (column, ""), work, &[server.server()], Placement::Free);
+        }
+        report.contest(row, contest, entrants);
+        report.compare_cells(row, (PROXY, ""), (BARE, ""), Some(NFS_TARGET));
+    }
+    Ok(())
+}
