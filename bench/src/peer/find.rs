@@ -23,6 +23,10 @@ pub enum Program {
     NfsCp,
     /// What copies trees over networks elsewhere.
     Rsync,
+    /// What mounts trees of other hosts elsewhere, over SSH's file transfer protocol.
+    Sshfs,
+    /// The same over many protocols, with a cache of whole files.
+    Rclone,
 }
 
 impl Program {
@@ -36,6 +40,8 @@ impl Program {
             Program::LibnfsDriver => "libnfs",
             Program::NfsCp => "nfs-cp",
             Program::Rsync => "rsync",
+            Program::Sshfs => "sshfs",
+            Program::Rclone => "rclone",
         }
     }
 
@@ -64,6 +70,8 @@ impl Program {
             }
             Program::NfsCp => "run `bench/peers/setup`, or `apt-get install libnfs-utils`",
             Program::Rsync => "run `bench/peers/setup`, or `apt-get install rsync`",
+            Program::Sshfs => "run `bench/peers/setup`, or `apt-get install sshfs openssh-sftp-server`",
+            Program::Rclone => "run `bench/peers/setup`, or `apt-get install rclone`",
             Program::LibnfsDriver => {
                 "run `bench/peers/setup`, or `apt-get install libnfs-dev` and \
                  `cc -O2 -o libnfs-driver bench/peers/libnfs-driver.c -lnfs`, and put it on the PATH"

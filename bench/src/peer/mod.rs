@@ -12,7 +12,7 @@ mod virtio_fs;
 pub use control::Requests;
 pub use find::{Program, find, in_checkout, this_program};
 pub use mount::Mount;
-pub use nfs::{Nfs, free_port, is_listening};
+pub use nfs::{Nfs, free_port, is_listening, is_listening_in};
 pub use server::Server;
 pub use shm::Shm;
 pub use virtio_fs::VirtioFs;

@@ -70,7 +70,8 @@ impl Mount {
         Ok(mount)
     }
 
-    fn by(program: Program, mut command: Command, point: &Path) -> Result<Self> {
+    /// What a command of any of them mounts.
+    pub fn by(program: Program, mut command: Command, point: &Path) -> Result<Self> {
         fs::create_dir_all(point).doing_to("make", point)?;
         let before = fs::metadata(point).doing_to("look at", point)?.dev();
         let server = Server::start(program.name(), &mut command)?;

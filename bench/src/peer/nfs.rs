@@ -191,7 +191,7 @@ pub fn is_listening(port: u16) -> bool {
 }
 
 /// The same in the network that a process is in.
-fn is_listening_in(process: &str, port: u16) -> bool {
+pub fn is_listening_in(process: &str, port: u16) -> bool {
     /// TCP_LISTEN in /proc/net/tcp.
     const LISTENS: &str = "0A";
     let suffix = format!(":{port:04X}");

@@ -29,8 +29,16 @@ const WARM_TARGET: f64 = 0.971;
 const COLD_TARGET: f64 = 0.2;
 const LAN_TARGET: f64 = 0.3;
 
-const COLUMNS: [Column; 6] =
-    [Column::Local, Column::Dir, Column::Nfs, Column::Exclusive, Column::CloseToOpen, Column::SecondLevel];
+const COLUMNS: [Column; 8] = [
+    Column::Local,
+    Column::Dir,
+    Column::Nfs,
+    Column::Exclusive,
+    Column::CloseToOpen,
+    Column::SecondLevel,
+    Column::Sshfs,
+    Column::Rclone,
+];
 
 pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let (source, steps): (_, &[_]) = if plan.quick { (QUICK_SOURCE, &QUICK_STEPS) } else { (SOURCE, &STEPS) };

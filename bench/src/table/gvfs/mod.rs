@@ -10,6 +10,7 @@
 //! Reading order: [`site`] (the tree, the line and the columns), [`twice`] (a job's two runs), the parts in any order.
 
 mod build;
+mod peers;
 mod site;
 mod store;
 mod stream;

@@ -9,10 +9,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tombolo_wan::{Profile, Side as End, Wan};
 
-use super::Plan;
+use super::{Plan, peers};
 use crate::args::GvfsArgs;
 use crate::error::{Doing, Error, Result};
-use crate::peer::{Mount, Nfs, Program, Requests, Shm, find};
+use crate::peer::{Mount, Nfs, Program, Requests, Server, Shm, find};
 use crate::report::Report;
 
 /// What a job is done on.
@@ -30,6 +30,8 @@ pub enum Column {
     CloseToOpen,
     /// A proxy whose origin is a proxy on the same LAN, which has done the job before.
     SecondLevel,
+    Sshfs,
+    Rclone,
 }
 
 impl Column {
@@ -42,12 +44,14 @@ impl Column {
             Self::Exclusive => "proxy, exclusive",
             Self::CloseToOpen => "proxy, close-to-open",
             Self::SecondLevel => "proxy of a proxy on the LAN",
+            Self::Sshfs => "sshfs",
+            Self::Rclone => "rclone mount",
         }
     }
 
     /// Whether what is asked of the origin is worth counting.
     pub fn is_far(self) -> bool {
-        !matches!(self, Self::Local | Self::Dir | Self::Bare)
+        matches!(self, Self::Nfs | Self::Exclusive | Self::CloseToOpen | Self::SecondLevel)
     }
 }
 
@@ -80,6 +84,7 @@ struct SecondLevel {
 pub struct Side {
     pub root: PathBuf,
     mount: Option<Mount>,
+    _server: Option<Server>,
     _cache: Option<TempDir>,
 }
 
@@ -88,7 +93,7 @@ impl Side {
     pub fn mounted(mut command: Command, url: &str, point: &Path) -> Result<Self> {
         command.args(["mount", "-f", url]).arg(point);
         let mount = Some(Mount::by_command(command, point)?);
-        Ok(Self { root: point.to_owned(), mount, _cache: None })
+        Ok(Self { root: point.to_owned(), mount, _server: None, _cache: None })
     }
 
     /// A proxy, and its mount, with a cache beside it.
@@ -97,7 +102,11 @@ impl Side {
         let mut command = proxy_of(command, url, cache.path(), contract);
         command.arg("--fuse").arg(point);
         let mount = Some(Mount::of_server(command, point)?);
-        Ok(Self { root: point.to_owned(), mount, _cache: Some(cache) })
+        Ok(Self { root: point.to_owned(), mount, _server: None, _cache: Some(cache) })
+    }
+
+    fn of_peer((mount, server, cache): peers::Mounted, point: &Path) -> Self {
+        Self { root: point.to_owned(), mount: Some(mount), _server: Some(server), _cache: Some(cache) }
     }
 
     pub fn servers(&self) -> Vec<u32> {
@@ -158,8 +167,14 @@ impl Site {
                 let program = second.line.near().command(program);
                 Side::cached(program, &second.server.url(), "exclusive", &point)
             }
+            (Column::Sshfs, _) => {
+                peers::sshfs(self.line.far(), near, &self.shared, &point).map(|it| Side::of_peer(it, &point))
+            }
+            (Column::Rclone, _) => {
+                peers::rclone(self.line.far(), near, &self.shared, &point).map(|it| Side::of_peer(it, &point))
+            }
             (Column::Local | Column::Bare | Column::SecondLevel, _) => {
-                Ok(Side { root: self.shared.clone(), mount: None, _cache: None })
+                Ok(Side { root: self.shared.clone(), mount: None, _server: None, _cache: None })
             }
         }
     }
@@ -185,6 +200,10 @@ impl Site {
         ));
         report.condition(
             "this kernel has no NFS client: NFS without a cache is `tombolo mount nfs://`, as it comes, which believes attributes for a while".to_owned(),
+        );
+        report.condition(
+            "sshfs: of OpenSSH's sftp-server without SSH, kernel_cache; rclone: of its own WebDAV server, --vfs-cache-mode full"
+                .to_owned(),
         );
         if self.second.is_some() {
             report.condition(

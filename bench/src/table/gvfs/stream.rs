@@ -24,7 +24,7 @@ const COLD_TARGET: f64 = 0.97;
 /// How much faster than over the line.
 const LAN_TARGET: f64 = 8.0;
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 9] = [
     Column::Local,
     Column::Dir,
     Column::Bare,
@@ -32,6 +32,8 @@ const COLUMNS: [Column; 7] = [
     Column::Exclusive,
     Column::CloseToOpen,
     Column::SecondLevel,
+    Column::Sshfs,
+    Column::Rclone,
 ];
 
 pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {

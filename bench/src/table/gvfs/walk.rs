@@ -2,8 +2,8 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use super::Plan;
 use super::site::{Column, Site};
@@ -23,14 +23,22 @@ const STATUS: &str = "git status";
 const FILES: usize = 20_000;
 const QUICK_FILES: usize = 200;
 const ROUNDS: usize = 5;
+const DAY: Duration = Duration::from_secs(86_400);
 /// Cold it may take 1.5 × the transfer of one listing of everything; warm 1.3 × local.
 const COLD_TARGET: f64 = 0.667;
 const WARM_TARGET: f64 = 0.769;
 /// What is asked for at a time, in bytes.
 const PAGE_BYTES: u32 = 1 << 20;
 
-const COLUMNS: [Column; 5] =
-    [Column::Local, Column::Bare, Column::Nfs, Column::Exclusive, Column::CloseToOpen];
+const COLUMNS: [Column; 7] = [
+    Column::Local,
+    Column::Bare,
+    Column::Nfs,
+    Column::Exclusive,
+    Column::CloseToOpen,
+    Column::Sshfs,
+    Column::Rclone,
+];
 
 pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let files = plan.scaled(FILES, QUICK_FILES);
@@ -40,11 +48,10 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     if let Err(error) = &repository {
         report.absent(format!("{STATUS}: {error}"));
     }
-    tree.date()?;
     let listing_bytes = listing_bytes(&tree.shared(), &tree.beside(""))?;
     let site = Site::new(plan, wanted, &tree.shared(), &tree.beside(""))?;
     let rounds = rounds(plan, ROUNDS);
-    let newest = tree.newest();
+    let newest = dated(&tree)?;
     let find = |root: &Path| timed(find_newer(root, &newest));
     let status = |root: &Path| timed(git_status(root));
     let mut rows: Vec<(&str, &dyn Fn(&Path) -> Result<Vec<Duration>>)> = vec![(FIND, &find)];
@@ -64,13 +71,22 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     conditions(&mut report, rounds, &wanted.disk);
     report.condition(format!(
         "{files} files of 1 KiB, 100 in a directory, committed to a repository in it. `{FIND}`: GNU find, for files newer than one that is newer than all. \
-         `{STATUS}`: git, without changes, which may not write what it has found out; core.checkStat=minimal, as inode numbers differ between mounts. \
+         `{STATUS}`: git, without changes, which may not write what it has found out; core.checkStat=minimal and core.fileMode=false, as inode numbers and modes differ between mounts. \
          `{}`: as many bytes as the READDIRPLUS replies of all directories have, {:.2} MB. A ratio of 0.667 is 1.5 × that, one of 0.769 is 1.3 × local",
         Column::Bare.name(),
         listing_bytes as f64 / 1e6
     ));
     site.describe(&mut report);
     Ok(report)
+}
+
+/// A file that is newer than all that a mount may say: some date what has no date in the other protocol.
+fn dated(tree: &SmallTree) -> Result<PathBuf> {
+    tree.date()?;
+    let path = tree.newest();
+    let file = OpenOptions::new().write(true).open(&path);
+    file.and_then(|file| file.set_modified(SystemTime::now() + DAY)).doing_to("date", &path)?;
+    Ok(path)
 }
 
 /// How long one run of a program took.
@@ -85,7 +101,9 @@ fn repository(root: &Path) -> Result<()> {
     make_repository(root)?;
     let path = root.join(".git/config");
     let config = OpenOptions::new().append(true).open(&path);
-    config.and_then(|mut file| file.write_all(b"[core]\n\tcheckStat = minimal\n")).doing_to("write", &path)
+    config
+        .and_then(|mut file| file.write_all(b"[core]\n\tcheckStat = minimal\n\tfileMode = false\n"))
+        .doing_to("write", &path)
 }
 
 /// How many bytes the replies have by which a client learns all names and attributes.
