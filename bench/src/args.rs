@@ -13,6 +13,7 @@ use crate::drive::DriveArgs;
 use crate::nfs::Limit;
 use crate::table::Plan;
 use crate::table::guest::{Place, Xattrs};
+use crate::table::gvfs::Source;
 use crate::table::ring::EndpointKind;
 
 /// Measure Tombolo against its peers on this machine, interleaved, and print the figures with their spread.
@@ -181,11 +182,14 @@ pub struct GvfsArgs {
     /// The line between them, by the name that `tombolo-wan` has for it (by default 80M35, and lan with --quick).
     #[arg(long, value_name = "LINE", value_parser = line)]
     pub profile: Option<Profile>,
+    /// What is built.
+    #[arg(long, value_enum, default_value_t)]
+    pub source: Source,
 }
 
 impl Default for GvfsArgs {
     fn default() -> Self {
-        Self { only: Vec::new(), disk: DISK.into(), profile: None }
+        Self { only: Vec::new(), disk: DISK.into(), profile: None, source: Source::default() }
     }
 }
 

@@ -23,6 +23,8 @@ use crate::args::GvfsArgs;
 use crate::error::Result;
 use crate::report::Report;
 
+pub use build::Source;
+
 type Part = fn(&Plan, &GvfsArgs) -> Result<Report>;
 
 /// All parts by name, in the order in which they are made.

@@ -13,12 +13,14 @@ use crate::report::{Figure, Report, Unit};
 pub const COLD: &str = "cold";
 pub const WARM: &str = "warm";
 
+/// Does a job in the tree at this place, and says how long each row of it took.
+pub type Run<'a> = dyn Fn(&Path) -> Result<Vec<Duration>> + 'a;
+
 /// What is done on each column.
 pub struct Job<'a> {
     /// What is timed of it.
     pub rows: &'a [&'a str],
-    /// In the tree at this place; how long each row took.
-    pub run: &'a dyn Fn(&Path) -> Result<Vec<Duration>>,
+    pub run: &'a Run<'a>,
     /// Bytes that it reads, where the figure is a rate.
     pub bytes: Option<u64>,
     /// Bytes that [`Column::Bare`] carries.
@@ -139,7 +141,7 @@ pub fn added(report: &mut Report, row: &str, ours: Column, other: Column, most: 
     report.target(
         &format!("{row}, {COLD}: time that {} adds to local, of what {} adds", ours.name(), other.name()),
         &format!("≤ {most}"),
-        format!("{:.2} ({:.2}–{:.2})", spread.median, spread.q1, spread.q3),
+        format!("{:.2} ({:.2}–{:.2})", spread.median, spread.q1, spread.q3).replace('-', "−"),
         Some(spread.median <= most),
     );
 }

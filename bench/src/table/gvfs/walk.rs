@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::Plan;
 use super::site::{Column, Site};
-use super::twice::{COLD, Job, WARM, conditions, measure, rounds};
+use super::twice::{COLD, Job, Run, WARM, conditions, measure, rounds};
 use crate::args::GvfsArgs;
 use crate::error::{Doing, Result};
 use crate::measure::{Clock, Work};
@@ -54,7 +54,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let newest = dated(&tree)?;
     let find = |root: &Path| timed(find_newer(root, &newest));
     let status = |root: &Path| timed(git_status(root));
-    let mut rows: Vec<(&str, &dyn Fn(&Path) -> Result<Vec<Duration>>)> = vec![(FIND, &find)];
+    let mut rows: Vec<(&str, &Run<'_>)> = vec![(FIND, &find)];
     if repository.is_ok() {
         rows.push((STATUS, &status));
     }
