@@ -101,6 +101,10 @@ impl Side {
         let cache = crate::table::folder(point.parent().unwrap_or(point))?;
         let mut command = proxy_of(command, url, cache.path(), contract);
         command.arg("--fuse").arg(point);
+        // All changes come by it, so that its mount can be told of them.
+        if contract == "exclusive" {
+            command.args(["--coherence", "push"]);
+        }
         let mount = Some(Mount::of_server(command, point)?);
         Ok(Self { root: point.to_owned(), mount, _server: None, _cache: Some(cache) })
     }
@@ -199,7 +203,7 @@ impl Site {
             round_trip_us as f64 / 1e3
         ));
         report.condition(
-            "this kernel has no NFS client: NFS without a cache is `tombolo mount nfs://`, as it comes, which believes attributes for a while".to_owned(),
+            "this kernel has no NFS client: NFS without a cache is `tombolo mount nfs://`, as it comes, which believes attributes for a while. Under exclusive the proxy mounts with --coherence push".to_owned(),
         );
         report.condition(
             "sshfs: of OpenSSH's sftp-server without SSH, kernel_cache; rclone: of its own WebDAV server, --vfs-cache-mode full"
