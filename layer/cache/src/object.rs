@@ -137,6 +137,11 @@ impl Object {
         }
     }
 
+    /// Whether something was learnt since `asked`: then nobody knows which of two changes came last.
+    pub(crate) fn has_learnt_since(&self, asked: Instant) -> bool {
+        self.state().latest.is_some_and(|latest| asked < latest)
+    }
+
     /// It was met in this directory.
     pub(crate) fn found_in(&self, dir: &Self) {
         self.state().parent = Some(dir.id);

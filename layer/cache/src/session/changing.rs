@@ -30,10 +30,15 @@ impl View {
         let opening = opening.as_ref().map(|opening| opening.file);
         let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
         let done = fs.setattr(&self.at_origin(), origin_node, opening, &set).resolve().await;
+        let done = done.map_err(|error| self.cache().failed(&object, error));
+        let done = done.and_then(|(attr, change)| {
+            let keeps_data = set.size.is_none();
+            self.changed_here(&object, &change, &attr, asked, keeps_data)?;
+            Ok((attr, change))
+        });
+        // After it is known here: those that are told look again.
         self.tell([if set.size.is_some() { all_data(node) } else { Notice::Attributes(node) }]);
-        let (attr, change) = done.map_err(|error| self.cache().failed(&object, error))?;
-        let keeps_data = set.size.is_none();
-        self.changed_here(&object, &change, &attr, asked, keeps_data)?;
+        let (attr, change) = done?;
         Ok((object.shown(&attr), self.shown_change(&object, change)))
     }
 
@@ -56,10 +61,16 @@ impl View {
             }
             is_ours
         };
-        if !is_ours {
-            self.cache().learn(object, attr, asked)?;
+        if is_ours {
+            object.state().changed_here();
+            return Ok(());
         }
-        object.state().changed_here();
+        let is_late = object.has_learnt_since(asked);
+        self.cache().learn(object, attr, asked)?;
+        match is_late {
+            true => object.doubt(),
+            false => object.state().changed_here(),
+        }
         Ok(())
     }
 
@@ -97,8 +108,13 @@ impl View {
         let (dir, node) = self.dir(parent).await?;
         let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
         let made = fs.link(&self.at_origin(), linked, node, name.as_name()).resolve().await;
+        let is_late = object.has_learnt_since(asked);
+        let made = self.made(&dir, &name, made, asked).await;
+        if is_late {
+            object.doubt();
+        }
         self.tell([Notice::Attributes(node_of(object.id))]);
-        self.made(&dir, &name, made, asked).await
+        made
     }
 
     pub(super) async fn unlink(self, parent: NodeId, name: NameBuf) -> Result<Change> {
