@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tombolo_core::fs::{
     Attr, Change, Device, Entry, File, FileType, Made, NameBuf, NewMode, NodeId, Notice, OpenFlags,
-    RenameFlags, Renamed, SetAttr, Write, Written,
+    RenameFlags, Renamed, SetAttr, WeakAttr, Write, Written,
 };
 use tombolo_core::{Answer, Error, Result};
 use tombolo_mem::Source;
@@ -229,28 +229,20 @@ impl View {
         Ok((dir, node))
     }
 
-    /// What stands under a name that a change is about to take away, if it is known; where others are to be told of the change, it is
-    /// looked for, and how many names it has.
+    /// What stands under a name that a change is about to take away, looked for if that is not known: its attributes change with it. Where
+    /// others are to be told of the change, they are asked for first: how many names it has.
     async fn victim(&self, dir: &Arc<Object>, name: &NameBuf) -> Option<Arc<Object>> {
-        if !self.cache().watchers.any() {
-            return self.named(dir, name);
-        }
-        // If there is none the change itself fails.
-        let found = match self.named(dir, name) {
-            Some(object) => object,
+        let known = dir.state().names.look_up(name.as_name().as_bytes());
+        let found = match known {
+            Some(Known::Found(target)) => self.cache().object(target.object).ok()?,
+            Some(Known::Absent) => return None,
+            // If there is none the change itself fails.
             None => self.find(dir, name).await.ok()?.1,
         };
-        let _ = self.attr(&found, Look::Stat).await;
-        Some(found)
-    }
-
-    /// What is known to stand under a name.
-    fn named(&self, dir: &Object, name: &NameBuf) -> Option<Arc<Object>> {
-        let known = dir.state().names.look_up(name.as_name().as_bytes());
-        match known? {
-            Known::Found(target) => self.cache().object(target.object).ok(),
-            Known::Absent => None,
+        if self.cache().watchers.any() {
+            let _ = self.attr(&found, Look::Stat).await;
         }
+        Some(found)
     }
 
     async fn made(
@@ -317,6 +309,11 @@ impl View {
                 Change { before: Some(before), after: Some(after) } if *before == state.version() => {
                     state.attr = *after;
                     state.asked = Some(asked);
+                    patch(&mut state.names);
+                    state.is_dirty = true;
+                }
+                // What was learnt meanwhile came after this change, and no other.
+                Change { after: Some(after), .. } if WeakAttr::from(after) == state.version() => {
                     patch(&mut state.names);
                     state.is_dirty = true;
                 }
