@@ -81,6 +81,22 @@ fn a_change_of_ours_hides_no_other_s() {
     session.lookup("theirs").expect("found");
 }
 
+#[test]
+fn a_file_that_loses_a_name_that_was_not_known_is_asked_for() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let cached = origin.cached(dir.path(), Contract::CloseToOpen);
+    origin.direct.put("file", b"");
+    let theirs = origin.direct.lookup("file").expect("found").node;
+    let linked = origin.direct.fs.link(&origin.direct.cx, theirs, NodeId::ROOT, name("link")).wait();
+    linked.expect("link");
+    let session = &cached.session;
+    let entry = session.lookup("file").expect("found");
+    assert_eq!(entry.attr.nlink, 2);
+    session.fs.unlink(&session.cx, NodeId::ROOT, name("link")).wait().expect("unlink");
+    let attr = session.fs.getattr(&session.cx, entry.node, None).wait().expect("there");
+    assert_eq!(attr.nlink, 1);
+}
+
 /// Whatever either side does, each read through the cache is what the origin has.
 #[test]
 fn with_two_writers_each_open_reads_what_the_origin_has() {
