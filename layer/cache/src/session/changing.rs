@@ -173,7 +173,13 @@ impl View {
         }
         let (old, new) = (&from, &to);
         let (from, to) = (from.as_name().as_bytes(), to.as_name().as_bytes());
+        // Two names of one file both stay (rename(2)).
+        let stays = |moved: &Arc<Object>| replaced.as_ref().is_some_and(|replaced| replaced.id == moved.id);
         match moved {
+            Some(moved) if stays(&moved) => {
+                self.dir_changed(&from_dir, &renamed.from_dir, asked, |_| {});
+                self.dir_changed(&to_dir, &renamed.to_dir, asked, |_| {});
+            }
             Some(moved) if flags.is_empty() || flags == RenameFlags::NO_REPLACE => {
                 let moved = target(&moved);
                 if from_dir.id == to_dir.id {

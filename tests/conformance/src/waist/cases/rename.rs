@@ -95,8 +95,14 @@ fn two_names_of_one_file_stay(w: &World) -> Verdict {
     let node = w.file_with("one", b"");
     w.link(node, w.dir, "two").expect("link");
     w.rename("one", "two", PLAIN).expect("rename does nothing");
-    assert_eq!(w.names(w.dir), ["one", "two"]);
-    assert_eq!(w.attr(node).nlink, 2);
+    let sub = w.dir("sub");
+    w.link(node, sub, "three").expect("link");
+    w.rename_to(w.dir, "two", sub, "three", PLAIN).expect("rename does nothing");
+    for (dir, text) in [(w.dir, "one"), (w.dir, "two"), (sub, "three")] {
+        assert_eq!(w.lookup(dir, text).expect("it stays").node, node, "{text}");
+    }
+    assert_eq!(w.names(w.dir), ["one", "sub", "two"]);
+    assert_eq!(w.attr(node).nlink, 3);
     Ok(())
 }
 
