@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_back_nfs_client::{NfsExport, Options, Ports};
-use tombolo_conformance::waist::{Case, Setup, World, run_some};
-use tombolo_core::fs::{Export, LockOwner, OpenFlags, PermissionCheck, SyncWhat};
+use tombolo_conformance::waist::{Case, Needs, Setup, World, run_some};
+use tombolo_core::fs::{Export, LockOwner, OpenFlags, PermissionCheck, SyncWhat, Volume};
+use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::{Contract, Options as CacheOptions, over};
 use tombolo_nfs_client_tests::mount::{hard, world};
 
 use crate::conformance::{LACKS, MAY_SKIP};
@@ -34,6 +36,30 @@ fn the_waists_cases() {
     let export: Arc<dyn Export> = Arc::new(ganesha.mount(hard()));
     let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: LACKS };
     run_some(&export, setup, wanted).expect("the client over nfs-ganesha", MAY_SKIP);
+}
+
+fn run_over_a_cache(contract: Contract) {
+    let (ganesha, dir) = (Ganesha::start(), tempfile::tempdir().expect("a directory"));
+    let identity = OriginIdentity { location: "nfs:".into(), volume: Volume::default() };
+    let store = Store::open(dir.path(), &identity, StoreOptions::default()).expect("a store");
+    let options = CacheOptions { contract, ..CacheOptions::default() };
+    let export: Arc<dyn Export> = Arc::new(over(&ganesha.mount(hard()), store, options).expect("a cache"));
+    let lacks = LACKS.union(Needs::FORGETS);
+    let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks };
+    let may_skip = [MAY_SKIP, &["needs Needs(FORGETS)"]].concat();
+    run_some(&export, setup, wanted).expect("a cache over nfs-ganesha", &may_skip);
+}
+
+#[test]
+#[ignore = "run in namespaces of its own"]
+fn the_waists_cases_over_a_cache_that_asks_at_each_open() {
+    run_over_a_cache(Contract::CloseToOpen);
+}
+
+#[test]
+#[ignore = "run in namespaces of its own"]
+fn the_waists_cases_over_a_cache_that_asks_once() {
+    run_over_a_cache(Contract::Exclusive);
 }
 
 fn close(world: &World, file: tombolo_core::fs::File) {

@@ -15,6 +15,12 @@ fn the_conformance_suite_passes_over_ganesha() {
 }
 
 #[test]
+fn the_conformance_suite_passes_over_caches_of_ganesha() {
+    run_inside("ganesha::inside::the_waists_cases_over_a_cache_that_asks_at_each_open", GANESHA);
+    run_inside("ganesha::inside::the_waists_cases_over_a_cache_that_asks_once", GANESHA);
+}
+
+#[test]
 fn big_files_go_both_ways_as_they_are() {
     run_inside("ganesha::inside::big_files_both_ways", GANESHA);
 }
