@@ -25,6 +25,7 @@ pub mod memfd;
 pub mod namespace;
 pub mod open;
 pub mod packet;
+pub mod pattern;
 pub mod probe;
 pub mod process;
 pub mod random;

@@ -23,6 +23,7 @@ pub(crate) fn attr_of(stat: &Stat) -> Attr {
         mtime: timestamp(stat.modified),
         ctime: timestamp(stat.changed),
         btime: stat.born.map(timestamp),
+        volatile: false,
     }
 }
 

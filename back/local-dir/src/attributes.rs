@@ -10,7 +10,7 @@ use tombolo_sys::open::OpenFlags as SysFlags;
 use tombolo_sys::stat::{self, S_IFDIR, S_IFREG, S_ISUGID};
 
 use crate::acting::dropping_set_id;
-use crate::attr::{attr_of, set_time};
+use crate::attr::set_time;
 use crate::files::OpenFile;
 use crate::state::{Location, Session, is_big};
 use crate::window::Place;
@@ -22,11 +22,15 @@ impl Session {
     /// A node's attributes if nothing has to be waited for.
     pub(crate) fn attributes_at_hand(&self, node: NodeId, file: Option<File>) -> Result<Option<Attr>> {
         if let Some(open) = self.opening_of(node, file)? {
-            return if open.medium.local { Ok(Some(attr_of(&stat::stat(open.fd())?))) } else { Ok(None) };
+            return if open.medium.local {
+                Ok(Some(self.attr(node, &stat::stat(open.fd())?)))
+            } else {
+                Ok(None)
+            };
         }
         match self.location_at_hand(node)? {
             Some(location) if self.export.mounts.all_local() || self.is_local(node) => {
-                Ok(Some(attr_of(&stat::stat(location.fd())?)))
+                Ok(Some(self.attr(node, &stat::stat(location.fd())?)))
             }
             _ => Ok(None),
         }
@@ -34,8 +38,8 @@ impl Session {
 
     pub(crate) fn attributes(&self, node: NodeId, file: Option<File>) -> Result<Attr> {
         match self.opening_of(node, file)? {
-            Some(open) => Ok(attr_of(&stat::stat(open.fd())?)),
-            None => Ok(attr_of(&stat::stat(self.location(node)?.fd())?)),
+            Some(open) => Ok(self.attr(node, &stat::stat(open.fd())?)),
+            None => Ok(self.attr(node, &stat::stat(self.location(node)?.fd())?)),
         }
     }
 
@@ -62,7 +66,7 @@ impl Session {
         let wants = cx.want.contains(Want::CHANGE_ATTRS);
         let mut before = None;
         if wants || set.guard_ctime.is_some() {
-            let attr = attr_of(&stat::stat(target.fd())?);
+            let attr = self.attr(node, &stat::stat(target.fd())?);
             if set.guard_ctime.is_some_and(|guard| guard != attr.ctime) {
                 return Err(Error::NotSync);
             }
@@ -80,7 +84,7 @@ impl Session {
             }
             applied?;
         }
-        let attr = attr_of(&stat::stat(target.fd())?);
+        let attr = self.attr(node, &stat::stat(target.fd())?);
         Ok((attr, Change { before, after: wants.then_some(attr) }))
     }
 

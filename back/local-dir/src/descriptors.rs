@@ -44,7 +44,7 @@ impl Session {
         if identity.key == self.export.root.identity.key {
             return Some(Entry { node: NodeId::ROOT, attr: attr_of(stat) });
         }
-        self.table.hit(&identity).map(|node| Entry { node, attr: attr_of(stat) })
+        self.table.hit(&identity).map(|node| Entry { node, attr: self.attr(node, stat) })
     }
 
     /// Makes a node of what `location` stands for, met in `parent` as `name`. `keep` says whether the descriptor may stay
@@ -92,14 +92,14 @@ impl Session {
             (true, None, Some(opening)) => Some(stat::stat(opening.as_fd())?),
             _ => None,
         };
-        Ok((Entry { node, attr: attr_of(again.as_ref().unwrap_or(stat)) }, opening))
+        Ok((Entry { node, attr: self.attr(node, again.as_ref().unwrap_or(stat)) }, opening))
     }
 
     /// Makes a node of a file that is not open, but can be found by `handle`.
     pub(crate) fn adopt_by_handle(&self, stat: &Stat, mount_index: u32, handle: FileHandle) -> Result<Entry> {
         let permit = self.node_permit()?;
         let node = self.enter_node(self.identity(stat, mount_index), None, Anchor::Handle(handle), permit);
-        Ok(Entry { node, attr: attr_of(stat) })
+        Ok(Entry { node, attr: self.attr(node, stat) })
     }
 
     /// Leave to know one more node.

@@ -61,7 +61,6 @@ impl LocalDir {
         let key = Key { inode: facts.inode, device: packed(facts.device), mount: 0 };
         let identity = Identity { key, birth: birth_mark(&facts), kind: facts.kind() };
         let export = Arc::new(Shared {
-            options,
             root: Location::new(identity, Arc::new(root)),
             own,
             mounts,
@@ -74,6 +73,7 @@ impl LocalDir {
             last_look: LastLook::default(),
             sessions: AtomicUsize::new(0),
             node_descriptors: DescriptorBudget::of_process().cache(options.descriptors),
+            options,
             watchers: Watchers::default(),
             host_watch: HostWatch::default(),
             window: OnceLock::new(),

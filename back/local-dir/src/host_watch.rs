@@ -2,7 +2,8 @@
 //!
 //! What this process does itself is told by the session that does it, and skipped here, unless another of its exports shows the same files. Events name files by handle, in which the inode number
 //! is read; so it takes a file system whose handles are known, and can be marked. Where there is another one in the export the watch is not
-//! complete, and front ends do not believe what they were not told. No event comes of stores through a shared mapping, and none of reads.
+//! complete, and front ends do not believe what they were not told. No event comes of stores through a shared mapping, and none of reads: for
+//! the former see `volatile`.
 
 use std::cell::LazyCell;
 use std::fs::File;

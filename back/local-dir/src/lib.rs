@@ -50,9 +50,11 @@ mod state;
 mod submounts;
 mod table;
 mod transfer;
+mod volatile;
 mod waiting;
 mod window;
 mod xattrs;
 
 pub use export::{LocalDir, OpenError};
 pub use options::{Options, Submounts};
+pub use volatile::{Pattern, PatternError};

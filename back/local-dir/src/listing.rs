@@ -9,7 +9,7 @@ use tombolo_sys::handle::FileHandle;
 use tombolo_sys::stat::{S_IFDIR, Stat, stat_entry};
 
 use crate::acting::Acting;
-use crate::attr::{attr_of, file_type};
+use crate::attr::file_type;
 use crate::files::{Cursor, OpenFile};
 use crate::options::Submounts;
 use crate::state::{LocalSession, Location, Session};
@@ -163,10 +163,10 @@ impl<'a> Finder<'a> {
         let stat = stat_entry(dir.fd(), name.as_bytes())?;
         self.session.admit(&stat)?;
         if let Some(entry) = self.session.recognise(&stat) {
-            return Ok(entry);
+            return Ok(self.session.met(entry, dir, name));
         }
         if let Some(entry) = self.by_handle(dir, name, &stat)? {
-            return Ok(entry);
+            return Ok(self.session.met(entry, dir, name));
         }
         // What the server does for itself, it does as itself.
         self.acting = None;
@@ -193,7 +193,7 @@ impl<'a> Finder<'a> {
         if self.session.notices.is_watched() {
             let again = stat_entry(dir.fd(), name.as_bytes());
             match again.ok().filter(|again| self.session.is_same(again, stat)) {
-                Some(again) => entry.attr = attr_of(&again),
+                Some(again) => entry.attr = self.session.attr(entry.node, &again),
                 None => {
                     self.session.forget_node(entry.node, 1);
                     return Ok(None);

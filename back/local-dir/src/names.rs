@@ -29,11 +29,11 @@ impl Session {
         let found = stat::stat_entry(dir.fd(), name.as_bytes())?;
         self.admit(&found)?;
         if let Some(entry) = self.recognise(&found) {
-            return Ok(entry);
+            return Ok(self.met(entry, &dir, name));
         }
         let location = open_place(dir.fd(), name.as_bytes())?;
         drop(acting);
-        self.take_in(location, self.node_permit()?, parent, name)
+        self.take_in(location, self.node_permit()?, parent, &dir, name)
     }
 
     /// Opens a name, and makes a node of what is there; `permit` is for the node.
@@ -48,14 +48,22 @@ impl Session {
         let acting = self.checked(cx)?;
         let location = open_place(dir.fd(), name.as_bytes())?;
         drop(acting);
-        self.take_in(location, permit, parent, name)
+        self.take_in(location, permit, parent, dir, name)
     }
 
     /// Makes a node of what was opened under a name.
-    fn take_in(&self, location: OwnedFd, permit: Permit, parent: NodeId, name: Name<'_>) -> Result<Entry> {
+    fn take_in(
+        &self,
+        location: OwnedFd,
+        permit: Permit,
+        parent: NodeId,
+        dir: &Location,
+        name: Name<'_>,
+    ) -> Result<Entry> {
         let stat = stat::stat(location.as_fd())?;
         self.admit(&stat)?;
-        self.adopt(location, true, &stat, permit, parent, Some(name)).map(|(entry, _)| entry)
+        let (entry, _) = self.adopt(location, true, &stat, permit, parent, Some(name))?;
+        Ok(self.met(entry, dir, name))
     }
 
     /// Finds a name as far as the kernel can tell without waiting; `None` when it cannot.
@@ -74,7 +82,7 @@ impl Session {
             }
         };
         // From here on it is in memory: it was just opened.
-        Some(self.node_permit().and_then(|permit| self.take_in(location, permit, parent, name)))
+        Some(self.node_permit().and_then(|permit| self.take_in(location, permit, parent, &dir, name)))
     }
 
     pub(crate) fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {
@@ -221,8 +229,10 @@ impl Session {
             telling.victim(target, !flags.contains(RenameFlags::EXCHANGE));
         }
         self.moved(to_parent, &to_dir, to);
+        self.named(&to_dir, to);
         if flags.contains(RenameFlags::EXCHANGE) {
             self.moved(from_parent, &from_dir, from);
+            self.named(&from_dir, from);
         }
         Ok(Renamed {
             from_dir: self.change(cx, before.0, &from_dir),

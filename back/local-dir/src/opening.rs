@@ -14,7 +14,6 @@ use tombolo_sys::open::{OpenFlags as SysFlags, open_entry, open_nameless};
 use tombolo_sys::stat::{self, Moment, S_IFDIR, S_IFLNK, S_IFREG, Stat};
 
 use crate::acting::dropping_set_id;
-use crate::attr::attr_of;
 use crate::files::{OpenFile, OpenPermit};
 use crate::state::{Location, Session};
 use crate::window::Place;
@@ -85,8 +84,9 @@ impl Session {
             // Pipes, sockets and devices belong to the kernel of the client; opening the host's would reach its drivers.
             _ => return Err(Error::NoDevice),
         };
-        let attr = match cx.want.contains(Want::OPEN_ATTRS) {
-            true => Some(attr_of(&stat::stat(file.as_fd())?)),
+        let is_volatile = location.kind() == S_IFREG && self.is_volatile(node);
+        let attr = match is_volatile || cx.want.contains(Want::OPEN_ATTRS) {
+            true => Some(self.attr(node, &stat::stat(file.as_fd())?)),
             false => None,
         };
         let mount = location.identity.key.mount;
@@ -120,7 +120,8 @@ impl Session {
             let (accessed, modified) = verifier_times(verifier);
             change::times(file.as_fd(), SetTime::To(accessed), SetTime::To(modified))?;
         }
-        self.enter_new(file, room, parent, Some(name), how.flags)
+        let (entry, open) = self.enter_new(file, room, parent, Some(name), how.flags)?;
+        Ok((self.met(entry, dir, name), open))
     }
 
     /// Opens what has the name already, as far as that is wanted.
@@ -140,7 +141,7 @@ impl Session {
             Ok(opened) => {
                 if how.flags.contains(OpenFlags::TRUNCATE) {
                     let location = self.location(entry.node)?;
-                    entry.attr = attr_of(&stat::stat(location.fd())?);
+                    entry.attr = self.attr(entry.node, &stat::stat(location.fd())?);
                 }
                 Ok((entry, opened.open))
             }

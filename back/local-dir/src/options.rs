@@ -3,6 +3,8 @@
 use tombolo_core::Limits;
 use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 
+use crate::volatile::Pattern;
+
 /// What to do about other file systems that are mounted inside the export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Submounts {
@@ -14,7 +16,7 @@ pub enum Submounts {
 }
 
 /// How a directory is served.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Refuse every change.
     pub read_only: bool,
@@ -27,13 +29,16 @@ pub struct Options {
     /// Watch, while a session wants to be told of changes, what other processes of the host do to the file systems of the export. It costs
     /// them 2 µs for each write and 7 µs for each new file, all over those file systems, and takes CAP_SYS_ADMIN.
     pub watch_host: bool,
+    /// Files that are [volatile](tombolo_core::fs::Attr::volatile).
+    pub ask: Vec<Pattern>,
     /// The threads for what may block.
     pub pool: ThreadPoolLimits,
 }
 
 impl Default for Options {
     /// Writable, submounts shown, 768 descriptors (so that with openings and the rest a thousand
-    /// suffice), the default limits; the host is not watched.
+    /// suffice), the default limits; the host is not watched,
+    /// and no file is volatile.
     fn default() -> Self {
         Self {
             read_only: false,
@@ -41,6 +46,7 @@ impl Default for Options {
             descriptors: 768,
             limits: Limits::default(),
             watch_host: false,
+            ask: Vec::new(),
             pool: ThreadPoolLimits::default(),
         }
     }

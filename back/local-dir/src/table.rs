@@ -43,6 +43,18 @@ pub(crate) enum Anchor {
     Name(Box<(NodeId, NameBuf)>),
 }
 
+/// What the names say of a file under which it was met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Naming {
+    /// It was met under none.
+    #[default]
+    Unmet,
+    /// It is like any other.
+    Plain,
+    /// One of them is among those that make it volatile.
+    Volatile,
+}
+
 /// A node's present state.
 pub(crate) enum Found {
     Open(Identity, Arc<OwnedFd>),
@@ -115,6 +127,7 @@ struct Slot {
     /// alive. Removed since, and followed by another file within the same tick, it has that one's birth too: only its
     /// handle tells.
     doubtful: bool,
+    naming: Naming,
 }
 
 impl Table {
@@ -288,6 +301,23 @@ impl Table {
         self.with(node, |slot| slot.identity.key)
     }
 
+    /// A file was met under a name that makes it volatile or not. Whether it is, and whether it was not before.
+    pub fn meets(&self, node: NodeId, volatile: bool) -> (bool, bool) {
+        let met = self.with(node, |slot| {
+            let before = slot.naming;
+            if before != Naming::Volatile {
+                slot.naming = if volatile { Naming::Volatile } else { Naming::Plain };
+            }
+            (slot.naming == Naming::Volatile, volatile && before == Naming::Plain)
+        });
+        met.unwrap_or((true, false))
+    }
+
+    /// Whether a file was met under a name that makes it volatile, or under none.
+    pub fn is_volatile(&self, node: NodeId) -> bool {
+        self.with(node, |slot| slot.naming != Naming::Plain).unwrap_or(true)
+    }
+
     /// Whether a node has a descriptor.
     pub fn is_open(&self, node: NodeId) -> bool {
         self.with(node, |slot| slot.descriptor.is_some()).unwrap_or(false)
@@ -430,6 +460,7 @@ impl Shard {
             slot.identity = identity;
             slot.dependants = 0;
             slot.openings = 0;
+            slot.naming = Naming::Unmet;
             return index;
         }
         let slot = Slot {
@@ -443,6 +474,7 @@ impl Shard {
             openings: 0,
             anchor: Anchor::None,
             doubtful: false,
+            naming: Naming::Unmet,
         };
         self.slots.push(slot);
         (self.slots.len() - 1) as u32

@@ -136,7 +136,8 @@ impl Session {
             }
             written?
         };
-        let after = if wants { stat::stat(open.fd()).ok().map(|stat| attr_of(&stat)) } else { None };
+        let after =
+            if wants { stat::stat(open.fd()).ok().map(|stat| self.attr(open.node, &stat)) } else { None };
         Ok(Written { count, stability: stability(open, how), file: Change { before, after } })
     }
 

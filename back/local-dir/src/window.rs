@@ -20,7 +20,10 @@ impl Versions for LocalSession {
         let version = self.0.version(node);
         let export = Arc::clone(&self.0.export);
         // After the look: if some changes are not seen from now on, no version holds any more.
-        self.getattr(cx, node, None).map(move |attr| (attr, version.filter(|_| export.sees_all_changes())))
+        self.getattr(cx, node, None).map(move |attr| {
+            let is_told = !attr.volatile && export.sees_all_changes();
+            (attr, version.filter(|_| is_told))
+        })
     }
 
     fn hold(&self, versions: &[Version]) -> bool {

@@ -96,6 +96,7 @@ impl Node {
             mtime: self.times.mtime,
             ctime: self.times.ctime,
             btime: Some(self.times.btime),
+            volatile: false,
         }
     }
 

@@ -36,6 +36,10 @@ impl ProxyArgs {
             let problem = "cannot cache: one location is needed";
             return Err(Failure::usage(problem).remedy("write `tombolo proxy nfs://HOST/NAME --cache DIR …`"));
         }
+        if !self.options.ask.is_empty() {
+            let problem = "--ask is not for a cache, which believes what its contract says";
+            return Err(Failure::usage(problem).remedy("use --contract"));
+        }
         let mut plan = Plan::new(self.options)?;
         let cache = CachePlan::new(self.cache)?;
         if plan.front_ends.coherence == Coherence::Push && !cache.tells_changes() {

@@ -1,5 +1,6 @@
 //! The tests that may share a process.
 
+mod ask;
 mod command_line;
 mod common;
 mod copies;

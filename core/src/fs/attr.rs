@@ -105,6 +105,8 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Birth, where the file system keeps it.
     pub btime: Option<Timestamp>,
+    /// It may change without any notice, and with the same version: clients ask for attributes and data each time.
+    pub volatile: bool,
 }
 
 /// The attributes that tell whether a node changed between two looks (RFC 1813 §2.6, `wcc_attr`).

@@ -84,7 +84,8 @@ bitflags! {
 pub struct Opened {
     /// The opening.
     pub open: OpenId,
-    /// Attributes as of the open, when asked with [`Want::OPEN_ATTRS`](crate::Want::OPEN_ATTRS).
+    /// Attributes as of the open, when asked with [`Want::OPEN_ATTRS`](crate::Want::OPEN_ATTRS), and of a file that is
+    /// [volatile](Attr::volatile).
     pub attr: Option<Attr>,
 }
 

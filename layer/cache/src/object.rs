@@ -100,9 +100,9 @@ impl Object {
         state.is_believed(look, options).then(|| self.shown(&state.attr))
     }
 
-    /// Attributes of the origin as they are shown here: with this object's own number.
+    /// Attributes of the origin as they are shown here: with this object's own number, and believed as the contract says.
     pub(crate) fn shown(&self, attr: &Attr) -> Attr {
-        Attr { fileid: self.id.0, generation: 0, ..*attr }
+        Attr { fileid: self.id.0, generation: 0, volatile: false, ..*attr }
     }
 
     /// Takes in attributes that the origin told in answer to what was asked at `asked`. False if they are another file's.

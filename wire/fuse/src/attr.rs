@@ -103,6 +103,7 @@ pub fn from_wire(raw: &FuseAttr) -> Result<Attr, Error> {
         mtime: time(raw.mtime, raw.mtimensec),
         ctime: time(raw.ctime, raw.ctimensec),
         btime: None,
+        volatile: false,
     })
 }
 
@@ -217,6 +218,7 @@ mod tests {
                     mtime,
                     ctime,
                     btime: None,
+                    volatile: false,
                 }
             },
         )

@@ -110,6 +110,7 @@ pub const fn attr(fattr: &Fattr3) -> Attr {
         mtime: time(fattr.mtime),
         ctime: time(fattr.ctime),
         btime: None,
+        volatile: false,
     }
 }
 
@@ -289,6 +290,7 @@ mod tests {
                 mtime: at(3, 4),
                 ctime: at(5, 6),
                 btime: Some(at(0, 0)),
+                volatile: false,
             };
             let there = attr(&fattr3(&here));
             assert_eq!(there, Attr { generation: 0, btime: None, ..here });

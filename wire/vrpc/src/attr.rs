@@ -10,6 +10,8 @@ use crate::{DecodeError, EncodeError, FrameSink};
 
 /// Attributes have a birth time.
 const HAS_BTIME: u16 = 1;
+/// They are to be asked for each time.
+const VOLATILE: u16 = 1 << 1;
 const TYPE_SHIFT: u32 = 12;
 
 const NANOS_PER_SEC: u32 = 1_000_000_000;
@@ -89,10 +91,11 @@ impl From<&Attr> for AttrItem {
         let (ctime_secs, ctime_nanos) = split(attr.ctime);
         let (atime_secs, atime_nanos) = split(attr.atime);
         let (btime_secs, btime_nanos) = split(attr.btime.unwrap_or_default());
+        let has_btime = if attr.btime.is_some() { HAS_BTIME } else { 0 };
         let type_bits = u16::from(type_number(attr.file_type)) << TYPE_SHIFT;
         Self {
             type_and_mode: U16::new(type_bits | mode_bits(attr.mode).get()),
-            flags: U16::new(if attr.btime.is_some() { HAS_BTIME } else { 0 }),
+            flags: U16::new(has_btime | if attr.volatile { VOLATILE } else { 0 }),
             nlink: U32::new(attr.nlink),
             uid: U32::new(attr.uid),
             gid: U32::new(attr.gid),
@@ -121,7 +124,7 @@ impl AttrItem {
     pub fn decode(&self) -> Result<Attr, DecodeError> {
         let type_and_mode = self.type_and_mode.get();
         let flags = self.flags.get();
-        if flags & !HAS_BTIME != 0 {
+        if flags & !(HAS_BTIME | VOLATILE) != 0 {
             return Err(DecodeError::UnknownFlags(flags.into()));
         }
         let btime = time(self.btime_secs, self.btime_nanos)?;
@@ -146,6 +149,7 @@ impl AttrItem {
             mtime: time(self.mtime_secs, self.mtime_nanos)?,
             ctime: time(self.ctime_secs, self.ctime_nanos)?,
             btime: has_btime.then_some(btime),
+            volatile: flags & VOLATILE != 0,
         })
     }
 }

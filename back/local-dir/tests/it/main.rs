@@ -4,4 +4,5 @@ mod beneath;
 mod callers;
 mod common;
 mod trouble;
+mod volatile;
 mod waiting;

@@ -160,6 +160,7 @@ mod tests {
             mtime: time,
             ctime: time,
             btime: None,
+            volatile: false,
         }
     }
 

@@ -45,6 +45,7 @@ const ATTR: Attr = Attr {
     mtime: Timestamp { secs: 0, nanos: 0 },
     ctime: Timestamp { secs: 0, nanos: 0 },
     btime: None,
+    volatile: false,
 };
 
 impl FileSystem for Null {

@@ -1,6 +1,7 @@
 //! What can be asked of a server: one structure, filled from the command line and from the configuration file alike, in the same words.
 
 pub mod address;
+pub mod ask;
 pub mod cache;
 pub mod coherence;
 pub mod doorbell;
@@ -20,6 +21,7 @@ use serde::Deserialize;
 
 use crate::failure::Failure;
 use address::ListenAddress;
+use ask::AskArg;
 use coherence::Coherence;
 use doorbell::Doorbell;
 use export::ExportArg;
@@ -75,6 +77,14 @@ pub struct ServerOptions {
     /// file. `--coherence push` says it too.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     pub host_watch: Option<bool>,
+    /// Files whose attributes and data guests and mounts ask for each time, whatever --coherence says; repeatable.
+    ///
+    /// For files that processes of this host change through shared mappings (databases, images of disks), of which the kernel tells nobody.
+    /// PATTERN is as in glob(7): with a `/` in it the path below DIR, else a file's name, and `*` stands for `/` too. /NAME says in which
+    /// directories such files lie (by default all).
+    #[arg(long, value_name = "PATTERN[,export=/NAME]…")]
+    #[serde(deserialize_with = "list")]
+    pub ask: Vec<AskArg>,
     /// What guests may cache without asking (by default auto).
     #[arg(long, value_name = "POLICY")]
     pub coherence: Option<Coherence>,
@@ -176,6 +186,7 @@ impl ServerOptions {
             fuse: either(self.fuse, below.fuse),
             readonly: self.readonly.or(below.readonly),
             host_watch: self.host_watch.or(below.host_watch),
+            ask: either(self.ask, below.ask),
             coherence: self.coherence.or(below.coherence),
             xattrs: self.xattrs.or(below.xattrs),
             submounts: self.submounts.or(below.submounts),

@@ -7,8 +7,11 @@ pub mod tree;
 
 use std::path::PathBuf;
 
+use tombolo_back_local_dir::Pattern;
+
 use super::options::ServerOptions;
 use super::options::address::ListenAddress;
+use super::options::ask::AskArg;
 use super::options::coherence::Coherence;
 use super::options::export::{ExportArg, ExportName};
 use super::options::fuse::FuseArg;
@@ -60,10 +63,12 @@ pub struct FrontEnds {
     pub shm: ShmPlan,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PlannedExport {
     pub tree: Tree,
     pub name: ExportName,
+    /// Files that clients ask for each time.
+    pub ask: Vec<Pattern>,
 }
 
 #[derive(Debug)]
@@ -90,12 +95,23 @@ impl Plan {
             let problem = "cannot serve: no directory given";
             return Err(Failure::usage(problem).remedy("write `tombolo serve DIR …`"));
         }
-        let exports = planned_exports(std::mem::take(&mut options.dir))?;
+        let mut exports = planned_exports(std::mem::take(&mut options.dir))?;
+        ask_for(std::mem::take(&mut options.ask), &mut exports)?;
         let front_ends = FrontEnds::new(&mut options, &exports)?;
         front_ends.reach_all(&exports)?;
         if options.state.is_some() && front_ends.nfs.ports.is_empty() && !front_ends.shm.is_any() {
             let problem = "--state requires --nfs, --shm or --shm-file";
             return Err(Failure::usage(problem).remedy("add --nfs PORT or --shm SOCKET"));
+        }
+        let is_asked = exports.iter().any(|export| !export.ask.is_empty());
+        if is_asked
+            && front_ends.guests.is_empty()
+            && front_ends.mounts.is_empty()
+            && !front_ends.shm.is_any()
+        {
+            let problem =
+                "--ask requires --fuse, --virtiofs, --shm or --shm-file: NFS clients go by their own options";
+            return Err(Failure::usage(problem).remedy("mount with noac there"));
         }
         let read_only = options.readonly.unwrap_or(false);
         let host_watch = options.host_watch.unwrap_or(front_ends.coherence == Coherence::Push);
@@ -159,9 +175,36 @@ fn planned_exports(dirs: Vec<ExportArg>) -> Result<Vec<PlannedExport>, Failure> 
             let clash = format!("cannot serve {}: there is an export {name} already", written.display());
             return Err(Failure::usage(clash).remedy("name them apart with DIR=/NAME"));
         }
-        exports.push(PlannedExport { tree, name });
+        exports.push(PlannedExport { tree, name, ask: Vec::new() });
     }
     Ok(exports)
+}
+
+/// Says of exports which of their files are asked for each time.
+fn ask_for(args: Vec<AskArg>, exports: &mut [PlannedExport]) -> Result<(), Failure> {
+    let is_dir = |export: &PlannedExport| export.tree.dir().is_some();
+    if !args.is_empty()
+        && !exports.iter().any(is_dir)
+        && let Some(export) = exports.first()
+    {
+        return Err(not_a_directory(&export.tree));
+    }
+    for AskArg { pattern, exports: names } in args {
+        let is_named = !names.is_empty();
+        for index in offered(names, exports, "ask for files")? {
+            match exports.get_mut(index) {
+                Some(export) if is_dir(export) => export.ask.push(pattern.clone()),
+                Some(export) if is_named => return Err(not_a_directory(&export.tree)),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn not_a_directory(tree: &Tree) -> Failure {
+    let problem = format!("--ask is for directories of this host, which {tree} is not");
+    Failure::usage(problem).remedy("say it to the server that shares the directory")
 }
 
 fn planned_guests(

@@ -180,6 +180,7 @@ fn open(index: usize, planned: &PlannedExport, plan: &Plan) -> Result<OpenedExpo
         read_only: plan.layers.read_only,
         submounts: plan.layers.submounts.into(),
         watch_host: plan.layers.host_watch,
+        ask: planned.ask.clone(),
         ..DirOptions::default()
     };
     // All NFS clients of an export share a session, and each of them has a limit of its own.

@@ -52,15 +52,11 @@ struct Opened {
 impl DurableState {
     /// What the exports of a plan need; `exports` are in its order.
     pub fn new(plan: &Plan, exports: &[Arc<dyn Export>], session_ids: &Arc<AtomicU64>) -> Arc<Self> {
-        let planned = plan
-            .exports
-            .iter()
-            .map(|PlannedExport { tree, name }| PlannedExport { tree: tree.clone(), name: name.clone() });
         Arc::new(Self {
             asked: plan.state.clone(),
             must: plan.state.is_some() || !plan.front_ends.nfs.ports.is_empty(),
             name: plan.exports.first().map_or_else(|| "serve".to_owned(), |export| export.name.word()),
-            sources: planned.zip(exports.iter().cloned()).collect(),
+            sources: plan.exports.iter().cloned().zip(exports.iter().cloned()).collect(),
             squash: plan.front_ends.nfs.squash,
             allow: plan.front_ends.nfs.allow.clone(),
             durability: plan.front_ends.nfs.durability,

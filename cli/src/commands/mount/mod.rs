@@ -82,6 +82,8 @@ Mount options:
 
 Of directories:
   submounts=show|hide   how to treat nested mounts: as part of the tree (the default), or as if they did not exist
+  ask=PATTERN           ask each time for files that other processes change through shared mappings (databases, images of disks);
+                        repeatable. As in glob(7): with a / in it the path below the directory, else a name; * stands for / too
 
 Of servers over shared memory: shm:SOCKET/NAME on this host; in a guest shm+pci:[BDF]/NAME (QEMU's ivshmem; the device's address where there
 are several) or shm+mmapper:/NAME (User Mode Linux); shm+file:FILE/NAME over a file:

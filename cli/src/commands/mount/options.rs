@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use tombolo_back_local_dir::Pattern;
 
 use crate::assembly::options::coherence::Coherence;
 use crate::assembly::options::doorbell::Doorbell;
@@ -21,6 +22,8 @@ pub struct MountOptions {
     /// `noperm`: only the server checks permissions, also where the kernel could.
     pub no_kernel_checks: bool,
     pub coherence: Option<Coherence>,
+    /// `ask=PATTERN`: files that are asked for each time.
+    pub ask: Vec<Pattern>,
     pub locks: Option<Locks>,
     pub threads: Option<usize>,
     pub submounts: Option<Submounts>,
@@ -39,7 +42,7 @@ pub struct MountOptions {
 const FLAGS: &[&str] =
     &["allow_other", "dev", "exec", "nodev", "noexec", "noperm", "nosuid", "perm", "remount", "ro", "suid"];
 
-const TAKES_VALUE: &[&str] = &["coherence", "doorbell", "fsname", "locks", "submounts", "threads"];
+const TAKES_VALUE: &[&str] = &["ask", "coherence", "doorbell", "fsname", "locks", "submounts", "threads"];
 /// What a lock excludes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Locks {
@@ -90,6 +93,10 @@ impl MountOptions {
             ("suid" | "nosuid", None) => self.set_id = Some(name == "suid"),
             ("exec" | "noexec", None) => self.no_exec = Some(name == "noexec"),
             ("perm" | "noperm", None) => self.no_kernel_checks = name == "noperm",
+            ("ask", Some(value)) => {
+                let pattern = value.parse::<Pattern>().map_err(|error| in_mount(setting.wrong(error)))?;
+                self.ask.push(pattern);
+            }
             ("coherence", Some(_)) => self.coherence = Some(setting.one_of().map_err(in_mount)?),
             ("locks", Some(_)) => self.locks = Some(setting.one_of().map_err(in_mount)?),
             ("submounts", Some(_)) => self.submounts = Some(setting.one_of().map_err(in_mount)?),
@@ -190,6 +197,7 @@ mod tests {
             mistake("coherence=never"),
             "mount option coherence=never: it is one of strict, auto, always, push"
         );
+        assert_eq!(mistake("ask="), "mount option ask=: the pattern is empty");
         assert_eq!(mistake("threads=0"), "mount option threads=0: a number from 1 to 64");
         assert_eq!(mistake("submounts"), "mount option \"submounts\" needs a value: submounts=…");
         assert_eq!(mistake("sync"), "unknown mount option \"sync\": did you mean async?");

@@ -32,6 +32,11 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
                 "mount option submounts=… is for directories of this host: a server decides it by itself",
             ))
         }
+        Location::Nfs(_) | Location::NfsShm(_) | Location::Shm(_) if !options.ask.is_empty() => {
+            let problem = "mount option ask=… is for directories of this host";
+            Err(Failure::usage(problem)
+                .remedy("a server over shared memory has `tombolo serve --ask PATTERN`"))
+        }
         Location::Nfs(_) | Location::NfsShm(_) if options.coherence == Some(Coherence::Push) => {
             let problem = "mount option coherence=push is for directories (dir:) and shared memory (shm:)";
             Err(Failure::usage(problem).remedy("use coherence=auto or coherence=strict"))
@@ -152,6 +157,7 @@ impl Source {
                     read_only: mount.options.is_read_only(),
                     submounts: mount.options.submounts.unwrap_or_default().into(),
                     watch_host: mount.options.coherence == Some(Coherence::Push),
+                    ask: mount.options.ask.clone(),
                     ..DirOptions::default()
                 };
                 let opened = LocalDir::open(path, options);

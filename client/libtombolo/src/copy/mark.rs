@@ -61,6 +61,7 @@ mod tests {
             mtime: time,
             ctime: time,
             btime: None,
+            volatile: false,
         }
     }
 

@@ -51,7 +51,6 @@ pub(super) enum Body {
 impl Body {
     /// Puts the reply together in the slot.
     pub(super) fn encode<'s>(&self, slot: &'s mut Slot, session: &Session, unique: Unique) -> &'s [u8] {
-        let keep = session.lifetimes();
         if let Body::Page { page, plus } = self {
             let body = slot.reply.get_mut(reply::HEADER_BYTES..).unwrap_or_default();
             let bytes = pack(page, *plus, body, session);
@@ -67,8 +66,10 @@ impl Body {
             | Body::Page { .. } => out,
             Body::Entry(entry) => out.with(&entry_out(entry, session)),
             Body::NoEntry => out.with(&reply::no_entry(session.absence().unwrap_or_default())),
-            Body::Attr(attr) => out.with(&reply::attr(attr::to_wire(attr), keep.attr)),
-            Body::Statx(attr) => out.with(&reply::statx(attr::to_statx(attr), keep.attr)),
+            Body::Attr(attr) => out.with(&reply::attr(attr::to_wire(attr), session.lifetimes_of(attr).attr)),
+            Body::Statx(attr) => {
+                out.with(&reply::statx(attr::to_statx(attr), session.lifetimes_of(attr).attr))
+            }
             Body::Open(file, flags) => out.with(&reply::open(FileHandle(file.open.0), *flags)),
             Body::Created(entry, open, flags) => {
                 out.with(&entry_out(entry, session)).with(&reply::open(FileHandle(open.0), *flags))
@@ -110,7 +111,7 @@ impl Body {
 
 fn entry_out(entry: &Entry, session: &Session) -> EntryOut {
     let Entry { node, attr } = entry;
-    let keep = session.lifetimes();
+    let keep = session.lifetimes_of(attr);
     // The kernel takes the root for another node if it ever gets another generation than that of its own making.
     let generation = if *node == NodeId::ROOT { 0 } else { attr.generation };
     reply::entry(wire_node(*node), generation, attr::to_wire(attr), keep)

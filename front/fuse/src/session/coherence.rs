@@ -80,7 +80,9 @@ impl PageCache {
         attr: Option<&Attr>,
         agreed: Capabilities,
     ) -> OpenOutFlags {
-        match coherence {
+        // Of such a file nobody would tell that its pages are old.
+        let volatile = attr.is_some_and(|attr| attr.volatile);
+        match if volatile { Coherence::Strict } else { coherence } {
             Coherence::Always => OpenOutFlags::KEEP_CACHE,
             Coherence::Push if Self::goes_past_the_cache(how, agreed) => OpenOutFlags::DIRECT_IO,
             Coherence::Push => OpenOutFlags::KEEP_CACHE,
@@ -192,6 +194,17 @@ mod tests {
         let old = cache.flags(cache.coherence, NodeId(5), OpenFlags::READ, None, Capabilities::empty());
         assert_eq!(old, OpenOutFlags::empty(), "an older kernel could not map the file");
         assert_eq!(Coherence::Strict.lifetimes(), Lifetimes::default());
+    }
+
+    #[test]
+    fn pages_of_a_volatile_file_are_not_kept() {
+        for coherence in [Coherence::Auto, Coherence::Always, Coherence::Push] {
+            let cache = PageCache::new(coherence);
+            let volatile = Attr { volatile: true, ..file(1000, 7) };
+            for _ in 0..2 {
+                assert!(open(&cache, &volatile).contains(OpenOutFlags::DIRECT_IO), "{coherence:?}");
+            }
+        }
     }
 
     #[test]

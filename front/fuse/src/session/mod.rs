@@ -32,7 +32,7 @@ use posix_locks::PosixLocks;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-use tombolo_core::fs::{FileSystem, Name, NodeId, PermissionCheck, Xattrs};
+use tombolo_core::fs::{Attr, FileSystem, Name, NodeId, PermissionCheck, Xattrs};
 use tombolo_core::{
     Answer, Budget, Ctx, Error, Identity, Interrupt, Limits, Permit, RequestId, Resource, SessionId, Want,
 };
@@ -216,6 +216,12 @@ impl Session {
         } else {
             keep
         }
+    }
+
+    /// How long it may keep what it is told now of a node.
+    fn lifetimes_of(&self, attr: &Attr) -> Lifetimes {
+        let keep = self.lifetimes();
+        if attr.volatile { Lifetimes { attr: Coherence::Strict.lifetimes().attr, ..keep } } else { keep }
     }
 
     /// What it may keep at present: with [`Coherence::Push`] nothing while not all changes are seen.

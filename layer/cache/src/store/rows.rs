@@ -276,6 +276,7 @@ fn read_attr(row: &mut Reader<'_>) -> Option<Attr> {
         mtime,
         ctime,
         btime,
+        volatile: false,
     })
 }
 
@@ -320,6 +321,7 @@ mod tests {
             mtime: time(14),
             ctime: time(15),
             btime: Some(time(16)),
+            volatile: false,
         };
         let handle = PersistentHandle { kind: -3, bytes: (0..64).collect() };
         let object = ObjectRow {

@@ -63,6 +63,7 @@ fn attr() -> Attr {
         mtime: Default::default(),
         ctime: Default::default(),
         btime: None,
+        volatile: false,
     }
 }
 

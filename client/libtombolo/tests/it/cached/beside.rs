@@ -88,3 +88,21 @@ fn what_the_host_changes_is_seen_soon() {
         }
     }
 }
+
+#[test]
+fn a_file_that_is_volatile_is_asked_for_each_time() {
+    let dir = TempDir::new().unwrap();
+    let ask = vec!["*.db".parse().expect("a pattern")];
+    let export = LocalDir::open(dir.path(), DirOptions { watch_host: true, ask, ..DirOptions::default() });
+    let export = export.expect("serve");
+    attach(&export, "other").write("a.db", b"before");
+    let (spy, cached) = cached(&export, USER, CacheOptions::default(), true);
+    for _ in 0..3 {
+        let before = spy.requests();
+        assert_eq!(cached.stat(b"a.db").wait().expect("there").size, 6);
+        let asked = spy.requests();
+        assert_eq!(cached.read(b"a.db").wait().expect("there").as_deref(), Some(&b"before"[..]));
+        assert!(before < asked && asked < spy.requests());
+    }
+    assert_eq!(cached.content_bytes(), 0);
+}

@@ -317,9 +317,11 @@ fn group_request() -> BoxedStrategy<Request<'static>> {
 pub fn attr() -> BoxedStrategy<Attr> {
     let numbers = any::<(u32, u32, u32, u32)>();
     let longs = any::<(u64, u64, u64, u64, u64)>();
-    (file_type(), mode(), numbers, longs, device(), [time(), time(), time()], option::of(time()))
+    let times = ([time(), time(), time()], option::of(time()));
+    (file_type(), mode(), numbers, longs, device(), times, any::<bool>())
         .prop_map(
-            |(file_type, mode, (nlink, uid, gid, block_size), longs, rdev, [atime, mtime, ctime], btime)| {
+            |(file_type, mode, (nlink, uid, gid, block_size), longs, rdev, (times, btime), volatile)| {
+                let [atime, mtime, ctime] = times;
                 let (size, blocks, fsid, fileid, generation) = longs;
                 Attr {
                     file_type,
@@ -338,6 +340,7 @@ pub fn attr() -> BoxedStrategy<Attr> {
                     mtime,
                     ctime,
                     btime,
+                    volatile,
                 }
             },
         )

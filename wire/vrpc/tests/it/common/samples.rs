@@ -257,6 +257,7 @@ pub fn attr() -> Attr {
         mtime: time(-21, 22),
         ctime: time(23, 999_999_999),
         btime: Some(time(25, 26)),
+        volatile: false,
     }
 }
 
@@ -417,6 +418,12 @@ pub fn with_versions() -> Both {
     let version = Version { epoch: 0xE0E1_E2E3_E4E5_E6E7, count: OFFSET, slot: 0xC0C1_C2C3 };
     let answers = [Some(version), None].map(|version| (Kind::Look, Ok(Reply::Looked(version, attr()))));
     (vec![(HEADER, Request::Look { node: NODE })], answers.into())
+}
+
+/// What version 1 says of files that are to be asked for each time.
+pub fn with_volatile() -> Both {
+    let answers = [attr().btime, None].map(|btime| Attr { volatile: true, btime, ..attr() });
+    (Vec::new(), answers.map(|attr| (Kind::Getattr, Ok(Reply::Attr(attr)))).into())
 }
 
 /// Requests, and answers.

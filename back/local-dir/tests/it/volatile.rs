@@ -1,0 +1,112 @@
+//! Files whose changes nobody is told of, by their names.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+use tombolo_back_local_dir::{Options, Pattern, PatternError};
+use tombolo_core::fs::{Cookie, DirBudget, DirPage, NodeId, Notice, OpenFlags, RenameFlags};
+
+use crate::common::{ROOT, World, name, serve};
+
+fn world(dir: &Path, patterns: &[&str]) -> World {
+    let ask = patterns.iter().map(|text| text.parse::<Pattern>().expect("a pattern")).collect();
+    serve(dir, Options { ask, watch_host: true, ..Options::default() })
+}
+
+/// Two directories deep, with these files.
+fn tree(files: &[&str]) -> TempDir {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    std::fs::create_dir_all(dir.path().join("vm/deep")).expect("made");
+    files.iter().for_each(|file| std::fs::write(dir.path().join(file), "before").expect("written"));
+    dir
+}
+
+impl World {
+    fn is_volatile(&self, node: NodeId) -> bool {
+        let asked = self.fs.getattr(&self.cx, node, None).wait().expect("there").volatile;
+        let opened = self.fs.open(&self.cx, node, OpenFlags::READ).wait().expect("opened");
+        assert_eq!(opened.attr.is_some_and(|attr| attr.volatile), asked, "an opening says the same");
+        let version = self.fs.versions().expect("versions").look(&self.cx, node).wait().expect("there").1;
+        assert_eq!(version.is_none(), asked, "and so does a version");
+        asked
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        let renamed = self.fs.rename(&self.cx, ROOT, name(from), ROOT, name(to), RenameFlags::empty());
+        renamed.wait().expect("renamed");
+    }
+}
+
+#[test]
+fn names_and_paths_say_which_files_are_volatile() {
+    let dir = tree(&["a.db", "a.db-wal", "top", "vm/deep/top", "vm/deep/disk"]);
+    let patterns = ["*.db", "/top", "vm/*/d*"];
+    let expected = [("a.db", true), ("a.db-wal", false), ("top", true), ("vm/deep/top", false)];
+    let expected = [&expected[..], &[("vm/deep/disk", true)]].concat();
+    let world = world(dir.path(), &patterns);
+    for (path, volatile) in &expected {
+        let entry = world.walk(path).expect(path);
+        assert_eq!((entry.attr.volatile, world.is_volatile(entry.node)), (*volatile, *volatile), "{path}");
+    }
+    assert!(!world.walk("vm").expect("a directory").attr.volatile);
+    for (file, volatile) in [("new.db", true), ("new", false)] {
+        let created = world.create(ROOT, file).expect("created").entry;
+        assert_eq!((created.attr.volatile, world.is_volatile(created.node)), (volatile, volatile), "{file}");
+    }
+    // A session that has met them in a listing only.
+    let other = world.another();
+    let listing = other.open(ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).expect("opened");
+    let page = DirPage::new(DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: true });
+    let page = other.fs.readdir(&other.cx, listing, Cookie::START, page).wait().expect("listed");
+    let entries = page.iter().filter_map(|line| Some((line.name.to_vec(), line.entry?.attr.volatile)));
+    let mut volatile: Vec<_> = entries.filter_map(|(name, volatile)| volatile.then_some(name)).collect();
+    volatile.sort();
+    assert_eq!(volatile, [&b"a.db"[..], b"new.db", b"top"]);
+}
+
+#[test]
+fn a_file_that_has_had_such_a_name_stays_volatile() {
+    let dir = tree(&["moved", "linked"]);
+    let world = world(dir.path(), &["*.db"]);
+    let (moved, linked) =
+        (world.walk("moved").expect("there").node, world.walk("linked").expect("there").node);
+    assert!(!world.is_volatile(moved) && !world.is_volatile(linked));
+    let changes = world.fs.changes().expect("word of changes");
+    let since = changes.next(&world.cx, 0, 4096).wait().expect("everything").last;
+    world.rename("moved", "moved.db");
+    assert!(world.is_volatile(moved));
+    // What was learnt before is not believed any more, though the session has renamed it itself.
+    let told = changes.next(&world.cx, since, 4096).wait().expect("a notice").list;
+    assert!(told.contains(&Notice::Data { node: moved, start: 0, last: u64::MAX }), "{told:?}");
+    world.rename("moved.db", "moved");
+    assert!(world.is_volatile(moved) && world.walk("moved").expect("there").attr.volatile);
+    let versions = world.fs.versions().expect("versions");
+    let before = versions.look(&world.cx, linked).wait().expect("there").1.expect("a version");
+    // By this process, which watches others only.
+    std::fs::hard_link(dir.path().join("linked"), dir.path().join("linked.db")).expect("linked");
+    assert!(!world.is_volatile(linked) && versions.hold(&[before]), "nobody has met it under that name");
+    assert_eq!(world.walk("linked.db").expect("there").node, linked);
+    assert!(world.is_volatile(linked) && !versions.hold(&[before]));
+}
+
+#[test]
+fn a_file_that_was_met_by_its_handle_alone_is_volatile_until_its_name_is_known() {
+    let dir = tree(&["plain"]);
+    let world = world(dir.path(), &["*.db"]);
+    let Some(handles) = world.fs.persistent_handles() else { return };
+    let node = world.walk("plain").expect("there").node;
+    let handle = handles.handle_of(&world.cx, node).wait().expect("a handle");
+    let other = world.another();
+    let found = other.fs.persistent_handles().expect("handles").resolve(&other.cx, &handle).wait();
+    let found = found.expect("found");
+    assert!(found.attr.volatile && other.is_volatile(found.node));
+    assert!(!other.walk("plain").expect("there").attr.volatile && !other.is_volatile(found.node));
+}
+
+#[test]
+fn a_pattern_names_something() {
+    for text in ["", "/"] {
+        assert_eq!(text.parse::<Pattern>(), Err(PatternError::Empty), "{text:?}");
+    }
+    assert!(matches!("a\0".parse::<Pattern>(), Err(PatternError::Nul(_))));
+}

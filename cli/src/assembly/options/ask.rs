@@ -1,0 +1,25 @@
+//! `PATTERN[,export=/NAME…]`: files that clients ask for each time.
+
+use std::str::FromStr;
+
+use tombolo_back_local_dir::Pattern;
+
+use super::export::{ExportName, named_exports};
+use crate::setting::behind_word;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskArg {
+    pub pattern: Pattern,
+    /// In which exports such files lie; in all directories if none is named.
+    pub exports: Vec<ExportName>,
+}
+
+impl FromStr for AskArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (pattern, settings) = behind_word(text);
+        let pattern = pattern.parse::<Pattern>().map_err(|error| error.to_string())?;
+        Ok(Self { pattern, exports: named_exports(settings)? })
+    }
+}

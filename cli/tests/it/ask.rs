@@ -1,0 +1,104 @@
+//! Files that host processes change through shared mappings, which nobody is told of. Needs /dev/fuse, root and python3.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::common::{MountPlace, until};
+
+/// Has a file mapped, and stores a letter all over it, for each that it reads; a capital makes it a page longer first.
+const MAPPER: &str = "
+import mmap, sys
+file = open(sys.argv[1], 'r+b')
+mapped = mmap.mmap(file.fileno(), 0)
+for line in sys.stdin:
+    if line[0].isupper():
+        mapped.resize(len(mapped) + mmap.PAGESIZE)
+    mapped[:] = line[0].encode() * len(mapped)
+    print(len(mapped), flush=True)
+";
+
+struct Mapper {
+    process: Child,
+    letters: ChildStdin,
+    sizes: BufReader<ChildStdout>,
+}
+
+impl Mapper {
+    fn of(path: &Path) -> Self {
+        let mut python = Command::new("python3");
+        let python = python.args(["-c", MAPPER]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = python.spawn().expect("python3");
+        let letters = process.stdin.take().expect("a pipe");
+        let sizes = BufReader::new(process.stdout.take().expect("a pipe"));
+        Self { process, letters, sizes }
+    }
+
+    /// Stores it; how long the file is then.
+    fn store(&mut self, letter: char) -> usize {
+        writeln!(self.letters, "{letter}").expect("it reads");
+        let mut line = String::new();
+        self.sizes.read_line(&mut line).expect("it answers");
+        line.trim().parse().expect("a size")
+    }
+
+    fn end(self) {
+        let Self { mut process, letters, .. } = self;
+        drop(letters);
+        assert!(process.wait().expect("its end").success());
+    }
+}
+
+/// Each store is seen by the first look after it.
+fn stores_are_seen(scratch: &MountPlace) {
+    let (ours, theirs) = (scratch.mnt().join("a.db"), scratch.0.path("tree/a.db"));
+    let mut mapper = Mapper::of(&theirs);
+    ours.metadata().expect("there");
+    for letter in ('a'..='z').chain('A'..='Z') {
+        let size = mapper.store(letter);
+        let (seen, there) = (ours.metadata().expect("there"), theirs.metadata().expect("there"));
+        let times = |of: &fs::Metadata| (of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
+        assert_eq!((seen.len(), times(&seen)), (size as u64, times(&there)), "{letter}");
+        assert!(fs::read_to_string(&ours).expect("read") == letter.to_string().repeat(size), "{letter}");
+        // Reading has made the kernel forget the access time. Now it knows all again.
+        ours.metadata().expect("there");
+    }
+    mapper.end();
+}
+
+/// What does not match is not asked for.
+fn other_files_are_believed(scratch: &MountPlace) {
+    let file = scratch.mnt().join("file");
+    let looks = || scratch.served("getattr") + scratch.served("lookup");
+    let is_believed = || {
+        let before = looks();
+        (0..100).for_each(|_| assert!(file.metadata().is_ok()));
+        looks() == before
+    };
+    until("it is believed", is_believed);
+}
+
+#[test]
+fn a_mount_that_is_told_of_changes_asks_for_files_of_these_names_each_time() {
+    let Some(scratch) = MountPlace::new() else { return };
+    fs::write(scratch.0.path("tree/a.db"), [b'.'; 8192]).expect("written");
+    scratch.mount("coherence=push,ask=none,ask=*.db");
+    stores_are_seen(&scratch);
+    other_files_are_believed(&scratch);
+    scratch.umount();
+}
+
+#[test]
+fn a_mount_over_shared_memory_asks_for_the_files_that_its_server_names() {
+    let Some(scratch) = MountPlace::new() else { return };
+    fs::write(scratch.0.path("tree/a.db"), [b'.'; 8192]).expect("written");
+    let server = scratch.0.serve_shm(&["--host-watch", "--ask", "*.db,export=/tree"]);
+    let mount = scratch.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
+    assert!(mount.said.contains(" coherence=push\n"), "{}", mount.said);
+    stores_are_seen(&scratch);
+    other_files_are_believed(&scratch);
+    mount.stop();
+    server.stop();
+}
