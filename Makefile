@@ -124,8 +124,9 @@ test-chaos: programs ## either side of a link killed, stopped and started under 
 test-chaos-all: programs
 	tests/kill/links --all
 
-test-package: programs c-library ## the Debian package installed, used and removed
-	packaging/test $(PROGRAMS)/tombolo $(LIBRARY)
+test-package: programs ## the Debian package installed, used and removed; with the library that the tests of test-rust have built
+	$(CARGO) test --quiet --workspace --no-run $(LEFT_OUT)
+	packaging/test $(PROGRAMS)/tombolo $(BUILT)/debug/deps/libtombolo.so
 
 lint: ## formatter, clippy, shellcheck, whether the planted bugs' patches apply
 	$(CARGO) fmt --all --check
