@@ -19,7 +19,7 @@ use tombolo_core::{Answer, Ctx, Error, Interrupt, Raised, RequestId, Result};
 /// How much a pool may take on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadPoolLimits {
-    /// Threads; they are started when needed, and stay.
+    /// Threads; they are started when needed, and stay. 0: each job is run at once, by the caller (simulations).
     pub threads: usize,
     /// Jobs that wait in one lane; one more is refused.
     pub queue_len: usize,
@@ -41,7 +41,7 @@ pub struct ThreadPool {
 impl ThreadPool {
     /// A pool without threads yet; `name` is what its threads are called.
     pub fn new(name: &str, limits: ThreadPoolLimits) -> Self {
-        let limits = ThreadPoolLimits { threads: limits.threads.max(1), queue_len: limits.queue_len.max(1) };
+        let limits = ThreadPoolLimits { queue_len: limits.queue_len.max(1), ..limits };
         let shared = Shared { name: name.to_owned(), limits, state: Mutex::default(), work: Condvar::new() };
         Self { shared: Arc::new(shared) }
     }
@@ -80,6 +80,9 @@ impl Lane {
         cx: &Ctx,
         job: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Answer<T> {
+        if self.shared.limits.threads == 0 {
+            return job().into();
+        }
         let job: JobFn<T> = Box::new(job);
         let phase = Mutex::new(Phase::Waiting { job, waker: None });
         let job = Arc::new(QueuedJob { phase, deadline: cx.deadline, request: cx.request });

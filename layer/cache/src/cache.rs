@@ -124,7 +124,8 @@ impl Cache {
             return Err(self.failed(object, Error::Stale));
         }
         self.keep(object);
-        Ok(object.shown(&object.state().attr))
+        // What was asked for: what is known here may be older, if a change here came between.
+        Ok(object.shown(attr))
     }
 
     /// An operation on an object has failed: a file that is gone is forgotten.
@@ -163,13 +164,11 @@ impl Cache {
     /// Drops data while there are too many.
     pub(crate) fn make_room(&self) {
         while self.store.is_full() {
-            let Some(id) = self.store.next_to_go() else { break };
-            let object = self.objects.in_memory(id);
-            let data = object.and_then(|object| object.state().data.take());
-            match data {
-                Some(data) => data.file.doom(),
-                None => self.store.drop_data(id),
+            let Some((id, generation)) = self.store.next_to_go() else { break };
+            if let Some(object) = self.objects.in_memory(id) {
+                object.state().data.take_if(|data| data.file.generation() == generation);
             }
+            self.store.drop_data(id, generation);
         }
     }
 

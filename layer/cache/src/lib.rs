@@ -36,7 +36,7 @@ use std::time::Instant;
 use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck, Watchers};
 use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::rate_limit::RateLimit;
-use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+use tombolo_host_runtime::thread_pool::ThreadPool;
 
 pub use counters::Counts;
 pub use options::{Contract, Options};
@@ -64,7 +64,7 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, options: Options) -> Result<
     let handle = fs.persistent_handles().ok_or(Error::NotSupported)?.handle_of(&cx, NodeId::ROOT).wait()?;
     let asked = Instant::now();
     let attr = fs.getattr(&cx, NodeId::ROOT, None).wait()?;
-    let pool = ThreadPool::new("cache", ThreadPoolLimits::default());
+    let pool = ThreadPool::new("cache", options.pool);
     let lane = pool.lane();
     let cache = Cache {
         origin: Arc::new(Origin { fs }),

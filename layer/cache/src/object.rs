@@ -34,6 +34,8 @@ pub(crate) struct State {
     pub asked: Option<Instant>,
     /// What was asked for before this says nothing: a later answer is known, or a change was made here since.
     pub latest: Option<Instant>,
+    /// When a change that was made here has last ended: what was asked for before says nothing of names.
+    pub changed: Option<Instant>,
     /// The directory that it was last met in.
     pub parent: Option<ObjectId>,
     /// The target of a symbolic link.
@@ -77,6 +79,7 @@ impl Object {
             attr,
             asked: None,
             latest: None,
+            changed: None,
             parent: None,
             link: None,
             names: Names::default(),
@@ -204,6 +207,10 @@ impl Object {
     /// Takes in what the origin has allowed, asked at `asked`.
     pub(crate) fn grant(&self, user: &Identity, mask: AccessMask, allowed: AccessMask, asked: Instant) {
         let mut state = self.state();
+        // Something was learnt since: it may be the file's new mode, of which this answer says nothing.
+        if state.latest.is_some_and(|latest| asked < latest) {
+            return;
+        }
         let ctime = state.attr.ctime;
         state.rights.learn(user, mask, allowed, ctime, asked);
         state.is_dirty = true;
@@ -215,6 +222,10 @@ impl State {
         if self.writers > 0 {
             return false;
         }
+        // Nothing tells when a file without names is gone.
+        if self.attr.nlink == 0 && options.contract != Contract::Immutable {
+            return false;
+        }
         let younger = |than| self.asked.is_some_and(|asked| asked.elapsed() <= than);
         match (options.contract, look) {
             (Contract::Immutable, _) => true,
@@ -223,6 +234,11 @@ impl State {
             (Contract::CloseToOpen, Look::Open(began)) => self.asked.is_some_and(|asked| asked >= began),
             (Contract::Refresh(time), _) => younger(time),
         }
+    }
+
+    /// Whether a change here has left open which version the file has now: whoever reads it asks first.
+    pub(crate) fn is_doubtful(&self, options: &Options) -> bool {
+        self.asked.is_none() && options.contract != Contract::Immutable
     }
 
     /// The origin has another version: what was known of the one before is dropped.
@@ -250,6 +266,7 @@ impl State {
     /// A change was made here: answers to what was asked before it has ended come too late.
     pub(crate) fn changed_here(&mut self) {
         self.latest = Some(Instant::now());
+        self.changed = self.latest;
     }
 
     pub(crate) fn version(&self) -> WeakAttr {

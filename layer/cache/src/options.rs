@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
+
 /// What the cache promises of the age of what it answers (`docs/semantics.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contract {
@@ -39,6 +41,8 @@ pub struct Options {
     pub walk_ahead: bool,
     /// Refuse changes.
     pub read_only: bool,
+    /// The threads that wait for the disk of the cache.
+    pub pool: ThreadPoolLimits,
 }
 
 impl Default for Options {
@@ -50,6 +54,7 @@ impl Default for Options {
             ahead_bytes_max: 16 << 20,
             walk_ahead: true,
             read_only: false,
+            pool: ThreadPoolLimits::default(),
         }
     }
 }

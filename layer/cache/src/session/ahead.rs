@@ -123,7 +123,7 @@ impl View {
         if !dir.state().wants_listing(&self.cache().options) {
             return Ok(());
         }
-        let (origin, _) = self.open_at_origin(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;
+        let (origin, ..) = self.open_at_origin(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;
         self.list(dir, &origin, false).await
     }
 
@@ -175,7 +175,7 @@ impl View {
         if !is_wanted(&cache.data(&object)) {
             return Ok(());
         }
-        let (origin, _) = self.open_at_origin(&object, OpenFlags::READ).await?;
+        let (origin, ..) = self.open_at_origin(&object, OpenFlags::READ).await?;
         let data = cache.data(&object);
         if !is_wanted(&data) {
             return Ok(());

@@ -54,7 +54,9 @@ impl View {
     ) -> Result<()> {
         let is_ours = {
             let mut state = object.state();
-            let is_ours = keeps_data && change.before == Some(state.version()) && state.data.is_none();
+            let is_late = state.latest.is_some_and(|latest| asked < latest);
+            let is_ours =
+                keeps_data && !is_late && change.before == Some(state.version()) && state.data.is_none();
             if is_ours {
                 state.attr = *attr;
                 state.asked = Some(asked);
@@ -110,8 +112,9 @@ impl View {
         let made = fs.link(&self.at_origin(), linked, node, name.as_name()).resolve().await;
         let is_late = object.has_learnt_since(asked);
         let made = self.made(&dir, &name, made, asked).await;
-        if is_late {
-            object.doubt();
+        match is_late || made.is_err() {
+            true => object.doubt(),
+            false => object.state().changed_here(),
         }
         self.tell([Notice::Attributes(node_of(object.id))]);
         made
@@ -150,9 +153,10 @@ impl View {
         let renamed = match renamed {
             Ok(renamed) => renamed,
             Err(error) => {
-                to_dir.doubt();
+                moved.iter().chain(&replaced).for_each(|object| object.doubt());
                 self.tell_name(&from_dir, &from);
                 self.tell_name(&to_dir, &to);
+                in_doubt(&to_dir, &error);
                 return Err(self.dir_failed(&from_dir, error));
             }
         };
@@ -297,7 +301,7 @@ impl View {
 
     /// A change in a directory has failed: what is known of its names may be wrong.
     pub(super) fn dir_failed(&self, dir: &Object, error: Error) -> Error {
-        dir.doubt();
+        in_doubt(dir, &error);
         if matches!(error, Error::Stale) { self.cache().failed(dir, error) } else { error }
     }
 
@@ -311,25 +315,44 @@ impl View {
     ) {
         {
             let mut state = dir.state();
+            // Within a tick of the origin's clock one state may look like another: nobody knows then which of two changes came last.
+            let is_late = state.latest.is_some_and(|latest| asked < latest);
+            let ticked =
+                change.before.zip(change.after).is_some_and(|(before, after)| before.ctime != after.ctime);
+            let is_sure = ticked || !is_late;
             match change {
-                Change { before: Some(before), after: Some(after) } if *before == state.version() => {
+                Change { before: Some(before), after: Some(after) }
+                    if is_sure && *before == state.version() =>
+                {
                     state.attr = *after;
                     state.asked = Some(asked);
                     patch(&mut state.names);
                     state.is_dirty = true;
                 }
                 // What was learnt meanwhile came after this change, and no other.
-                Change { after: Some(after), .. } if WeakAttr::from(after) == state.version() => {
+                Change { after: Some(after), .. } if is_sure && WeakAttr::from(after) == state.version() => {
                     patch(&mut state.names);
                     state.is_dirty = true;
                 }
                 _ => {
                     state.changed();
+                    // So that a change which came before this one, and is answered after it, is not taken for the last.
+                    if let Some(after) = change.after.filter(|after| after.ctime >= state.attr.ctime) {
+                        state.attr = after;
+                    }
                     state.asked = None;
                 }
             }
             state.changed_here();
         }
         self.cache().keep(dir);
+    }
+}
+
+fn in_doubt(dir: &Object, error: &Error) {
+    dir.doubt();
+    // It may have been made all the same, and within a tick of the origin's clock that would not show.
+    if matches!(error, Error::TimedOut | Error::Interrupted | Error::Disconnected | Error::Io { .. }) {
+        dir.state().changed();
     }
 }

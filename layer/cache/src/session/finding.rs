@@ -79,7 +79,10 @@ impl View {
         dir.grant(&self.cx.identity, AccessMask::EXECUTE, AccessMask::EXECUTE, asked);
         self.cache().keep(dir);
         if is_told {
-            self.cache().learned(dir, |state| state.names.learn(name.as_name().as_bytes(), known, epoch));
+            self.cache().learned(dir, |state| {
+                let is_late = state.changed.is_some_and(|changed| asked < changed);
+                !is_late && state.names.learn(name.as_name().as_bytes(), known, epoch)
+            });
         }
         answer
     }

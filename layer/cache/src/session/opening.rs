@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{
-    AccessMask, Create, Created, Entry, File, FileType, NameBuf, NodeId, OpenFlags, OpenId, Opened,
+    AccessMask, Attr, Create, Created, Entry, File, FileType, NameBuf, NodeId, OpenFlags, OpenId, Opened,
 };
 use tombolo_core::{Error, Result};
 
@@ -48,11 +48,7 @@ impl View {
         if flags.contains(OpenFlags::TRUNCATE) {
             self.tell([all_data(node_of(object.id))]);
         }
-        let (origin, asked) = opened?;
-        let attr = match object.believed(Look::Open(asked), &self.cache().options) {
-            Some(attr) => attr,
-            None => object.shown(&object.state().attr),
-        };
+        let (origin, asked, attr) = opened?;
         object.settle(asked);
         let data = object.state().data.clone();
         if let Some(data) = data {
@@ -62,12 +58,12 @@ impl View {
         Ok(Opened { open, attr: Some(attr) })
     }
 
-    /// An opening of the origin's, and when it was asked for. Attributes and rights are taken in.
+    /// An opening of the origin's, when it was asked for, and the attributes then. They and rights are taken in.
     pub(super) async fn open_at_origin(
         &self,
         object: &Arc<Object>,
         flags: OpenFlags,
-    ) -> Result<(Arc<OriginFile>, Instant)> {
+    ) -> Result<(Arc<OriginFile>, Instant, Attr)> {
         let node = self.node(object).await?;
         let (asked, origin) = (Instant::now(), &self.cache().origin);
         let opened = match origin.fs.open(&self.at_origin(), node, flags).resolve().await {
@@ -80,13 +76,13 @@ impl View {
             Err(error) => return Err(self.cache().failed(object, error)),
         };
         let file = OriginFile::new(origin, File { node, open: opened.open }, &self.cx);
-        match opened.attr {
+        let attr = match opened.attr {
             Some(attr) => self.cache().learn(object, &attr, asked)?,
             None => self.cache().fetch_attr(&self.cx, object).await?,
         };
         object.grant(&self.cx.identity, mask(flags), mask(flags), asked);
         self.cache().keep(object);
-        Ok((file, asked))
+        Ok((file, asked, attr))
     }
 
     /// The origin's opening behind one of ours, made when it is first needed.
@@ -95,7 +91,7 @@ impl View {
         match opening.origin() {
             Some(origin) => Ok(origin),
             None => {
-                let (origin, _) = self.open_at_origin(&opening.object, opening.flags).await?;
+                let (origin, ..) = self.open_at_origin(&opening.object, opening.flags).await?;
                 Ok(opening.set_origin(origin))
             }
         }

@@ -51,6 +51,9 @@ impl View {
 
     /// Reads what is here and in memory, without waiting. `None` if that is not all.
     fn read_here(&self, opening: &Opening, offset: u64, into: &Sink) -> Result<Option<ReadDone>> {
+        if opening.object.state().is_doubtful(&self.cache().options) {
+            return Ok(None);
+        }
         let data = self.cache().data(&opening.object);
         let Some((range, eof)) = within(&data, offset, into.len()) else {
             return Ok(Some(ReadDone { count: 0, eof: true }));
@@ -80,6 +83,17 @@ impl View {
         into: Sink,
     ) -> Result<ReadDone> {
         for _ in 0..TRIES_MAX {
+            let (is_written, is_doubtful) = {
+                let state = opening.object.state();
+                (state.writers > 0, state.is_doubtful(&self.cache().options))
+            };
+            if is_written {
+                return self.pass_on(file, offset, into).await;
+            }
+            if is_doubtful {
+                self.cache().fetch_attr(&self.cx, &opening.object).await?;
+                continue;
+            }
             let data = self.cache().data(&opening.object);
             let Some((range, eof)) = within(&data, offset, into.len()) else {
                 return Ok(ReadDone { count: 0, eof: true });

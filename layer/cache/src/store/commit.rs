@@ -40,9 +40,6 @@ struct Batch {
     gone_data: Vec<(ObjectId, u64)>,
 }
 
-/// What has changed is written after this time.
-const PAUSE: Duration = Duration::from_millis(50);
-
 /// A message of this kind appears so often at most.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -57,21 +54,17 @@ impl Batch {
 
 impl Queue {
     pub(super) fn keep(&self, object: &Arc<Object>) {
-        self.change(|batch| {
-            batch.objects.insert(object.id, object.clone());
-        });
+        self.change(|batch| batch.objects.insert(object.id, object.clone()));
     }
 
     pub(super) fn keep_data(&self, state: &Arc<DataState>) {
-        self.change(|batch| {
-            batch.data.insert((state.id, state.generation), state.clone());
-        });
+        self.change(|batch| batch.data.insert((state.id, state.generation), state.clone()));
     }
 
     pub(super) fn remove_object(&self, id: ObjectId, handle: Vec<u8>) {
         self.change(|batch| {
-            batch.objects.remove(&id);
             batch.gone_objects.push((id, handle));
+            batch.objects.remove(&id)
         });
     }
 
@@ -100,10 +93,11 @@ impl Queue {
         self.work.notify_one();
     }
 
-    fn change(&self, change: impl FnOnce(&mut Batch)) {
+    /// What `change` takes out is dropped outside of the lock: the last hold of a data file that is gone queues its removal.
+    fn change<T>(&self, change: impl FnOnce(&mut Batch) -> T) {
         let mut pending = self.pending();
         let was_empty = pending.batch.is_empty();
-        change(&mut pending.batch);
+        let _out = change(&mut pending.batch);
         drop(pending);
         if was_empty {
             self.work.notify_one();
@@ -111,7 +105,7 @@ impl Queue {
     }
 
     /// The next batch, when its time has come. `None` at the end.
-    fn next(&self) -> Option<Batch> {
+    fn next(&self, pause: Duration) -> Option<Batch> {
         let mut pending = self.pending();
         while pending.batch.is_empty() {
             if pending.is_closing {
@@ -119,7 +113,7 @@ impl Queue {
             }
             pending = self.work.wait(pending).unwrap_or_else(PoisonError::into_inner);
         }
-        let due = Instant::now() + PAUSE;
+        let due = Instant::now() + pause;
         while !pending.is_closing && !pending.is_urgent {
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -137,7 +131,7 @@ impl Queue {
     fn finished(&self) {
         let mut pending = self.pending();
         pending.done = pending.begun;
-        pending.objects_under_way.clear();
+        let _out = std::mem::take(&mut pending.objects_under_way);
         drop(pending);
         self.done.notify_all();
     }
@@ -147,33 +141,25 @@ impl Queue {
     }
 }
 
-/// Starts the thread. `known` are the data files that rows know; it removes the others first.
+/// Starts the thread. `known` are the data files that rows know; it removes the others of generations before `first_new` first.
 pub(super) fn start(
     shared: &Arc<Shared>,
     writer: Database,
     known: HashSet<(ObjectId, u64)>,
+    first_new: u64,
 ) -> io::Result<JoinHandle<()>> {
-    for folder in 0..=0xff_u8 {
-        let folder = shared.directory.path.join("objects").join(format!("{folder:02x}"));
-        match std::fs::create_dir(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-    }
-    let first_new = shared.generation.load(std::sync::atomic::Ordering::Relaxed);
     let shared = shared.clone();
     thread::Builder::new().name("cache-index".into()).spawn(move || {
         remove_orphans(&shared, &known, first_new);
         drop(known);
         let mut complained = None;
-        while let Some(batch) = shared.queue.next() {
+        while let Some(batch) = shared.queue.next(shared.options.commit_pause) {
             if let Err(error) = write(&writer, &batch)
                 && complained.is_none_or(|then: Instant| then.elapsed() > QUIET)
             {
                 complained = Some(Instant::now());
                 tracing::warn!(%error, "the index of the cache cannot be written: what is fetched now will be fetched again");
             }
-            // Outside of the queue's lock: the last hold of a data file that is gone queues its removal.
             drop(batch);
             shared.queue.finished();
         }
@@ -225,6 +211,7 @@ fn remove_orphans(shared: &Shared, known: &HashSet<(ObjectId, u64)>, first_new: 
         };
         if generation < first_new && !known.contains(&(ObjectId(id), generation)) {
             let _ = std::fs::remove_file(file.path());
+            shared.removed(ObjectId(id), generation);
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct DataFile(Arc<State>);
 pub(super) struct State {
     pub id: ObjectId,
     pub generation: u64,
-    version: WeakAttr,
+    pub version: WeakAttr,
     block_bytes: u64,
     path: PathBuf,
     /// Open while it is used; many more are known than may be open.
@@ -63,8 +63,8 @@ struct Chunk {
 }
 
 impl DataFile {
-    pub(super) fn new(state: State) -> Self {
-        Self(Arc::new(state))
+    pub(super) fn new(state: Arc<State>) -> Self {
+        Self(state)
     }
 
     /// What of a range is not here, in whole blocks.
@@ -164,6 +164,11 @@ impl DataFile {
         self.0.doom();
     }
 
+    /// Which data of the object they are.
+    pub(crate) fn generation(&self) -> u64 {
+        self.0.generation
+    }
+
     pub(super) fn id(&self) -> ObjectId {
         self.0.id
     }
@@ -232,8 +237,10 @@ impl State {
         (row.encoded(), dirty)
     }
 
+    /// From now on it is found no more, though its row may still be there.
     pub(super) fn doom(&self) {
         self.is_doomed.store(true, Ordering::Relaxed);
+        self.shared.forget_data(self.id, self.generation);
     }
 
     pub(super) fn is_doomed(&self) -> bool {
@@ -251,14 +258,21 @@ impl State {
     }
 
     fn file(&self) -> Result<Arc<File>> {
-        let mut open = lock(&self.file);
-        if let Some(file) = &*open {
+        let mut opened = lock(&self.file);
+        if let Some(file) = &*opened {
             return Ok(file.clone());
         }
-        let opened = File::options().read(true).write(true).create(true).truncate(false).open(&self.path);
-        let file = Arc::new(opened.map_err(Error::io)?);
-        *open = Some(file.clone());
-        drop(open);
+        let open = || File::options().read(true).write(true).create(true).truncate(false).open(&self.path);
+        let file = open().or_else(|error| match self.path.parent() {
+            Some(folder) if error.kind() == io::ErrorKind::NotFound => {
+                let made = std::fs::create_dir(folder);
+                made.or_else(|error| if folder.is_dir() { Ok(()) } else { Err(error) }).and_then(|()| open())
+            }
+            _ => Err(error),
+        });
+        let file = Arc::new(file.map_err(Error::io)?);
+        *opened = Some(file.clone());
+        drop(opened);
         self.shared.opened(self.id);
         Ok(file)
     }
@@ -321,8 +335,9 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        if self.is_doomed() {
+        if !self.lasts() {
             let _ = std::fs::remove_file(&self.path);
+            self.shared.forget_data(self.id, self.generation);
             self.shared.removed(self.id, self.generation);
         }
     }

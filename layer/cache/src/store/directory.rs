@@ -103,7 +103,7 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound && origin.is_some() => {
                 let text = origin.map(described).unwrap_or_default();
                 let next = path.join("next-id");
-                replace(&next, format!("{FIRST_ID}\n").as_bytes()).map_err(failed(&next))?;
+                replace(&next, next_id(FIRST_ID).as_bytes()).map_err(failed(&next))?;
                 replace(&about, text.as_bytes()).map_err(failed(&about))?;
                 text
             }
@@ -149,20 +149,30 @@ impl Directory {
     /// Numbers below what this answers may have been given out; from now on those below `count` more may be. On the disk when it returns.
     pub(super) fn reserve_ids(&self, count: u64) -> io::Result<u64> {
         let path = self.path.join("next-id");
-        let next = match fs::read_to_string(&path) {
-            Ok(text) => text.trim().parse().ok(),
+        let next = match fs::read(&path) {
+            Ok(text) => read_next_id(&String::from_utf8_lossy(&text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
         // If it is not known any more which were given out: none of these was.
         let next = next.map_or_else(random_start, Ok)?;
-        replace(&path, format!("{}\n", next + count).as_bytes())?;
+        replace(&path, next_id(next + count).as_bytes())?;
         Ok(next)
     }
 }
 
 /// After the root's.
 const FIRST_ID: u64 = 2;
+
+/// A lower number than was written must not be read: some would be given out twice.
+fn next_id(next: u64) -> String {
+    format!("{next} {:08x}\n", crc32c::crc32c(next.to_string().as_bytes()))
+}
+
+fn read_next_id(text: &str) -> Option<u64> {
+    let next = text.split(' ').next()?.parse().ok()?;
+    (text == next_id(next)).then_some(next)
+}
 
 fn random_start() -> io::Result<u64> {
     let mut bytes = [0; 8];

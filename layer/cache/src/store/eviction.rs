@@ -22,6 +22,8 @@ pub(super) struct Eviction {
 
 #[derive(Debug)]
 struct Kept {
+    /// Which data of the object they are.
+    generation: u64,
     bytes: u64,
     /// How often it was used since it came, up to 3.
     uses: u8,
@@ -40,8 +42,18 @@ impl Eviction {
         self.files.len()
     }
 
-    /// A file has grown, or is new.
-    pub(super) fn add(&mut self, id: ObjectId, bytes: u64) {
+    /// Which data of an object are kept.
+    pub(super) fn generation(&self, id: ObjectId) -> Option<u64> {
+        self.files.get(&id).map(|kept| kept.generation)
+    }
+
+    /// A file has grown, or is new, in place of an older one of the object.
+    pub(super) fn add(&mut self, id: ObjectId, generation: u64, bytes: u64) {
+        match self.generation(id) {
+            Some(kept) if kept > generation => return,
+            Some(kept) if kept < generation => self.remove(id, kept),
+            _ => {}
+        }
         self.bytes += bytes;
         if let Some(kept) = self.files.get_mut(&id) {
             kept.bytes += bytes;
@@ -49,7 +61,7 @@ impl Eviction {
             return;
         }
         let is_main = self.is_ghost.remove(&id);
-        self.files.insert(id, Kept { bytes, uses: 0, is_main });
+        self.files.insert(id, Kept { generation, bytes, uses: 0, is_main });
         if is_main {
             self.main.push_back(id);
         } else {
@@ -64,15 +76,17 @@ impl Eviction {
         }
     }
 
-    pub(super) fn remove(&mut self, id: ObjectId) {
-        if let Some(kept) = self.files.remove(&id) {
+    pub(super) fn remove(&mut self, id: ObjectId, generation: u64) {
+        if self.generation(id) == Some(generation)
+            && let Some(kept) = self.files.remove(&id)
+        {
             self.bytes -= kept.bytes;
             self.small_bytes -= if kept.is_main { 0 } else { kept.bytes };
         }
     }
 
     /// The next to go. It counts as gone.
-    pub(super) fn next(&mut self) -> Option<ObjectId> {
+    pub(super) fn next(&mut self) -> Option<(ObjectId, u64)> {
         loop {
             let from_small = self.small_bytes * SMALL_PART >= self.bytes || self.main.is_empty();
             let queue = if from_small { &mut self.small } else { &mut self.main };
@@ -95,11 +109,12 @@ impl Eviction {
                 self.main.push_back(id);
                 continue;
             }
+            let generation = kept.generation;
             if from_small {
                 self.remember(id);
             }
-            self.remove(id);
-            return Some(id);
+            self.remove(id, generation);
+            return Some((id, generation));
         }
     }
 
@@ -125,13 +140,13 @@ mod tests {
     #[test]
     fn a_walk_over_everything_leaves_what_is_used() {
         let mut eviction = Eviction::default();
-        (0..100).for_each(|n| eviction.add(id(n), 10));
+        (0..100).for_each(|n| eviction.add(id(n), 1, 10));
         (0..100).for_each(|n| eviction.touch(id(n)));
         let mut gone = Vec::new();
         for n in 1000..3000 {
-            eviction.add(id(n), 10);
+            eviction.add(id(n), 1, 10);
             while eviction.bytes() > 1200 {
-                gone.push(eviction.next().expect("something"));
+                gone.push(eviction.next().expect("something").0);
             }
             // The working set goes on to be used.
             eviction.touch(id(n % 100));
@@ -143,21 +158,21 @@ mod tests {
     #[test]
     fn what_comes_back_soon_after_it_went_stays_longer() {
         let mut eviction = Eviction::default();
-        (0..20).for_each(|n| eviction.add(id(n), 10));
-        let first = eviction.next().expect("one");
-        eviction.add(first, 10);
-        (100..118).for_each(|n| eviction.add(id(n), 10));
-        let next: Vec<_> = std::iter::from_fn(|| eviction.next()).take(20).collect();
+        (0..20).for_each(|n| eviction.add(id(n), 1, 10));
+        let (first, _) = eviction.next().expect("one");
+        eviction.add(first, 1, 10);
+        (100..118).for_each(|n| eviction.add(id(n), 1, 10));
+        let next: Vec<_> = std::iter::from_fn(|| eviction.next()).map(|(id, _)| id).take(20).collect();
         assert!(!next[..10].contains(&first), "{next:?}");
     }
 
     #[test]
     fn all_can_go_and_bytes_are_counted() {
         let mut eviction = Eviction::default();
-        (0..50).for_each(|n| eviction.add(id(n), n));
-        (0..50).for_each(|n| eviction.add(id(n), 1));
+        (0..50).for_each(|n| eviction.add(id(n), 1, n));
+        (0..50).for_each(|n| eviction.add(id(n), 1, 1));
         (0..25).for_each(|n| eviction.touch(id(n)));
-        eviction.remove(id(7));
+        eviction.remove(id(7), 1);
         assert_eq!(eviction.bytes(), (0..50).sum::<u64>() + 50 - 8);
         let gone: HashSet<_> = std::iter::from_fn(|| eviction.next()).collect();
         assert_eq!((gone.len(), eviction.bytes(), eviction.small_bytes, eviction.len()), (49, 0, 0, 0));

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tombolo_core::fs::{PersistentHandle, Volume, WeakAttr};
 use tombolo_core::{Error, Result};
@@ -49,11 +50,13 @@ pub struct StoreOptions {
     pub capacity_bytes: u64,
     /// What is fetched and checked as one, in bytes: a power of two from 4 KiB to 1 MiB. Files that are here keep theirs.
     pub block_bytes: u32,
+    /// What has changed waits so long for more, to be written in one transaction.
+    pub commit_pause: Duration,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { capacity_bytes: 8 << 30, block_bytes: 64 << 10 }
+        Self { capacity_bytes: 8 << 30, block_bytes: 64 << 10, commit_pause: Duration::from_millis(50) }
     }
 }
 
@@ -70,7 +73,7 @@ pub(super) struct Shared {
     options: StoreOptions,
     reader: Mutex<Database>,
     ids: Mutex<Ids>,
-    generation: AtomicU64,
+    unnumbered: AtomicU64,
     queue: Queue,
     eviction: Mutex<Eviction>,
     files: Mutex<Files>,
@@ -91,6 +94,9 @@ struct Files {
 
 /// So many numbers are taken at a time.
 const IDS: u64 = 1 << 16;
+
+/// Generations from here on are of data that are not kept, as no number could be had for them.
+const UNNUMBERED: u64 = 1 << 63;
 
 /// So many data files are open at a time.
 const OPEN_MAX: usize = 1024;
@@ -133,6 +139,7 @@ impl Store {
         let path = directory.path.join("index.db");
         let database = match opened(&path) {
             Ok(both) => both,
+            Err(source) if is_passing(&source) => return Err(OpenError::Database { path, source }),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "the index of the cache cannot be used: it begins anew");
                 set_aside(&path);
@@ -141,24 +148,25 @@ impl Store {
         };
         let (reader, writer, data) = database;
         let mut eviction = Eviction::default();
-        let mut generation = 0;
-        for (id, row) in &data {
-            eviction.add(*id, row.kept_bytes);
-            generation = generation.max(row.generation);
-        }
+        data.iter().for_each(|(id, row)| eviction.add(*id, row.generation, row.kept_bytes));
         let shared = Arc::new(Shared {
             directory,
             options,
             reader: Mutex::new(reader),
             ids: Mutex::default(),
-            generation: AtomicU64::new(generation + 1),
+            unnumbered: AtomicU64::new(UNNUMBERED),
             queue: Queue::default(),
             eviction: Mutex::new(eviction),
             files: Mutex::default(),
         });
         let known = data.into_iter().map(|(id, row)| (id, row.generation)).collect();
         let io = |source| OpenError::Io { path: path.clone(), source };
-        let committer = commit::start(&shared, writer, known).map_err(io)?;
+        // Generations are numbers like those of objects: all that are met in the directory are lower.
+        let first_new = shared
+            .reserved_id()
+            .map_err(|source| OpenError::Io { path: shared.directory.path.join("next-id"), source })?
+            .0;
+        let committer = commit::start(&shared, writer, known, first_new).map_err(io)?;
         Ok(Arc::new(Self { shared, committer: Some(committer) }))
     }
 
@@ -213,7 +221,10 @@ impl Store {
     /// An object is gone at the origin.
     pub(crate) fn remove(&self, object: &Object) {
         self.shared.queue.remove_object(object.id, key(&object.handle));
-        self.drop_data(object.id);
+        let kept = lock(&self.shared.eviction).generation(object.id);
+        if let Some(generation) = kept {
+            self.drop_data(object.id, generation);
+        }
     }
 
     /// Waits until what was kept so far has been written: it then survives the end of this process.
@@ -224,20 +235,30 @@ impl Store {
     /// The data of a version of a file: what an earlier life has left, or none yet.
     pub(crate) fn data(&self, id: ObjectId, version: &WeakAttr) -> DataFile {
         let shared = &self.shared;
-        let kept = readable(lock(&shared.reader).data(id)).flatten().and_then(|row| DataRow::decoded(&row));
+        let in_use = lock(&shared.files).known.get(&id).and_then(Weak::upgrade);
+        if let Some(state) = in_use.filter(|state| !state.is_doomed() && state.version == *version) {
+            return DataFile::new(state);
+        }
         let path = |row: &DataRow| shared.path_of(id, row.generation);
-        let kept = kept.filter(|row| row.version == *version && row.has_blocks() && path(row).exists());
-        let (row, is_old) = match kept {
-            Some(row) => (row, true),
-            None => {
-                let generation = shared.generation.fetch_add(1, Ordering::Relaxed);
-                let block_bytes = shared.options.block_bytes;
-                lock(&shared.eviction).remove(id);
-                (DataRow { generation, version: *version, block_bytes, kept_bytes: 0 }, false)
-            }
-        };
-        let state = DataState::new(shared, id, &row, path(&row), is_old);
-        let file = DataFile::new(state);
+        let fits = |row: &DataRow| row.version == *version && row.has_blocks() && path(row).exists();
+        let kept = lock(&shared.eviction).generation(id);
+        let row = readable(lock(&shared.reader).data(id)).flatten().and_then(|row| DataRow::decoded(&row));
+        let old = row.filter(|row| kept == Some(row.generation) && fits(row));
+        if let Some(generation) = kept.filter(|_| old.is_none()) {
+            self.drop_data(id, generation);
+        }
+        let numbered = if old.is_some() { Ok(ObjectId(0)) } else { shared.new_id() };
+        let row = old.unwrap_or_else(|| {
+            let (ObjectId(generation), block_bytes) = (
+                numbered.as_ref().copied().unwrap_or_else(|_| shared.unnumbered()),
+                shared.options.block_bytes,
+            );
+            DataRow { generation, version: *version, block_bytes, kept_bytes: 0 }
+        });
+        let file = DataFile::new(Arc::new(DataState::new(shared, id, &row, path(&row), old.is_some())));
+        if numbered.is_err() {
+            file.set_young();
+        }
         shared.know(&file);
         file
     }
@@ -248,23 +269,20 @@ impl Store {
     }
 
     /// The data that are to go next. They do not count any more.
-    pub(crate) fn next_to_go(&self) -> Option<ObjectId> {
+    pub(crate) fn next_to_go(&self) -> Option<(ObjectId, u64)> {
         lock(&self.shared.eviction).next()
     }
 
-    /// Drops the data of an object that is not in memory.
-    pub(crate) fn drop_data(&self, id: ObjectId) {
-        lock(&self.shared.eviction).remove(id);
+    /// Drops data of an object: at once, or with their last user.
+    pub(crate) fn drop_data(&self, id: ObjectId, generation: u64) {
+        self.shared.forget_data(id, generation);
         let in_use = lock(&self.shared.files).known.get(&id).and_then(Weak::upgrade);
-        if let Some(state) = in_use {
+        if let Some(state) = in_use.filter(|state| state.generation == generation) {
             state.doom();
             return;
         }
-        let kept = readable(lock(&self.shared.reader).data(id)).flatten();
-        if let Some(row) = kept.and_then(|row| DataRow::decoded(&row)) {
-            let _ = fs::remove_file(self.shared.path_of(id, row.generation));
-            self.shared.removed(id, row.generation);
-        }
+        let _ = fs::remove_file(self.shared.path_of(id, generation));
+        self.shared.removed(id, generation);
     }
 
     /// What there is.
@@ -303,8 +321,8 @@ impl Store {
     /// Drops data until at most so many bytes are kept; what was not used lately goes first.
     pub fn trim(&self, bytes: u64) {
         while lock(&self.shared.eviction).bytes() > bytes {
-            let Some(id) = self.next_to_go() else { break };
-            self.drop_data(id);
+            let Some((id, generation)) = self.next_to_go() else { break };
+            self.drop_data(id, generation);
         }
         self.flush();
     }
@@ -323,9 +341,17 @@ impl Drop for Store {
 
 impl Shared {
     fn new_id(&self) -> Result<ObjectId> {
+        self.reserved_id().map_err(Error::io)
+    }
+
+    fn unnumbered(&self) -> ObjectId {
+        ObjectId(self.unnumbered.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn reserved_id(&self) -> std::io::Result<ObjectId> {
         let mut ids = lock(&self.ids);
         if ids.next == ids.end {
-            let next = self.directory.reserve_ids(IDS).map_err(Error::io)?;
+            let next = self.directory.reserve_ids(IDS)?;
             *ids = Ids { next, end: next + IDS };
         }
         ids.next += 1;
@@ -344,9 +370,14 @@ impl Shared {
     /// A data file has got more.
     fn wrote(&self, state: &Arc<DataState>, added_bytes: u64) {
         if !state.is_doomed() {
-            lock(&self.eviction).add(state.id, added_bytes);
+            lock(&self.eviction).add(state.id, state.generation, added_bytes);
             self.queue.keep_data(state);
         }
+    }
+
+    /// Data are found no more.
+    fn forget_data(&self, id: ObjectId, generation: u64) {
+        lock(&self.eviction).remove(id, generation);
     }
 
     fn touch(&self, id: ObjectId) {
@@ -393,6 +424,16 @@ fn opened(path: &Path) -> rusqlite::Result<Opened> {
     let data = reader.all_data()?.into_iter().filter_map(|(id, row)| Some((id, DataRow::decoded(&row)?)));
     let data = data.collect();
     Ok((reader, writer, data))
+}
+
+/// Whether the database may be readable another time: then it is left alone.
+fn is_passing(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{
+        CannotOpen, DatabaseBusy, DiskFull, OutOfMemory, PermissionDenied, ReadOnly, SystemIoFailure,
+    };
+    let passing =
+        [CannotOpen, DatabaseBusy, DiskFull, OutOfMemory, PermissionDenied, ReadOnly, SystemIoFailure];
+    error.sqlite_error_code().is_some_and(|code| passing.contains(&code))
 }
 
 fn set_aside(path: &Path) {

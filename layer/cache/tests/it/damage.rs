@@ -1,8 +1,11 @@
 //! A cache directory in which bytes have changed.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tombolo_layer_cache::Contract;
+use tombolo_layer_cache::store::Store;
 
 use crate::life::image;
 use crate::world::{Origin, grow_old, pattern};
@@ -56,4 +59,84 @@ fn whatever_is_damaged_no_byte_is_wrong() {
             assert!(read.expect("read") == pattern(150_000, n), "round {round}, {shown}: file-{n}");
         }
     }
+}
+
+fn data_files(dir: &Path) -> usize {
+    files(&dir.join("objects")).len()
+}
+
+/// The directory with its data files, as a test waits for: they are removed in the background.
+fn await_data_files(dir: &Path, count: usize) {
+    for _ in 0..1000 {
+        if data_files(dir) == count {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{} data files, and not {count}", data_files(dir));
+}
+
+#[test]
+fn data_of_a_lost_index_are_freed() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    (0..5_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(5000, n)));
+    grow_old();
+    {
+        let cached = origin.cached(dir.path(), Contract::Exclusive);
+        (0..5).for_each(|n| drop(cached.session.get(&format!("file-{n}")).expect("read")));
+    }
+    assert_eq!(data_files(dir.path()), 5);
+    for name in ["index.db", "index.db-wal"] {
+        let _ = std::fs::write(dir.path().join(name), [7; 8192]);
+    }
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    assert_eq!(cached.session.get("file-1").expect("read"), pattern(5000, 1));
+    await_data_files(dir.path(), 1);
+}
+
+#[test]
+fn a_version_that_was_replaced_leaves_nothing_behind() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    for round in 0..3_u8 {
+        origin.direct.put("file", &pattern(50_000, round));
+        grow_old();
+        let cached = origin.cached(dir.path(), Contract::CloseToOpen);
+        assert_eq!(cached.session.get("file").expect("read"), pattern(50_000, round));
+        cached.cache.flush();
+        await_data_files(dir.path(), 1);
+        drop(cached);
+        let blocks = rusqlite::Connection::open(dir.path().join("index.db")).expect("the index");
+        let rows = blocks.query_row("select count(*) from blocks", [], |row| row.get::<_, i64>(0));
+        assert_eq!(rows.expect("a count"), 1, "checksums of what is gone");
+    }
+}
+
+#[test]
+fn a_damaged_next_number_gives_none_twice() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let mut seen = HashSet::new();
+    for (round, damaged) in ["", "6", "65", "12 00000000\n", "\u{ff}"].into_iter().enumerate() {
+        {
+            let cached = origin.cached(dir.path(), Contract::Exclusive);
+            for n in 0..3 {
+                let text = format!("file-{round}-{n}");
+                origin.direct.put(&text, b"");
+                assert!(seen.insert(cached.session.lookup(&text).expect("there").node), "{text}");
+            }
+        }
+        std::fs::write(dir.path().join("next-id"), damaged).expect("write");
+    }
+}
+
+/// What may be gone the next time is no reason to throw the index away.
+#[test]
+fn an_index_that_cannot_be_opened_now_is_left_alone() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    drop(origin.cached(dir.path(), Contract::Exclusive));
+    let index = dir.path().join("index.db");
+    std::fs::remove_file(&index).expect("remove");
+    std::fs::create_dir(&index).expect("mkdir");
+    let error = Store::open_existing(dir.path()).expect_err("it is a directory");
+    assert!(error.to_string().contains("index.db"), "{error}");
+    assert!(index.is_dir() && !dir.path().join("index.db.damaged").exists());
 }
