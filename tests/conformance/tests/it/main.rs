@@ -8,3 +8,4 @@ mod model;
 mod mount;
 mod planted;
 mod replies;
+mod simulation;

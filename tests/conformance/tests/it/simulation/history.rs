@@ -1,0 +1,261 @@
+//! What the origin has held, and since when: each answer of a cache must have been true when its contract says.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tombolo_core::fs::{
+    Attr, Cookie, DirBudget, DirPage, File, FileSystem, FileType, NodeId, OpenFlags, OpenId, Timestamp,
+};
+use tombolo_core::{Ctx, SessionId};
+use tombolo_mem::Buffer;
+
+use super::network::Clock;
+
+/// A step of the simulation.
+pub type Time = u64;
+
+/// The cache that made a change, and for which request of its clients; 0 for one that was made at the origin itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Author {
+    pub cache: usize,
+    pub request: u64,
+}
+
+/// A file at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileState {
+    pub size: u64,
+    pub mode: u32,
+    pub nlink: u32,
+    pub times: (Timestamp, Timestamp),
+    pub bytes: Arc<[u8]>,
+}
+
+/// When an answer must have been true.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// The cache that answers.
+    pub cache: usize,
+    /// Changes through this cache that were answered before this are seen.
+    pub own: Time,
+    /// Changes by others before this are seen; `None`: the contract promises nothing of them.
+    pub others: Option<Time>,
+    pub end: Time,
+}
+
+struct Since<T> {
+    from: Time,
+    by: Author,
+    what: T,
+}
+
+/// A directory's number, and a name in it.
+type Place = (u64, Vec<u8>);
+
+/// All that the origin has held.
+pub struct History {
+    pub now: Time,
+    origin: Arc<dyn FileSystem>,
+    cx: Ctx,
+    clock: Clock,
+    files: BTreeMap<u64, (File, Vec<Since<FileState>>)>,
+    names: BTreeMap<Place, Vec<Since<Option<u64>>>>,
+    /// When requests were answered.
+    answered: HashMap<u64, Time>,
+}
+
+const ROOT: u64 = NodeId::ROOT.0;
+
+const BYTES_MAX: usize = 1 << 17;
+
+impl History {
+    pub fn new(origin: Arc<dyn FileSystem>, clock: Clock) -> Self {
+        let (cx, files, names) = (Ctx::root(SessionId(9)), BTreeMap::new(), BTreeMap::new());
+        Self { now: 1, origin, cx, clock, files, names, answered: HashMap::new() }
+    }
+
+    pub fn answered(&mut self, request: u64) {
+        self.now += 1;
+        self.answered.insert(request, self.now);
+    }
+
+    /// Takes in what is at the origin after something that may have changed it.
+    pub fn observe(&mut self, by: Author) {
+        self.now += 1;
+        let (mut dirs, mut named) = (vec![NodeId::ROOT], BTreeSet::new());
+        self.observe_file(NodeId::ROOT, by);
+        while let Some(dir) = dirs.pop() {
+            for (name, node, file_type) in self.list(dir) {
+                self.observe_name((dir.0, name.clone()), Some(node.0), by);
+                named.insert((dir.0, name));
+                self.observe_file(node, by);
+                if file_type == FileType::Directory {
+                    dirs.push(node);
+                }
+            }
+        }
+        let gone: Vec<_> = self.names.keys().filter(|place| !named.contains(*place)).cloned().collect();
+        gone.into_iter().for_each(|place| self.observe_name(place, None, by));
+        let all: Vec<_> = self.files.keys().copied().collect();
+        all.into_iter().for_each(|file| self.observe_file(NodeId(file), by));
+    }
+
+    fn list(&self, dir: NodeId) -> Vec<(Vec<u8>, NodeId, FileType)> {
+        let (origin, cx) = (&self.origin, &self.cx);
+        let opened =
+            origin.open(cx, dir, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("a directory");
+        let file = File { node: dir, open: opened.open };
+        let page = DirPage::new(DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true });
+        let page = origin.readdir(cx, file, Cookie::START, page).wait().expect("a listing");
+        assert!(page.is_end(), "directories are small");
+        origin.release(cx, file);
+        let found = page.iter().filter_map(|listed| {
+            let entry = listed.entry?;
+            Some((listed.name.to_vec(), entry.node, entry.attr.file_type))
+        });
+        found.collect()
+    }
+
+    fn observe_name(&mut self, place: Place, leads_to: Option<u64>, by: Author) {
+        let known = self.names.entry(place).or_default();
+        if known.last().is_none_or(|last| last.what != leads_to) {
+            known.push(Since { from: self.now, by, what: leads_to });
+        }
+    }
+
+    fn observe_file(&mut self, node: NodeId, by: Author) {
+        let (origin, cx) = (&self.origin, &self.cx);
+        let attr = origin.getattr(cx, node, None).wait().expect("it is held");
+        let (file, known) = self.files.entry(node.0).or_insert_with(|| {
+            let flags = match attr.file_type {
+                FileType::Regular => OpenFlags::READ,
+                _ => OpenFlags::READ | OpenFlags::DIRECTORY,
+            };
+            let open = origin.open(cx, node, flags).wait().map(|opened| opened.open);
+            (File { node, open: open.unwrap_or(OpenId(0)) }, Vec::new())
+        });
+        let bare = state_of(self.clock, &attr);
+        let same =
+            known.last().filter(|last| FileState { bytes: Arc::default(), ..last.what.clone() } == bare);
+        // A change moves the clock, but for one that ticks slowly.
+        if same.is_some() && self.clock != Clock::Coarse {
+            return;
+        }
+        let bytes = if attr.file_type == FileType::Regular { read(&**origin, cx, *file) } else { Vec::new() };
+        let what = FileState { bytes: bytes.into(), ..bare };
+        if known.last().is_none_or(|last| last.what != what) {
+            known.push(Since { from: self.now, by, what });
+        }
+    }
+
+    /// Whether a name led there in this window.
+    pub fn has_led(&self, dir: u64, name: &[u8], leads_to: Option<u64>, window: Window) -> bool {
+        match self.names.get(&(dir, name.to_vec())) {
+            Some(known) => {
+                let begins_unknown = leads_to.is_none() && self.covers(known, None, window);
+                begins_unknown || self.has_been(known, window, |led| *led == leads_to)
+            }
+            None => leads_to.is_none(),
+        }
+    }
+
+    /// Whether a file had these attributes in this window.
+    pub fn has_been_like(&self, file: u64, attr: &Attr, window: Window) -> bool {
+        let shown = FileState { times: (attr.mtime, attr.ctime), ..state_of(Clock::Same, attr) };
+        self.file(file, window, |state| FileState { bytes: Arc::default(), ..state.clone() } == shown)
+    }
+
+    /// Whether a file held this at this offset in this window, and no more than this if less was read than asked for.
+    pub fn has_held(&self, file: u64, offset: usize, read: &[u8], len: usize, window: Window) -> bool {
+        self.file(file, window, |state| {
+            let from = offset.min(state.bytes.len());
+            state.bytes[from..state.bytes.len().min(offset + len)] == *read
+        })
+    }
+
+    /// Whether a file has been without a name by then.
+    pub fn is_gone(&self, file: u64, end: Time) -> bool {
+        let known = self.files.get(&file);
+        known.is_none_or(|(_, known)| known.iter().any(|since| since.from <= end && since.what.nlink == 0))
+    }
+
+    fn file(&self, file: u64, window: Window, is_it: impl Fn(&FileState) -> bool) -> bool {
+        self.files.get(&file).is_some_and(|(_, known)| self.has_been(known, window, is_it))
+    }
+
+    fn has_been<T>(&self, known: &[Since<T>], window: Window, is_it: impl Fn(&T) -> bool) -> bool {
+        let mut at = known.iter().enumerate().filter(|(_, since)| is_it(&since.what));
+        at.any(|(index, _)| self.covers(known, Some(index), window))
+    }
+
+    /// Whether a state (`None`: that before all) may be seen in this window.
+    fn covers<T>(&self, known: &[Since<T>], index: Option<usize>, window: Window) -> bool {
+        if index.is_some_and(|index| known[index].from > window.end) {
+            return false;
+        }
+        known.iter().skip(index.map_or(0, |index| index + 1)).all(|later| {
+            if later.by.cache == window.cache {
+                self.answered.get(&later.by.request).is_none_or(|answered| *answered > window.own)
+            } else {
+                window.others.is_none_or(|others| later.from > others)
+            }
+        })
+    }
+
+    /// What a file was like, for people.
+    pub fn told(&self, file: u64) -> String {
+        let Some((_, known)) = self.files.get(&file) else { return "never there".into() };
+        let shown = known.iter().map(|since| {
+            let FileState { size, mode, nlink, bytes, .. } = &since.what;
+            let begins = bytes.iter().take(4).collect::<Vec<_>>();
+            let answered = self.answered.get(&since.by.request).copied().unwrap_or_default();
+            format!(
+                "{} by {:?} (answered {answered}): {size} {mode:o} {nlink} {begins:?}",
+                since.from, since.by
+            )
+        });
+        shown.collect::<Vec<_>>().join("\n    ")
+    }
+
+    /// What a name led to, for people.
+    pub fn name_told(&self, dir: u64, name: &[u8]) -> String {
+        let known = self.names.get(&(dir, name.to_vec())).into_iter().flatten();
+        let shown = known.map(|since| {
+            let answered = self.answered.get(&since.by.request).copied().unwrap_or_default();
+            format!("{} by {:?} (answered {answered}): {:?}", since.from, since.by, since.what)
+        });
+        shown.collect::<Vec<_>>().join("\n    ")
+    }
+
+    /// All paths of regular files below the root and its directories, as they are now.
+    pub fn paths(&self) -> Vec<(Vec<u8>, Vec<u8>, u64)> {
+        let led = |dir: u64| {
+            let of_dir = self.names.iter().filter(move |((of, _), _)| *of == dir);
+            of_dir.filter_map(|((_, name), known)| Some((name.clone(), known.last()?.what?)))
+        };
+        let top = led(ROOT).map(|(name, file)| (Vec::new(), name, file));
+        let below =
+            led(ROOT).flat_map(|(dir, id)| led(id).map(move |(name, file)| (dir.clone(), name, file)));
+        top.chain(below).collect()
+    }
+}
+
+fn state_of(clock: Clock, attr: &Attr) -> FileState {
+    let mut seen = *attr;
+    if clock != Clock::Same {
+        clock.stamp(&mut seen);
+    }
+    FileState {
+        size: attr.size,
+        mode: attr.mode.bits(),
+        nlink: attr.nlink,
+        times: (seen.mtime, seen.ctime),
+        bytes: Arc::default(),
+    }
+}
+
+fn read(fs: &dyn FileSystem, cx: &Ctx, file: File) -> Vec<u8> {
+    let mut buffer = Buffer::new(BYTES_MAX);
+    let done = fs.read(cx, file, 0, buffer.sink(0..BYTES_MAX)).wait().expect("read");
+    buffer.as_slice().expect("free again")[..done.count].to_vec()
+}

@@ -1,0 +1,39 @@
+//! A simulation by seed: an origin, a network that delays, reorders and cuts, two caches with clients, and changes at the origin itself.
+//! Each answer is held against all that the origin has held, as the cache's contract says.
+//!
+//! All runs on one thread, and nothing but the seed decides what comes next. A seed that fails is printed with what went before;
+//! `TOMBOLO_SEED=… cargo test -p tombolo-conformance --test it simulation` runs it again. `TOMBOLO_CASES` sets how many are run.
+
+mod caller;
+mod history;
+mod network;
+mod run;
+
+use run::Run;
+
+/// Seeds in the gate, and in the long run.
+const SEEDS: (u64, u64) = (200, 5000);
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn each_answer_of_two_caches_is_as_the_contract_says() {
+    let seeds = if number("TOMBOLO_LONG").is_some() { SEEDS.1 } else { SEEDS.0 };
+    let seeds = match number("TOMBOLO_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("TOMBOLO_CASES").unwrap_or(seeds),
+    };
+    let (mut answered, mut asked) = (0, 0);
+    for seed in seeds.clone() {
+        let outcome = std::panic::catch_unwind(|| Run::new(seed).run());
+        match outcome {
+            Ok(Ok(counts)) => (answered, asked) = (answered + counts.hits, asked + counts.misses),
+            Ok(Err(told)) => panic!("{told}\nTOMBOLO_SEED={seed} runs it again"),
+            Err(_) => panic!("TOMBOLO_SEED={seed} runs it again"),
+        }
+    }
+    eprintln!("{} seeds: {answered} operations answered by caches, {asked} waited", seeds.end - seeds.start);
+    assert!(seeds.end - seeds.start < 100 || answered * 10 > asked, "caches have answered next to nothing");
+}

@@ -1,0 +1,402 @@
+//! A network between caches and the origin of all: each request, and each answer, pends until the simulation lets it through or cuts it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use tombolo_core::fs::{
+    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirEntry, DirPage, Entry, Export,
+    File, FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandle,
+    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Timestamp, Volume,
+    WeakAttr, Write, Written,
+};
+use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_host_runtime::promise::Promise;
+use tombolo_mem::{Sink, Source};
+
+/// How the origin's clock runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// As that of the caches: what is changed now is young.
+    Same,
+    /// It ticks once a second.
+    Coarse,
+    /// An hour behind: nothing is young, and each change shows.
+    Behind,
+}
+
+impl Clock {
+    fn shown(self, time: Timestamp) -> Timestamp {
+        match self {
+            Self::Same => time,
+            Self::Coarse => Timestamp { nanos: 0, ..time },
+            Self::Behind => Timestamp { secs: time.secs - 3600, ..time },
+        }
+    }
+
+    /// Attributes as they are seen over the network. A cache numbers its files itself: here the origin's number is the time of birth, which
+    /// caches pass on.
+    pub fn stamp(self, attr: &mut Attr) {
+        (attr.mtime, attr.ctime) = (self.shown(attr.mtime), self.shown(attr.ctime));
+        attr.btime = Some(Timestamp { secs: attr.fileid.cast_signed(), nanos: 0 });
+    }
+}
+
+/// The origin's number of a file, by attributes that came over the network.
+pub fn identity(attr: &Attr) -> u64 {
+    attr.btime.map_or(0, |time| time.secs.cast_unsigned())
+}
+
+/// What is told that something was performed at the origin, on behalf of a request.
+pub type Performed = Box<dyn Fn(u64) + Send + Sync>;
+
+/// The far end of a link, as an export.
+pub struct Far(pub Arc<Link>);
+
+/// The way from one cache to the origin.
+pub struct Link {
+    origin: Arc<dyn Export>,
+    clock: Clock,
+    performed: Performed,
+    /// Nothing pends, as while a cache starts.
+    is_open: AtomicBool,
+    waiting: Mutex<Vec<Arc<Promise<bool>>>>,
+}
+
+impl Link {
+    pub fn new(origin: Arc<dyn Export>, clock: Clock, performed: Performed) -> Arc<Self> {
+        let (is_open, waiting) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(Self { origin, clock, performed, is_open, waiting })
+    }
+
+    pub fn set_open(&self, is_open: bool) {
+        self.is_open.store(is_open, Ordering::Relaxed);
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.waiting.lock().expect("no panic").len()
+    }
+
+    /// Lets one message through, or cuts it off.
+    pub fn deliver(&self, index: usize, arrives: bool) {
+        let message = self.waiting.lock().expect("no panic").swap_remove(index);
+        message.keep(arrives);
+    }
+
+    /// Waits until a message has come through.
+    async fn pass(&self) -> Result<()> {
+        if self.is_open.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let message = Arc::<Promise<bool>>::default();
+        self.waiting.lock().expect("no panic").push(message.clone());
+        if message.kept().await { Ok(()) } else { Err(Error::TimedOut) }
+    }
+}
+
+impl Export for Far {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        let fs = self.0.origin.attach(client)?;
+        Ok(Arc::new(Remote { link: self.0.clone(), fs, told: Arc::default() }))
+    }
+}
+
+/// A session at the other end.
+struct Remote {
+    link: Arc<Link>,
+    fs: Arc<dyn FileSystem>,
+    /// The newest attributes that came along with answers.
+    told: Arc<Mutex<HashMap<NodeId, Told>>>,
+}
+
+struct Told {
+    asked: Instant,
+    performed: Instant,
+    attr: Attr,
+}
+
+impl Remote {
+    fn send<T: Payload>(
+        &self,
+        cx: &Ctx,
+        about: NodeId,
+        call: impl FnOnce(&dyn FileSystem, &Ctx) -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
+        let (link, fs, told) = (self.link.clone(), self.fs.clone(), self.told.clone());
+        let (cx, asked) = (cx.clone(), Instant::now());
+        Answer::later(async move {
+            link.pass().await?;
+            let mut answer = call(&*fs, &cx).resolve().await;
+            answer.iter_mut().for_each(|answer| answer.stamp(link.clock));
+            let mut attr = fs.getattr(&cx, about, None).resolve().await;
+            attr.iter_mut().for_each(|attr| attr.stamp(link.clock));
+            let performed = Instant::now();
+            (link.performed)(cx.request.0);
+            link.pass().await?;
+            if let Ok(attr) = attr {
+                let mut told = told.lock().expect("no panic");
+                if told.get(&about).is_none_or(|known| known.performed <= performed) {
+                    told.insert(about, Told { asked, performed, attr });
+                }
+            }
+            answer
+        })
+    }
+}
+
+/// What comes over the network: the attributes in it are stamped.
+trait Payload: Send + 'static {
+    fn stamp(&mut self, _: Clock) {}
+}
+
+impl Payload for () {}
+impl Payload for Vec<u8> {}
+impl Payload for ReadDone {}
+impl Payload for StatFs {}
+
+impl Payload for Attr {
+    fn stamp(&mut self, clock: Clock) {
+        clock.stamp(self);
+    }
+}
+
+impl Payload for Entry {
+    fn stamp(&mut self, clock: Clock) {
+        clock.stamp(&mut self.attr);
+    }
+}
+
+impl Payload for Change {
+    fn stamp(&mut self, clock: Clock) {
+        if let Some(WeakAttr { mtime, ctime, .. }) = &mut self.before {
+            (*mtime, *ctime) = (clock.shown(*mtime), clock.shown(*ctime));
+        }
+        self.after.iter_mut().for_each(|attr| clock.stamp(attr));
+    }
+}
+
+impl Payload for (Attr, Change) {
+    fn stamp(&mut self, clock: Clock) {
+        clock.stamp(&mut self.0);
+        self.1.stamp(clock);
+    }
+}
+
+impl Payload for Made {
+    fn stamp(&mut self, clock: Clock) {
+        self.entry.stamp(clock);
+        self.dir.stamp(clock);
+    }
+}
+
+impl Payload for Created {
+    fn stamp(&mut self, clock: Clock) {
+        self.entry.stamp(clock);
+        self.dir.stamp(clock);
+    }
+}
+
+impl Payload for Opened {
+    fn stamp(&mut self, clock: Clock) {
+        self.attr.iter_mut().for_each(|attr| clock.stamp(attr));
+    }
+}
+
+impl Payload for Renamed {
+    fn stamp(&mut self, clock: Clock) {
+        self.from_dir.stamp(clock);
+        self.to_dir.stamp(clock);
+    }
+}
+
+impl Payload for Written {
+    fn stamp(&mut self, clock: Clock) {
+        self.file.stamp(clock);
+    }
+}
+
+impl Payload for DirPage {
+    fn stamp(&mut self, clock: Clock) {
+        let mut stamped = Self::new(self.budget());
+        for listed in self.iter() {
+            let mut entry = listed.entry.copied();
+            entry.iter_mut().for_each(|entry| entry.stamp(clock));
+            assert!(stamped.push(DirEntry { entry: entry.as_ref(), ..listed }), "it did fit");
+        }
+        if self.is_end() {
+            stamped.set_end();
+        }
+        *self = stamped;
+    }
+}
+
+impl FileSystem for Remote {
+    fn profile(&self) -> Profile {
+        self.fs.profile()
+    }
+
+    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        let name = name.to_owned();
+        self.send(cx, parent, move |fs, cx| fs.lookup(cx, parent, name.as_name()))
+    }
+
+    fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
+        self.fs.forget(cx, look_ups);
+    }
+
+    fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
+        if let Some(since) = cx.known_since
+            && let Some(told) = self.told.lock().expect("no panic").get(&node)
+            && told.asked >= since
+        {
+            return Answer::ok(told.attr);
+        }
+        self.send(cx, node, move |fs, cx| fs.getattr(cx, node, file))
+    }
+
+    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
+        let set = *set;
+        self.send(cx, node, move |fs, cx| fs.setattr(cx, node, file, &set))
+    }
+
+    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
+        self.send(cx, node, move |fs, cx| fs.access(cx, node, mask))
+    }
+
+    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
+        self.send(cx, node, move |fs, cx| fs.readlink(cx, node))
+    }
+
+    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
+        let (name, how) = (name.to_owned(), *how);
+        self.send(cx, parent, move |fs, cx| fs.create(cx, parent, name.as_name(), &how))
+    }
+
+    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
+        let how = *how;
+        self.send(cx, parent, move |fs, cx| fs.create_unnamed(cx, parent, &how))
+    }
+
+    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
+        let name = name.to_owned();
+        self.send(cx, parent, move |fs, cx| fs.mkdir(cx, parent, name.as_name(), mode))
+    }
+
+    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
+        let (name, target) = (name.to_owned(), target.to_vec());
+        self.send(cx, parent, move |fs, cx| fs.symlink(cx, parent, name.as_name(), &target))
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        file_type: FileType,
+        mode: NewMode,
+        rdev: Device,
+    ) -> Answer<Made> {
+        let name = name.to_owned();
+        self.send(cx, parent, move |fs, cx| fs.mknod(cx, parent, name.as_name(), file_type, mode, rdev))
+    }
+
+    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
+        let name = name.to_owned();
+        self.send(cx, parent, move |fs, cx| fs.link(cx, node, parent, name.as_name()))
+    }
+
+    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        let name = name.to_owned();
+        self.send(cx, parent, move |fs, cx| fs.unlink(cx, parent, name.as_name()))
+    }
+
+    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        let name = name.to_owned();
+        self.send(cx, parent, move |fs, cx| fs.rmdir(cx, parent, name.as_name()))
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        from_parent: NodeId,
+        from: Name<'_>,
+        to_parent: NodeId,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Answer<Renamed> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.send(cx, to_parent, move |fs, cx| {
+            fs.rename(cx, from_parent, from.as_name(), to_parent, to.as_name(), flags)
+        })
+    }
+
+    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
+        self.send(cx, node, move |fs, cx| fs.open(cx, node, flags))
+    }
+
+    fn release(&self, cx: &Ctx, file: File) {
+        self.fs.release(cx, file);
+    }
+
+    fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
+        self.send(cx, file.node, move |fs, cx| fs.flush(cx, file, owner))
+    }
+
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+        self.send(cx, file.node, move |fs, cx| fs.fsync(cx, file, what))
+    }
+
+    fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
+        self.send(cx, file.node, move |fs, cx| fs.read(cx, file, offset, into))
+    }
+
+    fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
+        let how = *how;
+        self.send(cx, file.node, move |fs, cx| fs.write(cx, file, &how, from))
+    }
+
+    fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
+        self.send(cx, file.node, move |fs, cx| fs.readdir(cx, file, cookie, page))
+    }
+
+    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
+        self.send(cx, node, move |fs, cx| fs.statfs(cx, node))
+    }
+
+    fn syncfs(&self, cx: &Ctx) -> Answer<()> {
+        self.send(cx, NodeId::ROOT, |fs, cx| fs.syncfs(cx))
+    }
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        Some(self)
+    }
+}
+
+impl PersistentHandles for Remote {
+    fn volume(&self) -> Volume {
+        Volume::default()
+    }
+
+    fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        match self.fs.persistent_handles() {
+            Some(handles) => handles.handle_of(cx, node),
+            None => Answer::err(Error::NotSupported),
+        }
+    }
+
+    fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
+        let handle = handle.clone();
+        self.send(cx, NodeId::NONE, move |fs, cx| match fs.persistent_handles() {
+            Some(handles) => handles.resolve(cx, &handle),
+            None => Answer::err(Error::NotSupported),
+        })
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        self.send(cx, NodeId::NONE, move |fs, cx| match fs.persistent_handles() {
+            Some(handles) => handles.parent(cx, node),
+            None => Answer::err(Error::NotSupported),
+        })
+    }
+}
