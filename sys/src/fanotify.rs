@@ -1,5 +1,6 @@
 //! Word of what all processes do to a file system (fanotify(7), with file handles and names: Linux 5.17).
 
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -24,6 +25,8 @@ bitflags! {
         const CREATE = libc::FAN_CREATE;
         /// A name has been removed.
         const DELETE = libc::FAN_DELETE;
+        /// The file is gone, with its last name.
+        const DELETE_SELF = libc::FAN_DELETE_SELF;
         /// To a directory.
         const TO_DIRECTORY = libc::FAN_ONDIR;
         /// More was done than the queue could take: it is not known what.
@@ -47,7 +50,7 @@ pub struct Event<'a> {
     pub process: u32,
     /// To which file; none when that is gone already.
     pub file: Option<FileHandle>,
-    /// In which directory, and by which name; `.` for the directory itself.
+    /// In which directory, and by which name.
     pub name: Option<(FileHandle, &'a [u8])>,
 }
 
@@ -75,16 +78,25 @@ impl Fanotify {
     /// Adds the file system on which `root` lies. ENODEV, EOPNOTSUPP or EXDEV for one whose files cannot be told apart by handle
     /// (overlayfs, a subvolume of btrfs).
     pub fn add_file_system(&self, root: BorrowedFd<'_>) -> Result<()> {
-        let wanted = Deeds::all().difference(Deeds::OVERFLOW);
+        let wanted = Deeds::all().difference(Deeds::OVERFLOW | Deeds::DELETE_SELF);
+        self.mark(libc::FAN_MARK_FILESYSTEM, wanted, root, c".")
+    }
+
+    /// Adds one file.
+    pub fn add_file(&self, dir: BorrowedFd<'_>, name: &CStr, deeds: Deeds) -> Result<()> {
+        self.mark(libc::FAN_MARK_INODE, deeds, dir, name)
+    }
+
+    fn mark(&self, what: u32, deeds: Deeds, dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
         retry(|| {
             // SAFETY: numbers, and a path that ends in NUL.
             let outcome = unsafe {
                 libc::fanotify_mark(
                     self.0.as_raw_fd(),
-                    libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM,
-                    wanted.bits(),
-                    root.as_raw_fd(),
-                    c".".as_ptr(),
+                    libc::FAN_MARK_ADD | what,
+                    deeds.bits(),
+                    dir.as_raw_fd(),
+                    name.as_ptr(),
                 )
             };
             check(outcome.into())
@@ -142,6 +154,8 @@ fn event(bytes: &[u8]) -> Option<(Event<'_>, &[u8])> {
         let (Some(&kind), Some((handle, name))) = (record.first(), handle(record)) else { continue };
         match kind {
             libc::FAN_EVENT_INFO_TYPE_FID => event.file = Some(handle),
+            // What a directory's own attributes are told by.
+            libc::FAN_EVENT_INFO_TYPE_DFID_NAME if name == b"." => event.file = event.file.or(Some(handle)),
             libc::FAN_EVENT_INFO_TYPE_DFID_NAME => event.name = Some((handle, name)),
             libc::FAN_EVENT_INFO_TYPE_DFID => event.file = event.file.or(Some(handle)),
             _ => {}

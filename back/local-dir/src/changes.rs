@@ -3,12 +3,13 @@
 //! What is said is that something *may* have changed, so it is said also when a step of several has failed. Where no session asks, a change
 //! costs one load more.
 
+use std::cell::OnceCell;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
 
 use tombolo_core::fs::{Changes, Name, NodeId, Notice, Notices};
-use tombolo_core::{Answer, Ctx};
+use tombolo_core::{Answer, Ctx, Error};
 use tombolo_sys::stat::{self, Stat};
 
 use crate::state::{LocalSession, Location, Session, Shared};
@@ -101,6 +102,17 @@ impl Session {
         Some(self.identity(stat, self.export.mounts.index_of(stat)?).key)
     }
 
+    /// Whether a node that this session knows has no name any more.
+    pub(crate) fn is_gone(&self, node: NodeId) -> bool {
+        let links = self.location(node).and_then(|location| Ok(stat::stat(location.fd())?.links));
+        matches!(links, Ok(0) | Err(Error::Stale | Error::NotFound))
+    }
+
+    /// Word of a node that is gone, and of that name of it.
+    pub(crate) fn gone(&self, node: NodeId, dir: &Key, name: Name<'_>) -> Notice {
+        Notice::Gone { node, name: self.node_of(dir).map(|dir| (dir, name.to_owned())) }
+    }
+
     /// The node that this session knows by that key.
     pub(crate) fn node_of(&self, key: &Key) -> Option<NodeId> {
         if *key == self.export.root.identity.key { Some(NodeId::ROOT) } else { self.table.peek(key) }
@@ -126,14 +138,26 @@ impl Telling<'_> {
         self.about(key, Notice::Attributes);
     }
 
-    /// What has lost a name, or may have: it has one name less, or another.
-    pub(crate) fn victim(&self, victim: Victim, is_replaced: bool) {
-        match victim {
-            Victim::None => {}
-            Victim::Found { key, is_last_name: true } if is_replaced => self.about(Some(key), Notice::Gone),
-            Victim::Found { key, .. } => self.about(Some(key), Notice::Attributes),
+    /// What has lost a name, or may have: that one, or it has another now.
+    pub(crate) fn victim(&self, victim: Victim, lost: Option<(&Location, Name<'_>)>) {
+        match (victim, lost) {
+            (Victim::None, _) => {}
+            (Victim::Found { key, is_last_name: true }, Some((dir, name))) => {
+                // Others may have had their hands in between.
+                let is_gone = OnceCell::new();
+                self.each(|session| {
+                    let node = session.node_of(&key)?;
+                    let is_gone = *is_gone.get_or_init(|| session.is_gone(node));
+                    Some(if is_gone {
+                        session.gone(node, &dir.identity.key, name)
+                    } else {
+                        Notice::Attributes(node)
+                    })
+                });
+            }
+            (Victim::Found { key, .. }, _) => self.about(Some(key), Notice::Attributes),
             // A session has begun to watch meanwhile, and may have looked before the change was done.
-            Victim::NotLookedFor => self.each(|_| Some(Notice::Everything)),
+            (Victim::NotLookedFor, _) => self.each(|_| Some(Notice::Everything)),
         }
     }
 

@@ -115,6 +115,11 @@ impl Session {
         permit: Permit,
     ) -> NodeId {
         let adopted = self.table.adopt(identity, descriptor, anchor);
+        if let Ok(mount) = self.export.mounts.mount(identity.key.mount)
+            && mount.device != identity.key.device
+        {
+            self.export.host_watch.met_volume(&self.export, &mount);
+        }
         if adopted.fresh {
             // Given back when the table frees the node.
             permit.keep();

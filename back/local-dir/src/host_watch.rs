@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 
-use tombolo_core::fs::{Name, NameBuf, Notice};
+use tombolo_core::fs::{Name, NameBuf, NodeId, Notice};
 use tombolo_host_runtime::lock;
 use tombolo_sys::Errno;
 use tombolo_sys::epoll::{Epoll, EventFd, Interest};
@@ -95,6 +95,16 @@ impl HostWatch {
         }
     }
 
+    /// A file of a subvolume of btrfs has been met: events name it by the numbers of the file system that was marked.
+    pub fn met_volume(&self, export: &Shared, mount: &Mount) {
+        let state = lock(&self.state);
+        if mount.has_another_volume() && state.running.is_some() {
+            tracing::warn!("a subvolume in the export cannot be watched: clients ask");
+            self.is_blind.store(true, Ordering::SeqCst);
+            tell_everything(export);
+        }
+    }
+
     /// Whether all is seen that is done to the export.
     pub fn is_complete(&self) -> bool {
         !self.is_blind.load(Ordering::SeqCst)
@@ -102,7 +112,9 @@ impl HostWatch {
 
     fn add(&self, running: &Running, mount: &Mount) {
         let added = match mount.descriptor() {
-            Some(root) if mount.handles_tell_numbers => running.events.add_file_system(root),
+            Some(root) if mount.handles_tell_numbers && !mount.has_volumes() => {
+                running.events.add_file_system(root)
+            }
             _ => Err(Errno::OPNOTSUPP),
         };
         if let Err(error) = added {
@@ -193,6 +205,14 @@ fn tell(export: &Shared, event: &Event<'_>) {
         }
     }
     export.watchers.tell(|session| {
+        if event.deeds.contains(Deeds::DELETE)
+            && let (Some((dir, name)), Some(file)) = (&name, &event.file)
+        {
+            let dir = session.nodes_of(dir).next();
+            let nodes = session.nodes_of(file).filter(|node| session.is_gone(*node));
+            let gone = |node| Notice::Gone { node, name: dir.map(|dir| (dir, name.clone())) };
+            nodes.map(gone).for_each(|notice| session.notices.push(notice));
+        }
         if let Some((dir, name)) = &name {
             each_node(session, dir, |dir| {
                 [Notice::Name { dir, name: NameBuf::clone(name) }, Notice::Attributes(dir)]
@@ -208,17 +228,25 @@ fn tell(export: &Shared, event: &Event<'_>) {
     });
 }
 
-/// Tells a session about the node of that handle, by whatever mount of the export it knows the file.
+/// Tells a session about the nodes of that handle.
 fn each_node<const N: usize>(
     session: &Session,
     handle: &FileHandle,
-    notices: impl Fn(tombolo_core::fs::NodeId) -> [Notice; N],
+    notices: impl Fn(NodeId) -> [Notice; N],
 ) {
-    let Some(inode) = handle.inode() else { return session.notices.push(Notice::Everything) };
-    for key in session.export.keys_of(inode) {
-        if let Some(node) = session.node_of(&key) {
-            notices(node).into_iter().for_each(|notice| session.notices.push(notice));
-        }
+    if handle.inode().is_none() {
+        return session.notices.push(Notice::Everything);
+    }
+    for node in session.nodes_of(handle) {
+        notices(node).into_iter().for_each(|notice| session.notices.push(notice));
+    }
+}
+
+impl Session {
+    /// What it knows the file of that handle by, through whatever mount of the export.
+    fn nodes_of(&self, handle: &FileHandle) -> impl Iterator<Item = NodeId> {
+        let keys = handle.inode().into_iter().flat_map(|inode| self.export.keys_of(inode));
+        keys.filter_map(|key| self.node_of(&key))
     }
 }
 

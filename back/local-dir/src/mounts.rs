@@ -31,6 +31,7 @@ pub(crate) struct Mount {
     /// Whether a handle tells the inode number, so that it can be checked against attributes that were asked for apart.
     pub handles_tell_numbers: bool,
     pub medium: Medium,
+    has_volumes: AtomicBool,
 }
 
 /// What a mount's data lie on: what may be done there at once.
@@ -61,6 +62,16 @@ impl Mount {
     /// Whether that is another mount of the same file system.
     pub fn is_seen_twice(&self, other: &Self) -> bool {
         self.device == other.device && self.id != other.id
+    }
+
+    /// Whether it has shown files of other devices than its root's: of subvolumes.
+    pub fn has_volumes(&self) -> bool {
+        self.has_volumes.load(Ordering::SeqCst)
+    }
+
+    /// It has. True the first time.
+    pub fn has_another_volume(&self) -> bool {
+        !self.has_volumes.swap(true, Ordering::SeqCst)
     }
 
     /// Something open on it.
@@ -163,6 +174,7 @@ fn examine(own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Mount
         handles: handle.is_some(),
         handles_tell_numbers: handle.is_some_and(|handle| handle.tells(stat.inode)),
         medium: Medium::of(magic),
+        has_volumes: AtomicBool::new(false),
     }
 }
 

@@ -223,10 +223,11 @@ impl Session {
             namespace::rename(from_dir.fd(), from.as_bytes(), to_dir.fd(), to.as_bytes(), flags)?;
         }
         if let Some(telling) = self.telling() {
+            let target_is_replaced = !flags.contains(RenameFlags::EXCHANGE);
+            telling.victim(target, target_is_replaced.then_some((&to_dir, to)));
+            telling.victim(source, None);
             telling.name(&from_dir, from);
             telling.name(&to_dir, to);
-            telling.victim(source, false);
-            telling.victim(target, !flags.contains(RenameFlags::EXCHANGE));
         }
         self.moved(to_parent, &to_dir, to);
         self.named(&to_dir, to);
@@ -258,8 +259,8 @@ impl Session {
             remove(&dir)?;
         }
         if let Some(telling) = self.telling() {
+            telling.victim(victim, Some((&dir, name)));
             telling.name(&dir, name);
-            telling.victim(victim, true);
         }
         Ok(self.change(cx, before, &dir))
     }

@@ -35,6 +35,9 @@ pub(crate) struct Link {
     _keep: Box<dyn Any + Send + Sync>,
 }
 
+/// The number of none of them: no server knows yet what bears it.
+pub(crate) const NO_LINK: u32 = 0;
+
 /// What a session has whatever link it has.
 #[derive(Debug)]
 pub(crate) struct Things {
@@ -67,6 +70,18 @@ impl Things {
             }
             Theirs::Unbound | Theirs::Gone => None,
         }
+    }
+
+    /// The session's number of an opening: what the server of that link calls it.
+    pub(crate) fn opened(
+        &self,
+        node: NodeId,
+        flags: OpenFlags,
+        identity: Identity,
+        (link, theirs): (u32, OpenId),
+    ) -> OpenId {
+        self.nodes.opened(node);
+        self.openings.add(Opening::new(node, flags, identity), link, theirs)
     }
 
     /// The number of a new request.
@@ -161,8 +176,7 @@ impl Link {
         identity: Identity,
         theirs: OpenId,
     ) -> OpenId {
-        self.things.nodes.opened(node);
-        self.things.openings.add(Opening::new(node, flags, identity), self.number, theirs)
+        self.things.opened(node, flags, identity, (self.number, theirs))
     }
 
     /// The request in the server's numbers.

@@ -319,7 +319,7 @@ impl Links {
         self.current.load().bulk_waiters.changed();
         // Until the next link is told, nothing that was learnt is to be believed.
         self.told(false);
-        self.things.nodes.notices.push(Notice::Everything);
+        self.things.nodes.notice(Notice::Everything);
     }
 
     /// Whether the server tells of all changes, as its latest word of them has it.

@@ -1,6 +1,7 @@
 //! The nodes of a session, which outlive its links.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::Identity;
@@ -16,6 +17,10 @@ pub(crate) struct Nodes {
     index: Mutex<Index>,
     /// What the session is to be told, in its own numbers.
     pub(crate) notices: Arc<NoticeQueue>,
+    /// How often rights may have changed.
+    rights: AtomicU64,
+    /// What `rights` was when all of them may have changed.
+    all_rights: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -30,6 +35,8 @@ struct Node {
     listed: bool,
     handle: Option<PersistentHandle>,
     locks: HeldLocks<Identity>,
+    /// The latest that has opened it for listing, and what `rights` was before.
+    lister: Option<(Identity, u64)>,
 }
 
 /// Listings bring nodes until so many are known that no lookup asked for.
@@ -61,10 +68,17 @@ impl Default for Nodes {
             listed: false,
             handle: None,
             locks: HeldLocks::default(),
+            lister: None,
         };
         let root = slab.insert(root, 0, 0);
         debug_assert_eq!(NodeId(root), NodeId::ROOT);
-        Self { slab, index: Mutex::default(), notices: Arc::default() }
+        Self {
+            slab,
+            index: Mutex::default(),
+            notices: Arc::default(),
+            rights: AtomicU64::new(0),
+            all_rights: AtomicU64::new(0),
+        }
     }
 }
 
@@ -103,7 +117,13 @@ impl Nodes {
         self.adopt_from(true, link, theirs, handle)
     }
 
-    /// The node that the server of that link has word of, if it is known.
+    /// The node that the server of that link calls so, if it is known.
+    pub(crate) fn known(&self, link: u32, theirs: NodeId) -> Option<NodeId> {
+        let index = self.index();
+        (index.link == link).then(|| index.by_theirs.get(&theirs.0).copied()).flatten()
+    }
+
+    /// The same of a node that the server has word of.
     pub(crate) fn told(&self, link: u32, theirs: NodeId) -> Option<NodeId> {
         let mut index = self.index();
         if index.link != link {
@@ -115,7 +135,7 @@ impl Nodes {
             if index.missed.len() > MISSED_MAX {
                 index.missed.clear();
                 drop(index);
-                self.notices.push(Notice::Everything);
+                self.notice(Notice::Everything);
             }
         }
         known
@@ -197,7 +217,8 @@ impl Nodes {
             }
         }
         let (handle_kept, locks) = (handle.clone(), HeldLocks::default());
-        let node = Node { look_ups: 1, theirs: 1, openings: 0, listed, handle: handle_kept, locks };
+        let node =
+            Node { look_ups: 1, theirs: 1, openings: 0, listed, handle: handle_kept, locks, lister: None };
         index.listed += usize::from(listed);
         let node = NodeId(self.slab.insert(node, link, theirs.0));
         if index.link == link {
@@ -255,6 +276,54 @@ impl Nodes {
             node.openings = node.openings.saturating_sub(1);
             node.locks.released(open);
         })
+    }
+
+    /// For [`Nodes::may_list`]: to be asked for before the server is.
+    pub(crate) fn rights(&self) -> u64 {
+        self.rights.load(Ordering::SeqCst)
+    }
+
+    /// The server has let that identity open the directory for listing, when it was asked after `rights`.
+    pub(crate) fn may_list(&self, node: NodeId, lister: &Identity, rights: u64) {
+        self.slab.with(node.0, |held| {
+            // What comes up later is noted here after this.
+            if self.rights() == rights {
+                held.thing.lister = Some((lister.clone(), rights));
+            }
+        });
+    }
+
+    /// Whether the server would let that identity open the directory for listing, as far as is known.
+    pub(crate) fn is_lister(&self, node: NodeId, identity: &Identity) -> bool {
+        let look = |held: Held<'_, Node>| match &held.thing.lister {
+            Some((lister, since)) => *since >= self.all_rights.load(Ordering::SeqCst) && lister == identity,
+            None => false,
+        };
+        self.slab.with(node.0, look).unwrap_or(false)
+    }
+
+    /// The rights to a node may be others than they were.
+    pub(crate) fn new_rights(&self, node: NodeId) {
+        self.rights.fetch_add(1, Ordering::SeqCst);
+        self.slab.with(node.0, |held| held.thing.lister = None);
+    }
+
+    /// Those to any node may be.
+    fn all_new_rights(&self) {
+        let now = self.rights.fetch_add(1, Ordering::SeqCst) + 1;
+        self.all_rights.fetch_max(now, Ordering::SeqCst);
+    }
+
+    /// Keeps a notice for the session.
+    pub(crate) fn notice(&self, notice: Notice) {
+        match &notice {
+            Notice::Attributes(node) | Notice::Data { node, .. } | Notice::Gone { node, .. } => {
+                self.new_rights(*node);
+            }
+            Notice::Everything => self.all_new_rights(),
+            Notice::Name { .. } => {}
+        }
+        self.notices.push(notice);
     }
 
     /// Looks at the locks on a node, or changes them.

@@ -74,14 +74,19 @@ fn next<'a>(items: &mut Reader<'a>) -> Result<Option<(&'a NoticeItem, Option<Nam
     if !(kind::ATTRIBUTES..=kind::EVERYTHING).contains(&item.kind) {
         return wrong("kind of a notice", item.kind.into());
     }
-    let has_range = item.kind == kind::DATA;
-    if start > last || (!has_range && last != 0) {
+    let has_name = item.name_len != 0;
+    // Of a name that was a node's last.
+    let has_directory = item.kind == kind::GONE && has_name;
+    if match item.kind {
+        kind::DATA => start > last,
+        _ => (start != 0) != has_directory || last != 0,
+    } {
         return wrong("range of a notice", last);
     }
     if (item.kind == kind::EVERYTHING) != (node == 0) {
         return wrong("node of a notice", node);
     }
-    if (item.kind == kind::NAME) != (item.name_len != 0) {
+    if (item.kind == kind::NAME) != has_name && !has_directory {
         return wrong("length of a name", item.name_len.into());
     }
     let name = match item.name_len {
@@ -97,7 +102,9 @@ fn notice((item, name): (&NoticeItem, Option<Name<'_>>)) -> Notice {
         (kind::ATTRIBUTES, _) => Notice::Attributes(node),
         (kind::DATA, _) => Notice::Data { node, start: item.start.get(), last: item.last.get() },
         (kind::NAME, Some(name)) => Notice::Name { dir: node, name: name.to_owned() },
-        (kind::GONE, _) => Notice::Gone(node),
+        (kind::GONE, name) => {
+            Notice::Gone { node, name: name.map(|name| (NodeId(item.start.get()), name.to_owned())) }
+        }
         _ => Notice::Everything,
     }
 }
@@ -117,7 +124,10 @@ impl<'a> Field<'a> for NoticeList<'a> {
                     (kind::DATA, *node, (U64::new(*start), U64::new(*last)), None)
                 }
                 Notice::Name { dir, name } => (kind::NAME, *dir, (none, none), Some(name.as_name())),
-                Notice::Gone(node) => (kind::GONE, *node, (none, none), None),
+                Notice::Gone { node, name: None } => (kind::GONE, *node, (none, none), None),
+                Notice::Gone { node, name: Some((dir, name)) } => {
+                    (kind::GONE, *node, (U64::new(dir.0), none), Some(name.as_name()))
+                }
                 Notice::Everything => (kind::EVERYTHING, NodeId::NONE, (none, none), None),
             };
             let name = name.map_or(&[][..], |name| name.as_bytes());

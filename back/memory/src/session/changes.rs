@@ -68,7 +68,7 @@ impl Changed {
             Self::Attributes(ino) => Notice::Attributes(known(*ino)?),
             Self::Data(ino) => Notice::Data { node: known(*ino)?, start: 0, last: u64::MAX },
             Self::Name(dir, name) => Notice::Name { dir: known(*dir)?, name: name.clone() },
-            Self::Gone(ino) => Notice::Gone(known(*ino)?),
+            Self::Gone(ino) => Notice::Gone { node: known(*ino)?, name: None },
         })
     }
 }

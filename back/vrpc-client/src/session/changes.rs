@@ -76,7 +76,7 @@ async fn ask_on(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
                     tracing::warn!(%error, "no word of changes any more: clients ask");
                 }
                 links.told(false);
-                return links.things.nodes.notices.push(Notice::Everything);
+                return links.things.nodes.notice(Notice::Everything);
             }
         }
     }
@@ -94,10 +94,14 @@ fn received(link: &Link, answered: &Answered) -> Result<(u64, bool)> {
             Notice::Attributes(node) => ours(node).map(Notice::Attributes),
             Notice::Data { node, start, last } => ours(node).map(|node| Notice::Data { node, start, last }),
             Notice::Name { dir, name } => ours(dir).map(|dir| Notice::Name { dir, name }),
-            Notice::Gone(node) => ours(node).map(Notice::Gone),
+            Notice::Gone { node, name } => {
+                // A directory that is not known is told of by its own notices.
+                let name = name.and_then(|(dir, name)| Some((nodes.known(link.number, dir)?, name)));
+                ours(node).map(|node| Notice::Gone { node, name })
+            }
             Notice::Everything => Some(Notice::Everything),
         };
-        translated.into_iter().for_each(|notice| nodes.notices.push(notice));
+        translated.into_iter().for_each(|notice| nodes.notice(notice));
     }
     Ok((last, is_complete))
 }

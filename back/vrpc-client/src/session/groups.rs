@@ -4,13 +4,15 @@ use tombolo_core::fs::{
     AllocateMode, Entry, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, PersistentHandle,
     PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
 };
-use tombolo_core::{Answer, Ctx, Error};
+use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request};
 
 use super::names::{FRAME_DATA_MAX, filled, in_reference};
 use super::replies::{bytes, entry, pick};
 use super::{VrpcFileSystem, locks};
+use crate::link::Link;
+use crate::reply::Answered;
 use crate::request::OutgoingRequest;
 
 /// Longest value of an attribute, and longest list of names (xattr(7)).
@@ -57,6 +59,12 @@ fn xattr_request<'a>(node: NodeId, name: Option<XattrName<'a>>, destination: Des
     }
 }
 
+/// What was set may have been an access list.
+fn rights_set(link: &Link, answered: &Answered, node: NodeId) -> Result<()> {
+    link.things.nodes.new_rights(node);
+    answered.success(link).map(|_| ())
+}
+
 impl Xattrs for VrpcFileSystem {
     fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
         self.xattr_bytes(cx, node, Some(name), limit_bytes)
@@ -76,7 +84,8 @@ impl Xattrs for VrpcFileSystem {
         }
         if value.len() <= FRAME_DATA_MAX {
             let value = Data::Inline(value);
-            return self.links.ask_to(cx, Request::XattrSet { node, name, value, how, kill_set_gid });
+            let request = Request::XattrSet { node, name, value, how, kill_set_gid };
+            return self.links.ask(cx, request, move |link, answered| rights_set(link, &answered, node));
         }
         let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
         let sequence = self.links.things.next_sequence();
@@ -91,7 +100,8 @@ impl Xattrs for VrpcFileSystem {
             };
             let request = Request::XattrSet { node, name, value, how, kill_set_gid };
             let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
-            links.ask_on(link, cx, sequence, outgoing, |link, answered| answered.success(link).map(|_| ()))
+            links
+                .ask_on(link, cx, sequence, outgoing, move |link, answered| rights_set(link, &answered, node))
         })
     }
 
@@ -100,7 +110,8 @@ impl Xattrs for VrpcFileSystem {
     }
 
     fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()> {
-        self.links.ask_to(cx, Request::XattrRemove { node, name })
+        let request = Request::XattrRemove { node, name };
+        self.links.ask(cx, request, move |link, answered| rights_set(link, &answered, node))
     }
 }
 

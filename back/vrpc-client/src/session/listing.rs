@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, NodeId};
+use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, NodeId, OpenFlags, OpenId};
 use tombolo_core::{Answer, Ctx, Result};
 use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::listing::Listing;
@@ -10,13 +10,22 @@ use tombolo_wire_vrpc::{Destination, FRAME_BYTES, Reply, Request};
 
 use super::names::in_reference;
 use crate::bulk_memory::largest;
-use crate::link::Link;
+use crate::link::{Link, NO_LINK};
 use crate::links::Links;
 use crate::reply::Answered;
 use crate::request::OutgoingRequest;
 
 /// Most bytes of one listing.
 const LISTING_BYTES_MAX: usize = 64 << 10;
+
+/// Opens a directory without a request, while the server tells of all changes and has told of none since it let this identity open the
+/// directory. The server opens it when something is asked of the opening, as after a link that was lost: often nothing is, since
+/// the kernel in front keeps listings too.
+pub(super) fn opened_as_before(links: &Links, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Option<OpenId> {
+    let things = &links.things;
+    let is_known = links.is_told_all() && cx.want.is_empty() && things.nodes.is_lister(node, &cx.identity);
+    is_known.then(|| things.opened(node, flags, cx.identity.clone(), (NO_LINK, OpenId(0))))
+}
 
 pub(super) fn readdir(
     links: &Arc<Links>,

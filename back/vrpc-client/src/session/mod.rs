@@ -105,9 +105,12 @@ impl FileSystem for VrpcFileSystem {
 
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
         let request = Request::Setattr { node, open: file.map(|file| file.open), set: *set };
-        self.links.ask_for(cx, request, |reply| match reply {
-            Reply::Setattr(attr, change) => Some((attr, change)),
-            _ => None,
+        self.links.ask(cx, request, move |link, answered| {
+            link.things.nodes.new_rights(node);
+            answered.picked(link, |reply| match reply {
+                Reply::Setattr(attr, change) => Some((attr, change)),
+                _ => None,
+            })
         })
     }
 
@@ -181,8 +184,16 @@ impl FileSystem for VrpcFileSystem {
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
         let opener = cx.identity.clone();
+        let lists = flags == OpenFlags::READ | OpenFlags::DIRECTORY;
+        if lists && let Some(open) = listing::opened_as_before(&self.links, cx, node, flags) {
+            return Answer::Done(Ok(Opened { open, attr: None }));
+        }
+        let rights = self.links.things.nodes.rights();
         self.links.ask(cx, Request::Open { node, flags }, move |link, answered| {
             let opened = answered.picked(link, pick!(Opened))?;
+            if lists {
+                link.things.nodes.may_list(node, &opener, rights);
+            }
             Ok(Opened { open: link.opened(node, flags, opener, opened.open), ..opened })
         })
     }

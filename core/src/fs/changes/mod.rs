@@ -36,8 +36,14 @@ pub enum Notice {
         /// The name.
         name: NameBuf,
     },
-    /// The last name of a node is gone. Openings live on.
-    Gone(NodeId),
+    /// The last name of a node is gone. Openings live on. It comes before the [`Name`](Self::Name) that is told of beside it, so that a
+    /// kernel still knows what that led to.
+    Gone {
+        /// The node.
+        node: NodeId,
+        /// That name, in a directory that the session knows; none if it is not known.
+        name: Option<(NodeId, NameBuf)>,
+    },
     /// Anything: nothing that was learnt before is to be believed.
     Everything,
 }
@@ -58,7 +64,9 @@ impl Notice {
     /// What this takes of [`Changes::next`]'s limit.
     pub fn size_bytes(&self) -> usize {
         match self {
-            Self::Name { name, .. } => NOTICE_BYTES + name.as_name().as_bytes().len().next_multiple_of(8),
+            Self::Name { name, .. } | Self::Gone { name: Some((_, name)), .. } => {
+                NOTICE_BYTES + name.as_name().as_bytes().len().next_multiple_of(8)
+            }
             _ => NOTICE_BYTES,
         }
     }

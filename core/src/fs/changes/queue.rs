@@ -14,6 +14,9 @@ use crate::{Answer, Ctx, Error, Result};
 /// So many notices are kept for a session; with more it is told [`Notice::Everything`].
 const NOTICES_MAX: usize = 8192;
 
+/// Nothing lives long enough to count so far.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+
 /// Notices for one session: numbered, kept until they are acknowledged, one for any number of like changes that come before it is asked for.
 /// A session that never asks costs nothing. Any thread may use it; nothing waits but the answers.
 #[derive(Debug, Default)]
@@ -126,7 +129,8 @@ impl State {
         self.notices.clear();
         self.nodes.clear();
         self.names.clear();
-        self.first = after.wrapping_add(1).max(1);
+        // A client may say any number, also one behind which there is no room for more.
+        self.first = if after < NUMBER_MAX { after + 1 } else { 1 };
         self.given_out = self.first - 1;
         self.notices.push_back(Notice::Everything);
         self.everything = self.first;
@@ -143,7 +147,7 @@ impl State {
             match &notice {
                 Notice::Attributes(node) => self.nodes.entry(*node).or_default().attributes = number,
                 Notice::Data { node, .. } => self.nodes.entry(*node).or_default().data = number,
-                Notice::Gone(node) => self.nodes.entry(*node).or_default().gone = number,
+                Notice::Gone { node, .. } => self.nodes.entry(*node).or_default().gone = number,
                 Notice::Name { dir, name } => drop(self.names.insert((*dir, name.clone()), number)),
                 Notice::Everything => self.everything = number,
             }
@@ -163,7 +167,7 @@ impl State {
             Notice::Attributes(node) => {
                 latest(node).is_some_and(|latest| is_held(latest.attributes) || is_held(latest.data))
             }
-            Notice::Gone(node) => latest(node).is_some_and(|latest| is_held(latest.gone)),
+            Notice::Gone { node, .. } => latest(node).is_some_and(|latest| is_held(latest.gone)),
             Notice::Data { node, start, last } => {
                 let number = latest(node).map_or(0, |latest| latest.data);
                 if !is_held(number) {
@@ -263,11 +267,17 @@ mod tests {
     fn what_was_not_acknowledged_can_be_asked_for_again() {
         let queue = watched();
         queue.push(Notice::Attributes(NodeId(2)));
-        queue.push(Notice::Gone(NodeId(3)));
-        let both = Notices { last: 3, list: vec![Notice::Attributes(NodeId(2)), Notice::Gone(NodeId(3))] };
+        queue.push(Notice::Gone { node: NodeId(3), name: None });
+        let both = Notices {
+            last: 3,
+            list: vec![Notice::Attributes(NodeId(2)), Notice::Gone { node: NodeId(3), name: None }],
+        };
         assert_eq!(ready(&queue, 1), Some(both.clone()));
         assert_eq!(ready(&queue, 1), Some(both));
-        assert_eq!(ready(&queue, 2), Some(Notices { last: 3, list: vec![Notice::Gone(NodeId(3))] }));
+        assert_eq!(
+            ready(&queue, 2),
+            Some(Notices { last: 3, list: vec![Notice::Gone { node: NodeId(3), name: None }] })
+        );
         assert_eq!(ready(&queue, 3), None);
         let forgotten = ready(&queue, 1).expect("an answer");
         assert_eq!(forgotten.list, [Notice::Everything], "it was acknowledged");
@@ -323,6 +333,19 @@ mod tests {
         let notices = ready(&queue, 5_000).expect("notices");
         assert_eq!(notices, Notices { last: 5_001, list: vec![Notice::Everything] });
         assert_eq!(ready(&queue, u64::MAX).expect("notices").list, [Notice::Everything]);
+    }
+
+    #[test]
+    fn numbers_do_not_wrap_whatever_a_client_asks_for() {
+        for since in [u64::MAX, u64::MAX - 1, u64::MAX - 2, NUMBER_MAX, NUMBER_MAX - 1] {
+            let queue = watched();
+            let everything = ready(&queue, since).expect("notices");
+            assert_eq!(everything.list, [Notice::Everything]);
+            (2..5).for_each(|node| queue.push(Notice::Attributes(NodeId(node))));
+            let notices = ready(&queue, everything.last).expect("notices");
+            assert_eq!((notices.list.len(), notices.last), (3, everything.last + 3), "{since}");
+            assert_eq!(ready(&queue, notices.last), None);
+        }
     }
 
     #[test]

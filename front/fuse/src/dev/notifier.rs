@@ -171,7 +171,15 @@ impl Teller {
             len_bytes,
         };
         match notice {
-            Notice::Attributes(node) | Notice::Gone(node) => self.write(&attributes(*node)),
+            Notice::Attributes(node) => self.write(&attributes(*node)),
+            Notice::Gone { node, name } => {
+                // Programs that watch the file are told by the kernel, once nothing has it open any more. It must still know the name.
+                let is_known = name.as_ref().is_some_and(|(dir, name)| {
+                    let (parent, child, name) = (wire(*dir), wire(*node), name.as_name());
+                    self.write(&Notification::Delete { parent, child, name })
+                });
+                self.write(&attributes(*node)) || is_known
+            }
             // 0 is all that follows.
             Notice::Data { node, start, last } => {
                 self.write(&pages(*node, *start, last.saturating_sub(*start).saturating_add(1)))
@@ -203,6 +211,8 @@ impl Teller {
             Err(Errno::NOENT) => return false,
             // It is being unmounted, or what was a directory is none.
             Ok(()) | Err(Errno::NODEV | Errno::NOTCONN | Errno::NOTDIR) => {}
+            // A directory that is removed has names in use here, or something is mounted on it.
+            Err(Errno::NOTEMPTY | Errno::BUSY) => {}
             Err(error) => tracing::error!(%error, ?notification, "a notice was not taken"),
         }
         true

@@ -55,7 +55,7 @@ pub(super) struct About {
 impl About {
     fn concerns(&self, notice: &Notice) -> bool {
         match notice {
-            Notice::Attributes(node) | Notice::Gone(node) | Notice::Data { node, .. } => {
+            Notice::Attributes(node) | Notice::Gone { node, .. } | Notice::Data { node, .. } => {
                 self.nodes.contains(node)
             }
             Notice::Name { dir, name } => self.names.iter().any(|(other, it)| (other, it) == (dir, name)),
@@ -95,7 +95,7 @@ impl Push {
     /// Whether the kernel may be about to learn what this notice is about, though it says that it knows it not.
     pub(crate) fn may_be_under_way(&self, notice: &Notice) -> bool {
         match notice {
-            Notice::Attributes(node) | Notice::Gone(node) | Notice::Data { node, .. } => {
+            Notice::Attributes(node) | Notice::Gone { node, .. } | Notice::Data { node, .. } => {
                 self.shard(*node).contains_key(node)
             }
             Notice::Name { dir, name } => {

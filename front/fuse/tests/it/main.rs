@@ -11,6 +11,7 @@ mod overlap;
 mod push;
 mod retaining;
 mod virtio;
+mod watchers;
 
 #[global_allocator]
 static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;

@@ -5,7 +5,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -24,18 +24,18 @@ use tombolo_layer_basic::{Around, Layered};
 use tombolo_mem::Source;
 use tombolo_wire_fuse::Opcode;
 
-fn pushed(export: &dyn Export) -> Mounted {
+pub(crate) fn pushed(export: &dyn Export) -> Mounted {
     Mounted::new(export, &Options { coherence: Coherence::Push, ..Options::default() })
 }
 
 /// Another client of what is mounted.
-struct Other {
+pub(crate) struct Other {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
 }
 
 impl Other {
-    fn of(export: &dyn Export) -> Self {
+    pub(crate) fn of(export: &dyn Export) -> Self {
         let session = SessionId(2);
         let client = Client { session, label: "other".into(), checks: PermissionCheck::Caller };
         Self { fs: export.attach(&client).expect("attached"), cx: Ctx::root(session) }
@@ -45,7 +45,7 @@ impl Other {
         self.fs.lookup(&self.cx, NodeId::ROOT, named(name)).wait().expect("found")
     }
 
-    fn create(&self, name: &str, data: &[u8]) -> NodeId {
+    pub(crate) fn create(&self, name: &str, data: &[u8]) -> NodeId {
         let how = Create {
             mode: NewMode::settled(Mode::new(0o644)),
             flags: OpenFlags::READ | OpenFlags::WRITE,
@@ -73,12 +73,21 @@ impl Other {
         self.fs.setattr(&self.cx, self.find(name).node, None, &set).wait().expect("changed");
     }
 
-    fn rename(&self, from: &str, to: &str) {
+    pub(crate) fn rename(&self, from: &str, to: &str) {
         let (root, flags) = (NodeId::ROOT, RenameFlags::empty());
         self.fs.rename(&self.cx, root, named(from), root, named(to), flags).wait().expect("renamed");
     }
 
-    fn unlink(&self, name: &str) {
+    pub(crate) fn mkdir(&self, name: &str) {
+        let mode = NewMode::settled(Mode::new(0o755));
+        self.fs.mkdir(&self.cx, NodeId::ROOT, named(name), mode).wait().expect("made");
+    }
+
+    pub(crate) fn rmdir(&self, name: &str) {
+        self.fs.rmdir(&self.cx, NodeId::ROOT, named(name)).wait().expect("removed");
+    }
+
+    pub(crate) fn unlink(&self, name: &str) {
         self.fs.unlink(&self.cx, NodeId::ROOT, named(name)).wait().expect("removed");
     }
 }
@@ -90,7 +99,7 @@ fn named(name: &str) -> Name<'_> {
 /// Notices take some 100 µs. Far longer than that takes on the slowest machine.
 const SOON: Duration = Duration::from_secs(10);
 
-fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + SOON;
     while !holds() {
         assert!(Instant::now() < end, "the kernel still believes what was before: {what}");
@@ -163,7 +172,7 @@ fn what_another_client_changes_is_seen_at_once() {
     everything_is_seen(&pushed(&memory), &Other::of(&memory));
 }
 
-fn watched(dir: &Path) -> LocalDir {
+pub(crate) fn watched(dir: &Path) -> LocalDir {
     LocalDir::open(dir, DirOptions { watch_host: true, ..DirOptions::default() }).expect("served")
 }
 
@@ -197,6 +206,11 @@ fn what_a_process_of_the_host_changes_is_seen_at_once() {
     assert_eq!(names(mounted.path()), ["sub"]);
     host("touch -d 2001-02-03 sub/moved; truncate -s 3 sub/moved");
     soon("truncate", || fs::read(at("sub/moved")).expect("read") == b"aft");
+    let sub = || rustix::fs::stat(at("sub")).expect("there");
+    host("chmod 750 sub");
+    soon("chmod of a directory", || sub().st_mode & 0o777 == 0o750);
+    host("touch -d 2001-02-03 sub");
+    soon("a directory's times", || sub().st_mtime < 1_000_000_000);
     host("rm -r sub");
     soon("removal", || names(mounted.path()).is_empty());
 }
@@ -312,6 +326,46 @@ fn where_the_host_cannot_be_watched_nothing_is_kept() {
     assert_eq!(mode(&mounted.at("file")), 0o600);
     assert_eq!(fs::read(mounted.at("file")).expect("read"), b"after\n");
     assert!(mounted.at("second").exists());
+}
+
+/// Events name a subvolume's files as if they were those of the volume that is watched.
+#[test]
+fn in_an_export_with_a_subvolume_nothing_is_kept() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let host = |script: &str| Command::new("sh").args(["-ec", script]).current_dir(dir.path()).status();
+    let made = host(
+        "command -v btrfs && truncate -s 200M image && mkfs.btrfs -q image && mkdir on && mount -o loop image on",
+    );
+    if !made.is_ok_and(|made| made.success()) {
+        return eprintln!("skipped: no mkfs.btrfs, or the kernel has no btrfs");
+    }
+    let host = |script: &str| assert!(host(script).expect("a shell").success(), "{script}");
+    let _unmount = Unmount(dir.path().join("on"));
+    host("mkdir on/plain; echo before > on/plain/file");
+    let mounted = pushed(&watched(&dir.path().join("on")));
+    let at = |name: &str| mounted.at(name);
+    assert_eq!(fs::read(at("plain/file")).expect("read"), b"before\n");
+    let asks = || {
+        let before = requests(&mounted);
+        assert_eq!(fs::read(at("plain/file")).expect("read"), b"before\n");
+        requests(&mounted) - before
+    };
+    soon("the volume itself is watched", || asks() == 0);
+    host("btrfs -q subvolume create on/sub; echo before > on/sub/file");
+    soon("create", || fs::read(at("sub/file")).is_ok_and(|data| data == b"before\n"));
+    host("echo after > on/sub/file; chmod 600 on/sub/file; echo after > on/plain/file");
+    assert_eq!(mode(&at("sub/file")), 0o600);
+    assert_eq!(fs::read(at("sub/file")).expect("read"), b"after\n");
+    soon("a file that was kept before", || fs::read(at("plain/file")).expect("read") == b"after\n");
+}
+
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        // The test has ended; what cannot be taken away is left.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
 }
 
 /// Lets the next answer to LOOKUP be made, and keeps it back until it is told to go on.

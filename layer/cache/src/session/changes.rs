@@ -50,7 +50,7 @@ impl View {
     pub(super) fn tell_unnamed(&self, object: &Object) {
         let node = node_of(object.id);
         let is_last = object.file_type == FileType::Directory || object.state().attr.nlink < 2;
-        self.tell([if is_last { Notice::Gone(node) } else { Notice::Attributes(node) }]);
+        self.tell([if is_last { Notice::Gone { node, name: None } } else { Notice::Attributes(node) }]);
     }
 
     /// An entry that the caller is about to be given, with attributes as they are now: of what is changed later it is told.

@@ -37,7 +37,9 @@ impl Known {
     /// Whether the session is to be told.
     pub(crate) fn concerns(&self, notice: &Notice) -> bool {
         match notice {
-            Notice::Attributes(node) | Notice::Gone(node) | Notice::Data { node, .. } => self.knows(*node),
+            Notice::Attributes(node) | Notice::Gone { node, .. } | Notice::Data { node, .. } => {
+                self.knows(*node)
+            }
             Notice::Name { dir, .. } => self.knows(*dir),
             Notice::Everything => true,
         }

@@ -11,6 +11,7 @@ mod hostile_server;
 mod identities;
 mod in_place;
 mod numbers;
+mod openings;
 mod reconnect;
 mod smoke;
 mod socket;

@@ -17,6 +17,9 @@ const VERSIONS: &str = include_str!("../corpus/v1-versions.txt");
 /// What it says of files that are to be asked for each time.
 const VOLATILE: &str = include_str!("../corpus/v1-volatile.txt");
 
+/// What it says of a node's last name.
+const LAST_NAMES: &str = include_str!("../corpus/v1-last-names.txt");
+
 /// Kind, body and frame, each in hexadecimal, behind a word for people.
 fn read(recording: &str) -> Vec<(String, Message)> {
     recording
@@ -34,7 +37,7 @@ fn read(recording: &str) -> Vec<(String, Message)> {
 }
 
 fn recorded() -> Vec<(String, Message)> {
-    [V1, HANDLES, CHANGES, VERSIONS, VOLATILE].into_iter().flat_map(read).collect()
+    [V1, HANDLES, CHANGES, VERSIONS, VOLATILE, LAST_NAMES].into_iter().flat_map(read).collect()
 }
 
 fn line(message: &Message) -> String {
@@ -44,11 +47,12 @@ fn line(message: &Message) -> String {
     format!("{word}:{kind:?} {:08x} {} {frame}\n", message.kind, hex(&message.body))
 }
 
-fn from_samples() -> [Vec<Message>; 5] {
+fn from_samples() -> [Vec<Message>; 6] {
     let plain = (samples::requests(), samples::replies());
     let (handles, changes) = (samples::with_handles(), samples::with_changes());
     let (versions, volatile) = (samples::with_versions(), samples::with_volatile());
-    [plain, handles, changes, versions, volatile].map(|(requests, replies)| {
+    let last_names = samples::with_last_names();
+    [plain, handles, changes, versions, volatile, last_names].map(|(requests, replies)| {
         let requests = requests.iter().map(|(header, request)| encode_request(header, request).unwrap());
         let replies = replies.iter().map(|(kind, outcome)| encode_outcome(*kind, outcome).unwrap());
         requests.chain(replies).collect()

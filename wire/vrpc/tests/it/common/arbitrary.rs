@@ -44,7 +44,10 @@ fn notice() -> impl Strategy<Value = Notice> {
             last: a.max(b)
         }),
         (node(), name()).prop_map(|(dir, name)| Notice::Name { dir, name: name.to_owned() }),
-        node().prop_map(Notice::Gone),
+        (node(), option::of((node(), name()))).prop_map(|(node, name)| Notice::Gone {
+            node,
+            name: name.map(|(dir, name)| (dir, name.to_owned()))
+        }),
         Just(Notice::Everything),
     ]
 }

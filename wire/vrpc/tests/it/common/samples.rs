@@ -396,6 +396,14 @@ pub fn listing(entries: &[DirEntry<'_>]) -> &'static [u8] {
     frame.as_bytes().to_vec().leak()
 }
 
+/// What version 1 says of a node whose last name is known, since kernels are told which it was.
+pub fn with_last_names() -> Both {
+    let name = Name::new(b"a name").expect("a name").to_owned();
+    let list = vec![Notice::Gone { node: NODE, name: Some((NodeId::ROOT, name)) }];
+    let answer = Reply::Changes(OFFSET, NoticeList::new(list.leak()), true);
+    (Vec::new(), vec![(Kind::Changes, Ok(answer))])
+}
+
 /// What version 1 says of changes, since there is word of them.
 pub fn with_changes() -> Both {
     let name = |text: &'static str| Name::new(text.as_bytes()).expect("a name").to_owned();
@@ -403,7 +411,7 @@ pub fn with_changes() -> Both {
         Notice::Attributes(NODE),
         Notice::Data { node: NODE, start: 7, last: u64::MAX },
         Notice::Name { dir: NODE, name: name("a name") },
-        Notice::Gone(NODE),
+        Notice::Gone { node: NODE, name: None },
         Notice::Everything,
     ];
     let answers = [(OFFSET, list, true), (1, vec![Notice::Everything], false)];

@@ -1,0 +1,126 @@
+//! Programs on a mount that watch files: what they are told when others remove those.
+
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use tombolo_sys::fanotify::{Deeds, Fanotify};
+
+use crate::push::{Other, pushed, soon, watched};
+
+/// What an inotify watcher of a file is told.
+struct Inotify(OwnedFd);
+
+impl Inotify {
+    fn of(path: &Path) -> Self {
+        let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).expect("inotify");
+        inotify::add_watch(&fd, path, WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF).expect("watched");
+        Self(fd)
+    }
+
+    fn told(&self) -> ReadFlags {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = Reader::new(&self.0, &mut buffer);
+        let mut told = ReadFlags::empty();
+        while let Ok(event) = events.next() {
+            told |= event.events();
+        }
+        told
+    }
+}
+
+/// Creates a file, and looks at it when word of its name has come: the kernel drops that name then, and with it what it could tell of it.
+fn created(mount: &Path, create: impl Fn(&str), name: &str) {
+    let later = format!("after {}", name.trim_end_matches('/'));
+    assert!(!mount.join(&later).exists());
+    create(name);
+    create(&later);
+    soon("create", || mount.join(&later).exists());
+    assert!(mount.join(name).exists());
+}
+
+/// `remove` takes names away in another client's way.
+fn watchers_are_told(mount: &Path, create: impl Fn(&str), remove: impl Fn(&str)) {
+    let create = |name: &str| created(mount, &create, name);
+    let watch = |name: &str| Inotify::of(&mount.join(name));
+    let is_told = |watcher: &Inotify| watcher.told().contains(ReadFlags::DELETE_SELF);
+    create("file");
+    let watcher = watch("file");
+    assert_eq!(watcher.told(), ReadFlags::empty());
+    remove("file");
+    soon("inotify: a file that is gone", || is_told(&watcher));
+    assert!(!mount.join("file").exists());
+    // An open file is there until it is closed, and has no name.
+    create("open");
+    let watcher = watch("open");
+    let open = fs::File::open(mount.join("open")).expect("opened");
+    remove("open");
+    soon("a name that is gone", || !mount.join("open").exists());
+    soon("its file", || rustix::fs::fstat(&open).expect("known").st_nlink == 0);
+    assert_eq!(watcher.told(), ReadFlags::empty());
+    drop(open);
+    soon("inotify: a file that was closed", || is_told(&watcher));
+    create("dir/");
+    let watcher = watch("dir");
+    remove("dir/");
+    soon("inotify: a directory that is gone", || is_told(&watcher));
+    // A file of two names is there until both are gone.
+    create("one");
+    let watcher = watch("one");
+    fs::hard_link(mount.join("one"), mount.join("two")).expect("linked");
+    remove("one");
+    soon("the first name", || !mount.join("one").exists());
+    assert!(!is_told(&watcher));
+    remove("two");
+    soon("inotify: the last name", || is_told(&watcher));
+    create("marked");
+    let Ok(fanotify) = Fanotify::new() else { return eprintln!("skipped: no CAP_SYS_ADMIN") };
+    let root = fs::File::open(mount).expect("opened");
+    fanotify.add_file(root.as_fd(), c"marked", Deeds::DELETE_SELF).expect("a mark");
+    remove("marked");
+    let mut buffer = Vec::new();
+    soon("fanotify: a file that is gone", || {
+        let mut deeds = Deeds::empty();
+        fanotify.read(&mut buffer, |event| deeds |= event.deeds).expect("read");
+        deeds.contains(Deeds::DELETE_SELF)
+    });
+}
+
+#[test]
+fn programs_that_watch_a_file_are_told_when_another_client_removes_it() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let export = watched(dir.path());
+    let (mounted, other) = (pushed(&export), Other::of(&export));
+    let create = |name: &str| match name.strip_suffix('/') {
+        Some(name) => other.mkdir(name),
+        None => drop(other.create(name, b"data")),
+    };
+    let remove = |name: &str| match name.strip_suffix('/') {
+        Some(name) => other.rmdir(name),
+        None => other.unlink(name),
+    };
+    watchers_are_told(mounted.path(), create, remove);
+    // So they are of a file that is replaced.
+    created(mounted.path(), create, "old");
+    other.create("new", b"new");
+    let watcher = Inotify::of(&mounted.at("old"));
+    other.rename("new", "old");
+    soon("inotify: a file that is replaced", || watcher.told().contains(ReadFlags::DELETE_SELF));
+    soon("the file in its place", || fs::read(mounted.at("old")).is_ok_and(|data| data == b"new"));
+}
+
+#[test]
+fn programs_that_watch_a_file_are_told_when_the_host_removes_it() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let mounted = pushed(&watched(dir.path()));
+    let host = |script: &str, name: &str| {
+        let done = Command::new("sh").args(["-ec", script, "-", name]).current_dir(dir.path()).status();
+        assert!(done.expect("a shell").success());
+    };
+    let create = |name: &str| host("case $1 in */) mkdir \"$1\" ;; *) echo data > \"$1\" ;; esac", name);
+    let remove = |name: &str| host("rm -d \"${1%/}\"", name);
+    watchers_are_told(mounted.path(), create, remove);
+}
