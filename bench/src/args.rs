@@ -13,8 +13,9 @@ use crate::drive::DriveArgs;
 use crate::nfs::Limit;
 use crate::table::Plan;
 use crate::table::guest::{Place, Xattrs};
-use crate::table::gvfs::Source;
+use crate::table::gvfs::{Column, Source};
 use crate::table::ring::EndpointKind;
+use crate::table::vnfs::Column as VnfsColumn;
 
 /// Measure Tombolo against its peers on this machine, interleaved, and print the figures with their spread.
 #[derive(Parser, Debug)]
@@ -162,11 +163,22 @@ pub struct VnfsArgs {
     /// How many files, and transactions, postmark has (by default 10,000).
     #[arg(long, value_name = "NUMBER")]
     pub files: Option<usize>,
+    /// Only these columns of postmark, build, calls and guest-nfs.
+    #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',')]
+    pub column: Vec<VnfsColumn>,
 }
 
 impl Default for VnfsArgs {
     fn default() -> Self {
-        Self { only: Vec::new(), disk: DISK.into(), files: None }
+        Self { only: Vec::new(), disk: DISK.into(), files: None, column: Vec::new() }
+    }
+}
+
+impl VnfsArgs {
+    /// The columns that were asked for; all when none was.
+    pub fn columns(&self) -> Vec<VnfsColumn> {
+        let is_wanted = |column: &VnfsColumn| self.column.is_empty() || self.column.contains(column);
+        VnfsColumn::ALL.into_iter().filter(is_wanted).collect()
     }
 }
 
@@ -185,12 +197,39 @@ pub struct GvfsArgs {
     /// What is built.
     #[arg(long, value_enum, default_value_t)]
     pub source: Source,
+    /// Only these columns.
+    #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',')]
+    pub column: Vec<Column>,
+    /// How much is read as a stream, with K, M or G (by default 1G).
+    #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
+    pub bytes: Option<u64>,
 }
 
 impl Default for GvfsArgs {
     fn default() -> Self {
-        Self { only: Vec::new(), disk: DISK.into(), profile: None, source: Source::default() }
+        let (only, column, source) = (Vec::new(), Vec::new(), Source::default());
+        Self { only, disk: DISK.into(), profile: None, source, column, bytes: None }
     }
+}
+
+impl GvfsArgs {
+    /// Those of these columns that were asked for; all when none was.
+    pub fn columns(&self, all: &[Column]) -> Vec<Column> {
+        let is_wanted = |column: &Column| self.column.is_empty() || self.column.contains(column);
+        all.iter().copied().filter(is_wanted).collect()
+    }
+}
+
+/// A number of bytes, or of KiB, MiB or GiB.
+fn size_bytes(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.chars().last() {
+        Some('K') => (&text[..text.len() - 1], 10),
+        Some('M') => (&text[..text.len() - 1], 20),
+        Some('G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text} is no size, as 256M is"))
 }
 
 fn line(name: &str) -> Result<Profile, String> {
@@ -307,5 +346,19 @@ impl FuseArgs {
     pub fn tables(&self) -> [bool; 2] {
         let named = [self.virtio, self.mount];
         if named.contains(&true) { named } else { [true; 2] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(size_bytes("256M"), Ok(256 << 20));
+        assert_eq!(size_bytes("4096"), Ok(4096));
+        for wrong in ["", "M", "0", "1T", "99999999999G"] {
+            assert!(size_bytes(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -18,6 +18,13 @@ pub struct Steps<'a> {
 impl Steps<'_> {
     /// How long each step took in a new directory, which the last is to leave empty.
     pub fn timed(&self, folder: &Path) -> Result<Vec<Duration>> {
+        let took = self.done(folder)?;
+        fs::remove_dir(folder).doing_to("remove", folder)?;
+        Ok(took)
+    }
+
+    /// The same of steps that leave something there.
+    pub fn done(&self, folder: &Path) -> Result<Vec<Duration>> {
         fs::create_dir_all(folder).doing_to("make", folder)?;
         let step = |(name, script): &(&str, &str)| {
             go_on()?;
@@ -27,9 +34,7 @@ impl Steps<'_> {
             finish(name, &mut command)?;
             Ok(begun.elapsed())
         };
-        let took = self.steps.iter().map(step).collect::<Result<_>>()?;
-        fs::remove_dir(folder).doing_to("remove", folder)?;
-        Ok(took)
+        self.steps.iter().map(step).collect()
     }
 }
 

@@ -312,7 +312,7 @@ fn make_disk(path: &Path) -> Result<()> {
 }
 
 /// Lines like `unpack 1.23 s`; a phase that comes twice counts once.
-fn phases(text: &str) -> Vec<(String, f64)> {
+pub(super) fn phases(text: &str) -> Vec<(String, f64)> {
     let mut found: Vec<(String, f64)> = Vec::new();
     for line in text.lines() {
         let mut words = line.split_whitespace();

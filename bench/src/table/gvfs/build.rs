@@ -100,7 +100,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     measure(
         &mut report,
         &site,
-        &COLUMNS,
+        &wanted.columns(&COLUMNS),
         rounds,
         &Job { rows: &rows, run: &build, bytes: None, bare_bytes: 0 },
     )?;

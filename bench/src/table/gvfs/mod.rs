@@ -7,7 +7,8 @@
 //! [`PARTS`]; its rows in `docs/benchmarks.md`. What the machine lacks is an [`Error::Absent`](crate::error::Error::Absent), or a column that is
 //! not there and why.
 //!
-//! Reading order: [`site`] (the tree, the line and the columns), [`twice`] (a job's two runs), the parts in any order.
+//! Reading order: [`site`] (the tree, the line and the columns), [`twice`] (a job's two runs), the parts in any order; [`vm`] has the paper's own, in
+//! virtual machines.
 
 mod build;
 mod peers;
@@ -15,6 +16,7 @@ mod site;
 mod store;
 mod stream;
 mod twice;
+mod vm;
 mod walk;
 mod warm;
 
@@ -24,6 +26,7 @@ use crate::error::Result;
 use crate::report::Report;
 
 pub use build::Source;
+pub use site::Column;
 
 type Part = fn(&Plan, &GvfsArgs) -> Result<Report>;
 
@@ -34,6 +37,9 @@ const PARTS: &[(&str, Part)] = &[
     ("build", build::run),
     ("warm", warm::run),
     ("store", store::run),
+    ("vm-build", vm::build),
+    ("vm-latex", vm::latex),
+    ("vm-seismic", vm::seismic),
 ];
 
 /// Hands each part that is wanted to `done`; what this machine cannot do too.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use tempfile::TempDir;
 use tombolo_wan::{Profile, Side as End, Wan};
 
@@ -15,22 +16,32 @@ use crate::error::{Doing, Error, Result};
 use crate::peer::{Mount, Nfs, Program, Requests, Server, Shm, find};
 use crate::report::Report;
 
-/// What a job is done on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a job is done on. To add one: a variant, its name, what [`Site::fresh`] makes for it, and the parts that have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Column {
-    /// The tree itself.
+    /// The tree itself
     Local,
-    /// A mount of it on the same host.
+    /// A mount of it on the same host
     Dir,
-    /// No files: as many bytes in a bare TCP stream over the line.
+    /// No files: as many bytes in a bare TCP stream over the line
     Bare,
-    /// A mount over the line, without a cache on disk.
+    /// A mount over a LAN, without a cache on disk
+    Lan,
+    /// A mount over the line, without a cache on disk
     Nfs,
+    /// A mount of an exclusive proxy
     Exclusive,
+    /// A mount of a close-to-open proxy
     CloseToOpen,
-    /// A proxy whose origin is a proxy on the same LAN, which has done the job before.
+    /// A proxy whose origin is a proxy on the same LAN, which has done the job before
     SecondLevel,
+    /// As nfs; what a VM writes to its disk stays here, in a redo log
+    NfsRedo,
+    /// As exclusive; what a VM writes to its disk stays here, in a redo log
+    ExclusiveRedo,
+    /// sshfs
     Sshfs,
+    /// rclone
     Rclone,
 }
 
@@ -40,8 +51,11 @@ impl Column {
             Self::Local => "the directory itself",
             Self::Dir => "dir: mount",
             Self::Bare => "bare TCP stream",
+            Self::Lan => "nfs: mount over a LAN",
             Self::Nfs => "nfs: mount, no cache",
+            Self::NfsRedo => "nfs: mount, no cache; redo log",
             Self::Exclusive => "proxy, exclusive",
+            Self::ExclusiveRedo => "proxy, exclusive; redo log",
             Self::CloseToOpen => "proxy, close-to-open",
             Self::SecondLevel => "proxy of a proxy on the LAN",
             Self::Sshfs => "sshfs",
@@ -51,7 +65,20 @@ impl Column {
 
     /// Whether what is asked of the origin is worth counting.
     pub fn is_far(self) -> bool {
-        matches!(self, Self::Nfs | Self::Exclusive | Self::CloseToOpen | Self::SecondLevel)
+        matches!(
+            self,
+            Self::Nfs
+                | Self::NfsRedo
+                | Self::Exclusive
+                | Self::ExclusiveRedo
+                | Self::CloseToOpen
+                | Self::SecondLevel
+        )
+    }
+
+    /// Whether what a VM writes to its disk stays at the near end.
+    pub fn has_redo_log(self) -> bool {
+        matches!(self, Self::NfsRedo | Self::ExclusiveRedo)
     }
 }
 
@@ -64,6 +91,7 @@ const LATE_MAX: f64 = 0.02;
 pub struct Site {
     // What asks ends before what answers, and that before its line: fields are dropped in order.
     second: Option<SecondLevel>,
+    lan: Option<(Nfs, Wan)>,
     origin: Nfs,
     line: Wan,
     profile: Profile,
@@ -130,7 +158,14 @@ impl Site {
         let line = line(&profile)?;
         let origin = served(line.far(), shared, beside)?;
         let (shared, beside) = (shared.to_owned(), beside.to_owned());
-        Ok(Self { second: None, origin, line, profile, shared, beside })
+        Ok(Self { second: None, lan: None, origin, line, profile, shared, beside })
+    }
+
+    /// Makes [`Column::Lan`].
+    pub fn add_plain_lan(&mut self) -> Result<()> {
+        let lan = line(&Profile::LAN)?;
+        self.lan = Some((served(lan.far(), &self.shared, &self.beside)?, lan));
+        Ok(())
     }
 
     /// Makes [`Column::SecondLevel`]; why it cannot be had goes to the report.
@@ -152,7 +187,11 @@ impl Site {
 
     /// The columns of `wanted` that there are.
     pub fn columns(&self, wanted: &[Column]) -> Vec<Column> {
-        let is_there = |column: &Column| *column != Column::SecondLevel || self.second.is_some();
+        let is_there = |column: &Column| match column {
+            Column::SecondLevel => self.second.is_some(),
+            Column::Lan => self.lan.is_some(),
+            _ => true,
+        };
         wanted.iter().copied().filter(is_there).collect()
     }
 
@@ -164,8 +203,10 @@ impl Site {
             (Column::Dir, _) => {
                 Side::mounted(Command::new(program), &format!("dir:{}", self.shared.display()), &point)
             }
-            (Column::Nfs, _) => Side::mounted(near.command(program), &url, &point),
-            (Column::Exclusive, _) => Side::cached(near.command(program), &url, "exclusive", &point),
+            (Column::Nfs | Column::NfsRedo, _) => Side::mounted(near.command(program), &url, &point),
+            (Column::Exclusive | Column::ExclusiveRedo, _) => {
+                Side::cached(near.command(program), &url, "exclusive", &point)
+            }
             (Column::CloseToOpen, _) => Side::cached(near.command(program), &url, "close-to-open", &point),
             (Column::SecondLevel, Some(second)) => {
                 let program = second.line.near().command(program);
@@ -177,7 +218,10 @@ impl Site {
             (Column::Rclone, _) => {
                 peers::rclone(self.line.far(), near, &self.shared, &point).map(|it| Side::of_peer(it, &point))
             }
-            (Column::Local | Column::Bare | Column::SecondLevel, _) => {
+            (Column::Local | Column::Bare | Column::SecondLevel | Column::Lan, _) => {
+                if let (Column::Lan, Some((origin, lan))) = (column, &self.lan) {
+                    return Side::mounted(lan.near().command(program), &origin.url(), &point);
+                }
                 Ok(Side { root: self.shared.clone(), mount: None, _server: None, _cache: None })
             }
         }
@@ -217,6 +261,7 @@ impl Site {
             );
         }
         let lan = self.second.as_ref().map(|second| ("the LAN", &second.line));
+        let lan = lan.or(self.lan.as_ref().map(|(_, line)| ("the LAN", line)));
         for (what, line) in [("the line", &self.line)].into_iter().chain(lan) {
             let (late, what) = (line.late(), format!("{what}: packets more than 2 ms late"));
             report.target(

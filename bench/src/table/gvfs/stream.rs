@@ -37,7 +37,9 @@ const COLUMNS: [Column; 9] = [
 ];
 
 pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
-    let pieces = plan.scaled(PIECES, QUICK_PIECES);
+    let pieces = wanted
+        .bytes
+        .map_or(plan.scaled(PIECES, QUICK_PIECES), |bytes| bytes.div_ceil(PIECE_BYTES as u64) as usize);
     let mut report = plan.report("gvfs-stream", &format!("A far file of {pieces} MiB, read in order"));
     let (folder, shared) = folder(wanted)?;
     fill(&shared.join(FILE), pieces)?;
@@ -51,7 +53,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     };
     let rounds = rounds(plan, ROUNDS);
     let job = Job { rows: &[ROW], run: &read, bytes: Some(bytes), bare_bytes: bytes };
-    measure(&mut report, &site, &COLUMNS, rounds, &job)?;
+    measure(&mut report, &site, &wanted.columns(&COLUMNS), rounds, &job)?;
     let cell = |column: Column, run| (column.name(), run);
     for (ours, other, target) in [
         (cell(Column::Exclusive, COLD), cell(Column::Bare, COLD), Some(COLD_TARGET)),

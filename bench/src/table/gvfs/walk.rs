@@ -60,7 +60,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     }
     for (row, run) in rows {
         let job = Job { rows: &[row], run, bytes: None, bare_bytes: listing_bytes };
-        measure(&mut report, &site, &COLUMNS, rounds, &job)?;
+        measure(&mut report, &site, &wanted.columns(&COLUMNS), rounds, &job)?;
         let names = [Column::Exclusive, Column::CloseToOpen, Column::Nfs].map(Column::name);
         for (name, is_aimed) in names.into_iter().zip([true, false, false]) {
             let targets = [COLD_TARGET, WARM_TARGET].map(|target| is_aimed.then_some(target));

@@ -8,7 +8,7 @@ use std::process::Command;
 use fastrand::Rng;
 
 use super::Plan;
-use super::site::{Side, folder, proxy_of};
+use super::site::{Column, Side, folder, proxy_of};
 use crate::args::GvfsArgs;
 use crate::error::{Doing, Result};
 use crate::files::Tree;
@@ -29,6 +29,7 @@ const OUTSTANDING: u32 = 8;
 /// Whether the mount's kernel has the pages of the file.
 const KEPT: &str = "pages kept";
 const DROPPED: &str = "pages dropped";
+const COLUMNS: [Column; 2] = [Column::Dir, Column::Exclusive];
 const BARE: &str = "the directory";
 const PROXY: &str = "proxy, exclusive";
 const FUSE_TARGET: f64 = 0.95;
@@ -46,8 +47,9 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     // Nothing is asked of the origin any more, so there is no line before it.
     let origin = Nfs::tombolo(&shared, folder.path())?;
     let contest = plan.timed();
-    by_mounts(&mut report, &contest, &shared, &origin, folder.path())?;
-    by_nfs(&mut report, &contest, &shared, &origin, folder.path())?;
+    let columns = wanted.columns(&COLUMNS);
+    by_mounts(&mut report, &contest, &columns, &shared, &origin, folder.path())?;
+    by_nfs(&mut report, &contest, &columns, &shared, &origin, folder.path())?;
     Placement::leave()?;
     report.condition_of(&contest);
     report.condition(format!(
@@ -61,6 +63,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
 fn by_mounts(
     report: &mut Report,
     contest: &Contest,
+    columns: &[Column],
     shared: &Path,
     origin: &Nfs,
     beside: &Path,
@@ -71,7 +74,8 @@ fn by_mounts(
     let cached = Side::cached(program()?, &origin.url(), "exclusive", &beside.join("proxied"))?;
     for (row, piece_bytes) in [SEQUENTIAL, RANDOM] {
         let mut entrants = Vec::new();
-        for (column, side) in [(BARE, &bare), (PROXY, &cached)] {
+        let sides = [(Column::Dir, BARE, &bare), (Column::Exclusive, PROXY, &cached)];
+        for (_, column, side) in sides.into_iter().filter(|side| columns.contains(&side.0)) {
             for (variant, file) in [(KEPT, FILE), (DROPPED, DROPPED_FILE)] {
                 let path = side.root.join(file);
                 let work = reads(&path, piece_bytes, row == RANDOM.0, variant == DROPPED);
@@ -131,14 +135,22 @@ fn forget(path: &Path) -> Result<()> {
     command.status().doing(|| "start dd".to_owned()).map(drop)
 }
 
-fn by_nfs(report: &mut Report, contest: &Contest, shared: &Path, origin: &Nfs, beside: &Path) -> Result<()> {
+fn by_nfs(
+    report: &mut Report,
+    contest: &Contest,
+    columns: &[Column],
+    shared: &Path,
+    origin: &Nfs,
+    beside: &Path,
+) -> Result<()> {
     let cache = crate::table::folder(beside)?;
     let command = Command::new(find(Program::Tombolo)?);
     let command = proxy_of(command, &origin.url(), cache.path(), "exclusive");
     let proxy = Nfs::by_command(command, free_port()?, shared, beside)?.ready()?;
     for (row, piece_bytes) in NFS_ROWS {
         let mut entrants = Vec::new();
-        for (column, server) in [(BARE, origin), (PROXY, &proxy)] {
+        let servers = [(Column::Dir, BARE, origin), (Column::Exclusive, PROXY, &proxy)];
+        for (_, column, server) in servers.into_iter().filter(|server| columns.contains(&server.0)) {
             let work = transfer(server, FILE, Wait::Sleep, Direction::Read, piece_bytes, OUTSTANDING);
             let work = work.and_then(|(mut work, _)| {
                 // Fetches all of it.

@@ -14,8 +14,8 @@ use crate::peer::in_checkout;
 use crate::report::{Figure, Report, Unit};
 
 const SOURCE: &str = ".cache/sources/httpd.tar.gz";
-const QUICK_SOURCE: &str = ".cache/sources/lua.tar.gz";
-const STEPS: [(&str, &str); 4] = [
+pub const QUICK_SOURCE: &str = ".cache/sources/lua.tar.gz";
+pub const STEPS: [(&str, &str); 4] = [
     ("unpack", "tar xzf \"$1\""),
     ("configure", "cd */ && ./configure -q >/dev/null 2>&1"),
     ("build", "make -s -j2 -C */ >/dev/null 2>&1"),
@@ -29,20 +29,16 @@ const TARGET: f64 = 0.943;
 
 pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     let (source, steps): (_, &[_]) = if plan.quick { (QUICK_SOURCE, &QUICK_STEPS) } else { (SOURCE, &STEPS) };
-    let source = in_checkout(Path::new(source))
-        .map_err(|error| Error::Absent(format!("{error} (tests/guests/fetch-source httpd fetches it)")))?;
-    if !plan.quick && Command::new("apr-1-config").arg("--version").output().is_err() {
-        let lacks = "httpd needs libapr1-dev, libaprutil1-dev and libpcre2-dev";
-        return Err(Error::Absent(lacks.to_owned()));
-    }
+    let source = if plan.quick { in_checkout(Path::new(source))? } else { httpd()? };
     let mut report = plan.report("vnfs-build", "Apache httpd built on mounts");
     let folder = crate::table::folder(&wanted.disk)?;
     let place = Place { shared: folder.path().join("shared"), beside: folder.path().to_owned() };
     fs::create_dir(&place.shared).doing_to("make", &place.shared)?;
     Placement::leave()?;
     let rounds = plan.rounds_of(ROUNDS);
-    let times = timed(&place, &job(source, steps), rounds)?;
-    enter(&mut report, steps, &times);
+    let columns = wanted.columns();
+    let times = timed(&place, &columns, &job(source, steps), rounds)?;
+    enter(&mut report, steps, &columns, &times);
     report.condition(format!(
         "{rounds} rounds, in each of which every column has one turn, with servers and a mount of its own, on a directory below {}; output goes to \
          /dev/null; make runs two at a time; tarball, compiler and libraries are local. A ratio of 0.943 is 1.06 × local{}",
@@ -53,19 +49,30 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     Ok(report)
 }
 
+/// Where the source is that is built; an error where that, or what it takes to build it, is not here.
+pub fn httpd() -> Result<PathBuf> {
+    let source = in_checkout(Path::new(SOURCE))
+        .map_err(|error| Error::Absent(format!("{error} (tests/guests/fetch-source httpd fetches it)")))?;
+    if Command::new("apr-1-config").arg("--version").output().is_err() {
+        let lacks = "httpd needs libapr1-dev, libaprutil1-dev and libpcre2-dev";
+        return Err(Error::Absent(lacks.to_owned()));
+    }
+    Ok(source)
+}
+
 fn job<'a>(source: PathBuf, steps: &'a [(&'a str, &'a str)]) -> Steps<'a> {
     Steps { steps, arguments: vec![source.into()] }
 }
 
 /// Seconds by column, step and round.
-fn timed(place: &Place, job: &Steps<'_>, rounds: usize) -> Result<Vec<Vec<Vec<f64>>>> {
-    let mut times = vec![vec![Vec::new(); job.steps.len()]; Column::ALL.len()];
+fn timed(place: &Place, columns: &[Column], job: &Steps<'_>, rounds: usize) -> Result<Vec<Vec<Vec<f64>>>> {
+    let mut times = vec![vec![Vec::new(); job.steps.len()]; columns.len()];
     for round in 0..rounds {
-        for turn in 0..Column::ALL.len() {
+        for turn in 0..columns.len() {
             go_on()?;
             // The first has a colder compiler.
-            let number = (turn + round) % Column::ALL.len();
-            let side = place.fresh(Column::ALL[number])?;
+            let number = (turn + round) % columns.len();
+            let side = place.fresh(columns[number])?;
             for (step, took) in job.timed(&side.path(Path::new("job")))?.into_iter().enumerate() {
                 times[number][step].push(took.as_secs_f64());
             }
@@ -74,9 +81,9 @@ fn timed(place: &Place, job: &Steps<'_>, rounds: usize) -> Result<Vec<Vec<Vec<f6
     Ok(times)
 }
 
-fn enter(report: &mut Report, steps: &[(&str, &str)], times: &[Vec<Vec<f64>>]) {
+fn enter(report: &mut Report, steps: &[(&str, &str)], columns: &[Column], times: &[Vec<Vec<f64>>]) {
     let in_all = |column: &[Vec<f64>], round: usize| column.iter().map(|step| step[round]).sum();
-    for (column, times) in Column::ALL.into_iter().zip(times) {
+    for (column, times) in columns.iter().zip(times) {
         let rounds = times.first().map_or(0, Vec::len);
         let all = (0..rounds).map(|round| in_all(times, round)).collect();
         let rows = steps.iter().map(|(name, _)| *name).zip(times.iter().cloned()).chain([(ALL, all)]);

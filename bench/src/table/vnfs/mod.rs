@@ -10,7 +10,9 @@
 //! Reading order: [`sides`], [`small_tree`], [`mounts`]; [`client`], [`freshness`], [`price`]; the other parts in any order.
 
 mod build;
+mod calls;
 mod client;
+mod clients;
 mod freshness;
 mod library;
 mod line;
@@ -26,6 +28,8 @@ use crate::args::VnfsArgs;
 use crate::error::Result;
 use crate::report::Report;
 
+pub use sides::Column;
+
 type Part = fn(&Plan, &VnfsArgs) -> Result<Report>;
 
 /// All parts by name, in the order in which they are made.
@@ -37,6 +41,8 @@ const PARTS: &[(&str, Part)] = &[
     ("line", line::run),
     ("postmark", postmark::run),
     ("build", build::run),
+    ("calls", calls::run),
+    ("clients", clients::run),
 ];
 
 /// Hands each part that is wanted to `done`; what this machine cannot do too.

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
+
 use crate::error::Result;
 use crate::peer::{Mount, Nfs, Shm};
 
@@ -22,11 +24,15 @@ enum Behind {
 }
 
 /// What a job that writes is done on, each time with a server and a mount of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Column {
+    /// The directory itself
     Local,
+    /// Our mount of our NFS server over loopback
     Nfs,
+    /// A mount over a link, which keeps nothing
     Strict,
+    /// The same, which is told of changes
     Push,
 }
 
