@@ -163,7 +163,7 @@ pub struct VnfsArgs {
     /// How many files, and transactions, postmark has (by default 10,000).
     #[arg(long, value_name = "NUMBER")]
     pub files: Option<usize>,
-    /// Only these columns of postmark, build, calls and guest-nfs.
+    /// Only these columns of postmark, build and calls.
     #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',')]
     pub column: Vec<VnfsColumn>,
 }
