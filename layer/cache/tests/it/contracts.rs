@@ -133,3 +133,16 @@ fn with_two_writers_each_open_reads_what_the_origin_has() {
         }
     }
 }
+
+#[test]
+fn what_was_written_here_is_read_through_an_opening_of_before() {
+    for contract in [Contract::Exclusive, Contract::CloseToOpen] {
+        let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+        origin.direct.put("file", &pattern(5000, 1));
+        let cached = origin.cached(dir.path(), contract);
+        let file = cached.session.open("file").expect("open");
+        assert_eq!(cached.session.read(file, 0, 9000).expect("read"), pattern(5000, 1));
+        cached.session.put("file", &pattern(7000, 2));
+        assert_eq!(cached.session.read(file, 0, 9000).expect("read"), pattern(7000, 2), "{contract:?}");
+    }
+}

@@ -115,7 +115,7 @@ fn a_version_that_was_replaced_leaves_nothing_behind() {
 fn a_damaged_next_number_gives_none_twice() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let mut seen = HashSet::new();
-    for (round, damaged) in ["", "6", "65", "12 00000000\n", "\u{ff}"].into_iter().enumerate() {
+    for (round, damaged) in ["", "2", "2 00000000\n", "\u{ff}"].into_iter().enumerate() {
         // Before the cache runs: all changes come through it then.
         let names = [0, 1, 2].map(|n| format!("file-{round}-{n}"));
         names.iter().for_each(|text| origin.direct.put(text, b""));
