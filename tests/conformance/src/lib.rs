@@ -4,6 +4,7 @@
 //!   what users care about. Run over every back end, bare and under layers.
 //! - [`posix`]: cases against a mounted directory, by system calls only: the program `tombolo-conformance DIR`. Run on
 //!   plain file systems (where all pass: they are the oracle), through FUSE mounts, and inside guests.
+//! - [`walk`]: random changes by several mounts of one directory and by the host: the program `tombolo-conformance --walk`.
 //!
 //! A case is a function with a name. It passes, fails (by a panic that says what was wrong), or is skipped with a reason.
 #![forbid(unsafe_code)]
@@ -11,6 +12,7 @@
 pub mod posix;
 mod report;
 pub mod waist;
+pub mod walk;
 
 pub use report::{Report, Skip, Verdict};
 

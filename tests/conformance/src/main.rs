@@ -2,15 +2,20 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the report is what the program is for")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use tombolo_conformance::{Report, posix};
+use tombolo_conformance::{Report, posix, walk};
 
 const USAGE: &str = "usage: tombolo-conformance DIR [--only TEXT] [--except TEXT]… [--json]
 
 Runs the POSIX cases in directories of their own inside DIR, which are removed afterwards.
 Ends with 0 when none failed.
+
+       tombolo-conformance --walk SEED STEPS HOST TWIN MOUNT…
+
+Makes random changes in the directory HOST and through the MOUNTs of it, which are told of changes, and in the empty directory TWIN. After
+each, every MOUNT must soon show what TWIN does. Ends with 0 if they did.
 
   --only TEXT    the cases whose names contain TEXT
   --except TEXT  but not those whose names contain TEXT
@@ -24,6 +29,15 @@ fn main() -> ExitCode {
         return match posix::helper::run(rest) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => complain(&format!("helper {rest:?}: {error}")),
+        };
+    }
+    if let Some((first, rest)) = arguments.split_first()
+        && first == "--walk"
+    {
+        return match walked(rest) {
+            Some(Ok(())) => ExitCode::SUCCESS,
+            Some(Err(wrong)) => complain(&wrong),
+            None => complain(USAGE),
         };
     }
     let (mut dir, mut only, mut except, mut json) = (None, String::new(), Vec::new(), false);
@@ -57,6 +71,13 @@ fn main() -> ExitCode {
         }
         Err(error) => complain(&format!("{dir}: {error}")),
     }
+}
+
+fn walked(arguments: &[String]) -> Option<Result<(), String>> {
+    let [seed, steps, host, twin, mounts @ ..] = arguments else { return None };
+    let mounts: Vec<PathBuf> = mounts.iter().map(PathBuf::from).collect();
+    let (seed, steps) = (seed.parse().ok()?, steps.parse().ok()?);
+    Some(walk::run(seed, steps, Path::new(host), Path::new(twin), &mounts))
 }
 
 fn to_json(report: &Report) -> serde_json::Value {

@@ -1,0 +1,150 @@
+//! A random walk: the host and each of several mounts of one directory change it in turn, and after each change every mount must show what a
+//! plain directory shows to which the same was done.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+/// Word of a change takes some 100 µs; on a busy machine a program may not run for much longer.
+const BOUND: Duration = Duration::from_secs(10);
+/// Few names, so that they are made, moved and removed again and again.
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+const DIRECTORIES: [&str; 3] = ["", "x", "y"];
+
+/// What a name shows: type and mode, names, size; data, target, or the names in it.
+type Shown = (u32, u64, u64, Vec<u8>);
+
+/// Numbers that a seed gives (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ mixed >> 31) >> 16) as usize % limit
+    }
+
+    fn path(&mut self) -> PathBuf {
+        Path::new(DIRECTORIES[self.below(DIRECTORIES.len())]).join(NAMES[self.below(NAMES.len())])
+    }
+}
+
+/// Something that is done to a tree; whether it can be done depends on the tree alone.
+#[derive(Debug)]
+enum Change {
+    Write(PathBuf, Vec<u8>),
+    Append(PathBuf),
+    Cut(PathBuf, u64),
+    Mode(PathBuf, u32),
+    Link(PathBuf, PathBuf),
+    Symlink(PathBuf, PathBuf),
+    Rename(PathBuf, PathBuf),
+    Remove(PathBuf),
+    MakeDirectory(PathBuf),
+    RemoveDirectory(PathBuf),
+}
+
+impl Change {
+    fn random(random: &mut Random, step: usize) -> Self {
+        // Directories are among what is moved and removed.
+        let any = |random: &mut Random| match random.below(8) {
+            0 => DIRECTORIES[1 + random.below(2)].into(),
+            _ => random.path(),
+        };
+        match random.below(12) {
+            0 | 1 => {
+                let len = 1 + random.below(9000);
+                Self::Write(random.path(), format!("{step:*<len$}").into_bytes())
+            }
+            2 => Self::Append(random.path()),
+            3 => Self::Cut(random.path(), random.below(10_000) as u64),
+            4 => Self::Mode(any(random), 0o700 + random.below(0o100) as u32),
+            5 => Self::Link(random.path(), random.path()),
+            6 => Self::Symlink(random.path(), random.path()),
+            7 => Self::Rename(any(random), any(random)),
+            8 | 9 => Self::Remove(random.path()),
+            10 => Self::MakeDirectory(any(random)),
+            _ => Self::RemoveDirectory(any(random)),
+        }
+    }
+
+    fn apply(&self, root: &Path) -> io::Result<()> {
+        let at = |path: &PathBuf| root.join(path);
+        match self {
+            Self::Write(path, data) => fs::write(at(path), data),
+            Self::Append(path) => {
+                io::Write::write_all(&mut fs::OpenOptions::new().append(true).open(at(path))?, b"more")
+            }
+            Self::Cut(path, len) => fs::OpenOptions::new().write(true).open(at(path))?.set_len(*len),
+            Self::Mode(path, mode) => fs::set_permissions(at(path), fs::Permissions::from_mode(*mode)),
+            Self::Link(from, to) => fs::hard_link(at(from), at(to)),
+            Self::Symlink(target, path) => symlink(target, at(path)),
+            Self::Rename(from, to) => fs::rename(at(from), at(to)),
+            Self::Remove(path) => fs::remove_file(at(path)),
+            Self::MakeDirectory(path) => fs::create_dir(at(path)),
+            Self::RemoveDirectory(path) => fs::remove_dir(at(path)),
+        }
+    }
+}
+
+/// What the tree below shows under each name that there may be.
+fn shown(root: &Path) -> BTreeMap<PathBuf, Option<Shown>> {
+    let names = DIRECTORIES.iter().flat_map(|dir| NAMES.iter().map(move |name| Path::new(dir).join(name)));
+    let all = names.chain(DIRECTORIES.iter().map(PathBuf::from));
+    all.map(|path| (path.clone(), show(&root.join(path)).ok())).collect()
+}
+
+fn show(path: &Path) -> io::Result<Shown> {
+    let meta = fs::symlink_metadata(path)?;
+    let content = if meta.is_symlink() {
+        fs::read_link(path)?.into_os_string().into_encoded_bytes()
+    } else if meta.is_dir() {
+        let names = fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().into_encoded_bytes()));
+        let mut names = names.collect::<io::Result<Vec<_>>>()?;
+        names.sort();
+        names.join(&b'/')
+    } else {
+        fs::read(path)?
+    };
+    // The size of a directory is its file system's own affair.
+    Ok((meta.mode(), meta.nlink(), if meta.is_dir() { 0 } else { meta.len() }, content))
+}
+
+/// Walks so many steps in `host`, which `mounts` show, and in `twin`, which nobody else knows.
+pub fn run(seed: u64, steps: usize, host: &Path, twin: &Path, mounts: &[PathBuf]) -> Result<(), String> {
+    let mut random = Random(seed);
+    for step in 0..steps {
+        let change = Change::random(&mut random, step);
+        let by = match random.below(1 + mounts.len()) {
+            0 => host,
+            mount => &mounts[mount - 1],
+        };
+        let expected = change.apply(twin).map_err(|error| error.raw_os_error());
+        let outcome = change.apply(by).map_err(|error| error.raw_os_error());
+        let told = |what: String| format!("seed {seed}, step {step}: {change:?} by {}: {what}", by.display());
+        if outcome != expected {
+            return Err(told(format!("{outcome:?}, and {expected:?} on the plain directory")));
+        }
+        let expected = shown(twin);
+        let until = Instant::now() + BOUND;
+        for mount in mounts {
+            loop {
+                let now = shown(mount);
+                if now == expected {
+                    break;
+                }
+                if Instant::now() >= until {
+                    let wrong = now.iter().find(|(path, it)| expected.get(*path) != Some(*it));
+                    let right = wrong.and_then(|(path, _)| expected.get(path));
+                    return Err(told(format!("{} shows {wrong:?}, not {right:?}", mount.display())));
+                }
+                thread::yield_now();
+            }
+        }
+    }
+    Ok(())
+}
