@@ -82,6 +82,14 @@ pub enum TableArgs {
         /// How many files.
         files: usize,
     },
+    /// Do Postmark's job in a folder that is not there yet; `vnfs` runs it, in a guest.
+    #[command(hide = true)]
+    Postmark {
+        /// The folder.
+        folder: PathBuf,
+        /// How many files, and transactions.
+        files: usize,
+    },
     /// Serve a directory over links, one place for each way to wait; `ring` runs it.
     #[command(hide = true)]
     RingServer {

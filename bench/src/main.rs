@@ -84,6 +84,10 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Atomic(atomic) => run_atomic(args, atomic, &plan, out),
         TableArgs::Vnfs(vnfs) => run_vnfs(args, vnfs, &plan, out),
         TableArgs::Gvfs(gvfs) => run_gvfs(args, gvfs, &plan, out),
+        TableArgs::Postmark { folder, files } => {
+            let (files, transactions) = (*files, *files);
+            files::Postmark { files, transactions, bytes_max: 9_700, reads: 1 }.run(folder)
+        }
         // Done above.
         TableArgs::Limit { .. }
         | TableArgs::Drive(_)

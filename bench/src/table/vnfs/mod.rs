@@ -14,6 +14,7 @@ mod calls;
 mod client;
 mod clients;
 mod freshness;
+mod guest_nfs;
 mod library;
 mod line;
 mod mounts;
@@ -43,6 +44,7 @@ const PARTS: &[(&str, Part)] = &[
     ("build", build::run),
     ("calls", calls::run),
     ("clients", clients::run),
+    ("guest-nfs", guest_nfs::run),
 ];
 
 /// Hands each part that is wanted to `done`; what this machine cannot do too.
