@@ -10,7 +10,7 @@
 //! - [`Memory`]: the export. [`Options`]: its limits.
 //!
 //! Reading order: `directory`, `content` and `node`, `tree` (nodes and their life), `session` (one client's view), then one
-//! file in `session/` for each group of operations; `permission`, `acl` and `lock_table` are rules without state of
+//! file in `session/` for each group of operations; `acl` and `lock_table` are rules without state of
 //! their own.
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,6 @@ mod export;
 mod lock_table;
 mod node;
 mod options;
-mod permission;
 mod session;
 mod tree;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tombolo_core::fs::{Attr, Device, FileType, Mode, Timestamp};
+use tombolo_core::fs::{AccessMask, Attr, Device, FileType, Mode, Ownership, Timestamp};
 use tombolo_core::{Error, Identity, Result};
 
 use crate::acl::Acl;
@@ -100,6 +100,17 @@ impl Node {
         }
     }
 
+    pub(crate) fn ownership(&self) -> Ownership {
+        Ownership { uid: self.uid, gid: self.gid, mode: self.mode, is_directory: self.is_directory() }
+    }
+
+    /// Fails with `AccessDenied` unless `identity` may do all of `mask`.
+    pub(crate) fn check(&self, identity: &Identity, mask: AccessMask) -> Result<()> {
+        let acl = self.access_acl.as_ref();
+        let by_list = acl.map(|acl| |wanted| acl.allows(identity, self.uid, self.gid, wanted));
+        self.ownership().check(identity, mask, by_list)
+    }
+
     pub(crate) fn directory(&self) -> Result<&Directory> {
         match &self.kind {
             Kind::Directory(directory) => Ok(directory),
@@ -152,35 +163,12 @@ impl Node {
     /// Directories keep theirs.
     pub(crate) fn drop_privileges(&mut self, writer: Option<&Identity>) {
         if !self.is_directory() {
-            let mode = without_privileges(self.mode);
-            let is_foreign = writer.is_some_and(|writer| loses_set_gid(writer, self.gid));
+            let mode = self.mode.without_privileges();
+            let is_foreign = writer.is_some_and(|writer| writer.loses_set_gid(self.gid));
             self.mode = if is_foreign { Mode::new(mode.bits() & !Mode::SET_GID) } else { mode };
             self.xattrs.remove(CAPABILITY);
         }
     }
-}
-
-/// The superuser.
-const ROOT_UID: u32 = 0;
-
-pub(crate) fn is_root(identity: &Identity) -> bool {
-    identity.uid == ROOT_UID
-}
-
-/// True when set-group-id must be dropped from a mode that `identity` gives to a node of `gid` (chmod(2)).
-pub(crate) fn loses_set_gid(identity: &Identity, gid: u32) -> bool {
-    !is_root(identity) && !identity.in_group(gid)
-}
-
-/// The mode without set-user-id, and without set-group-id where the group may execute (without that, the bit does not
-/// raise privileges).
-pub(crate) fn without_privileges(mode: Mode) -> Mode {
-    const GROUP_EXECUTE: u32 = 0o010;
-    let dropped = match mode.bits() & GROUP_EXECUTE {
-        0 => Mode::SET_UID,
-        _ => Mode::SET_UID | Mode::SET_GID,
-    };
-    Mode::new(mode.bits() & !dropped)
 }
 
 pub(crate) fn now() -> Timestamp {

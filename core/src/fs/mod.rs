@@ -16,6 +16,7 @@ mod id;
 mod name;
 mod op;
 mod open;
+mod permission;
 mod read_whole;
 
 pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
@@ -34,4 +35,5 @@ pub use open::{
     AccessMask, Create, Created, Entry, Exclusive, Made, NewMode, OpenFlags, Opened, ReadDone, RenameFlags,
     Renamed, SyncWhat, Write, Written,
 };
+pub use permission::Ownership;
 pub use read_whole::read_whole;

@@ -7,8 +7,7 @@ use tombolo_core::{Ctx, Error, Result};
 use super::View;
 use crate::content::PAGE_BYTES;
 use crate::directory::Ino;
-use crate::node::{Kind, Node, loses_set_gid, now, without_privileges};
-use crate::permission;
+use crate::node::{Kind, Node, now};
 
 impl View<'_> {
     pub(super) fn getattr(&self, node: NodeId, file: Option<File>) -> Result<Attr> {
@@ -17,7 +16,7 @@ impl View<'_> {
     }
 
     pub(super) fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Result<()> {
-        permission::check(&cx.identity, self.node(node)?, mask)
+        self.node(node)?.check(&cx.identity, mask)
     }
 
     pub(super) fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
@@ -92,7 +91,7 @@ impl View<'_> {
         if !self.checks() {
             return Ok(());
         }
-        permission::check_chown(&cx.identity, node, set.uid, set.gid)?;
+        node.ownership().check_chown(&cx.identity, set.uid, set.gid)?;
         if set.mode.is_some() {
             self.check_owner(cx, node)?;
         }
@@ -117,11 +116,11 @@ impl View<'_> {
         node.uid = set.uid.unwrap_or(node.uid);
         node.gid = set.gid.unwrap_or(node.gid);
         if let Some(mut mode) = set.mode {
-            if checks && loses_set_gid(&cx.identity, node.gid) {
+            if checks && cx.identity.loses_set_gid(node.gid) {
                 mode = Mode::new(mode.bits() & !Mode::SET_GID);
             }
             // A new owner never gets the old one's privileges, whatever mode comes along.
-            node.mode = if chown && !node.is_directory() { without_privileges(mode) } else { mode };
+            node.mode = if chown && !node.is_directory() { mode.without_privileges() } else { mode };
             if let Some(acl) = &mut node.access_acl {
                 acl.chmod(mode);
             }

@@ -7,7 +7,7 @@ use super::View;
 use crate::content::Content;
 use crate::directory::Directory;
 use crate::directory::Ino;
-use crate::node::{Kind, Node, is_root, loses_set_gid};
+use crate::node::{Kind, Node};
 use crate::tree::Birth;
 
 /// The longest target of a symbolic link, in bytes (`PATH_MAX` without its terminator).
@@ -105,7 +105,7 @@ impl View<'_> {
         rdev: Device,
     ) -> Result<Made> {
         let is_device = matches!(file_type, FileType::BlockDevice | FileType::CharDevice);
-        if is_device && self.checks() && !is_root(&cx.identity) {
+        if is_device && self.checks() && !cx.identity.is_root() {
             // That the name exists, or none may be added, is said first.
             self.check_make(cx, parent, name)?;
             return Err(Error::NotPermitted);
@@ -194,6 +194,6 @@ fn with_parents_group(
     if is_directory {
         return Mode::new(mode.bits() | Mode::SET_GID);
     }
-    let strip = mode.bits() & EXECUTABLE == EXECUTABLE && loses_set_gid(user, gid);
+    let strip = mode.bits() & EXECUTABLE == EXECUTABLE && user.loses_set_gid(gid);
     if strip { Mode::new(mode.bits() & !Mode::SET_GID) } else { mode }
 }

@@ -24,8 +24,7 @@ use tombolo_core::{Budget, Ctx, Error, Identity, Resource, Result, Want};
 use self::changes::Told;
 use crate::directory::Directory;
 use crate::directory::Ino;
-use crate::node::{Node, is_root};
-use crate::permission;
+use crate::node::Node;
 use crate::tree::Shared;
 use crate::tree::Tree;
 
@@ -165,7 +164,7 @@ impl View<'_> {
         let (dir, victim) = (self.tree.node(dir)?, self.tree.node(victim)?);
         self.check_access(cx, dir, AccessMask::WRITE | AccessMask::EXECUTE)?;
         if self.checks() {
-            permission::check_sticky(&cx.identity, dir, victim)?;
+            dir.ownership().check_sticky(&cx.identity, victim.uid)?;
         }
         match (victim.is_directory(), as_directory) {
             (false, true) => Err(Error::NotDirectory),
@@ -226,16 +225,16 @@ impl View<'_> {
     }
 
     fn check_access(&self, cx: &Ctx, node: &Node, mask: AccessMask) -> Result<()> {
-        if self.checks() { permission::check(&cx.identity, node, mask) } else { Ok(()) }
+        if self.checks() { node.check(&cx.identity, mask) } else { Ok(()) }
     }
 
     fn check_owner(&self, cx: &Ctx, node: &Node) -> Result<()> {
-        if self.checks() { permission::check_owner(&cx.identity, node) } else { Ok(()) }
+        if self.checks() { node.ownership().check_owner(&cx.identity) } else { Ok(()) }
     }
 
     /// Whether a change of the data takes set-user-id and its kind from the file; and the writer, where rights are checked here.
     fn kills_privileges<'c>(&self, cx: &'c Ctx, asked: bool) -> Option<Option<&'c Identity>> {
-        let writer = Some(&cx.identity).filter(|user| self.checks() && !is_root(user));
+        let writer = Some(&cx.identity).filter(|user| self.checks() && !user.is_root());
         (asked || writer.is_some()).then_some(writer)
     }
 

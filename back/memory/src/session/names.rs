@@ -5,7 +5,7 @@ use tombolo_core::{Ctx, Error, Result};
 
 use super::View;
 use crate::directory::Ino;
-use crate::node::{Kind, Node, is_root};
+use crate::node::{Kind, Node};
 
 impl View<'_> {
     pub(super) fn lookup(&mut self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Entry> {
@@ -249,7 +249,7 @@ impl View<'_> {
 
     /// What overlay file systems take for "nothing here": a character device 0:0.
     fn make_whiteout(&mut self, cx: &Ctx, dir: Ino) -> Result<Ino> {
-        if self.checks() && !is_root(&cx.identity) {
+        if self.checks() && !cx.identity.is_root() {
             return Err(Error::NotPermitted);
         }
         let mode = NewMode::settled(Mode::new(0));

@@ -4,7 +4,7 @@ use tombolo_core::{Answer, Ctx, Error, Result};
 use super::{Session, View};
 use crate::acl::Acl;
 use crate::directory::Ino;
-use crate::node::{Node, is_root, loses_set_gid};
+use crate::node::Node;
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -55,7 +55,7 @@ impl View<'_> {
 
     fn list_xattrs(&self, cx: &Ctx, node: NodeId, limit_bytes: usize) -> Result<Vec<u8>> {
         let node = self.node(node)?;
-        let sees_trusted = !self.checks() || is_root(&cx.identity);
+        let sees_trusted = !self.checks() || cx.identity.is_root();
         let acls = [(ACCESS_ACL, node.access_acl.is_some()), (DEFAULT_ACL, node.default_acl.is_some())];
         let acls = acls.iter().filter(|(_, present)| *present).map(|(name, _)| *name);
         let plain = node.xattrs.keys().map(|name| &**name);
@@ -132,7 +132,7 @@ impl View<'_> {
                 node.mode = acl.mode(node.mode);
             }
             node.access_acl = acl.filter(|acl| !acl.is_minimal());
-            if kill_set_gid || (checks && loses_set_gid(&cx.identity, node.gid)) {
+            if kill_set_gid || (checks && cx.identity.loses_set_gid(node.gid)) {
                 node.mode = Mode::new(node.mode.bits() & !Mode::SET_GID);
             }
         }
@@ -150,7 +150,7 @@ impl View<'_> {
                 _ => Ok(()),
             };
         }
-        let trusted = !self.checks() || is_root(&cx.identity);
+        let trusted = !self.checks() || cx.identity.is_root();
         let (namespace, bare) = match name.iter().position(|&byte| byte == b'.') {
             Some(dot) => name.split_at(dot + 1),
             None => return Err(Error::NotSupported),
