@@ -7,7 +7,7 @@
 //! - [`descriptors`] shares out what file descriptors the process may have.
 //! - [`polling`] says how long a thread polls before it sleeps; [`rate_limit`] how often a log line may appear.
 //! - [`listener`] binds sockets in the file system; [`signals`] waits for the signals that end a process.
-//! - [`signing_keys`] are what a server signs handles with.
+//! - [`rows`] are what databases on the disk keep; [`signing_keys`] are what a server signs handles with.
 //!
 //! Not here: connections (`host/links`, `host/rpc`), devices (`host/vhost`), what an operator sees of a process (`host/service`).
 //!
@@ -24,6 +24,7 @@ pub mod listener;
 pub mod polling;
 pub mod promise;
 pub mod rate_limit;
+pub mod rows;
 pub mod signals;
 pub mod signing_keys;
 mod sync;
