@@ -9,3 +9,4 @@ mod mount;
 mod planted;
 mod replies;
 mod simulation;
+mod write_back;

@@ -1,0 +1,136 @@
+//! Files of the local disk with data that the origin does not have yet.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use tombolo_core::{Error, Result};
+use tombolo_host_runtime::lock;
+use tombolo_mem::{Sink, Source};
+use tombolo_sys::rw::{self, TransferFlags};
+
+/// So many are open at a time.
+const OPEN_MAX: usize = 512;
+
+/// The directory of data files, and which of them are open.
+#[derive(Debug)]
+pub(crate) struct DataFiles {
+    dir: PathBuf,
+    open: Mutex<VecDeque<Weak<DataFile>>>,
+}
+
+/// One data file. It is sparse, and has data at the places of the file that it is of.
+#[derive(Debug)]
+pub(crate) struct DataFile {
+    pub generation: u64,
+    path: PathBuf,
+    file: Mutex<Option<Arc<File>>>,
+    /// It goes with its last user.
+    is_doomed: AtomicBool,
+    files: Arc<DataFiles>,
+}
+
+impl DataFiles {
+    pub(crate) fn new(dir: PathBuf) -> Arc<Self> {
+        Arc::new(Self { dir, open: Mutex::default() })
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The file of a generation, which is made when it is first written.
+    pub(crate) fn file(self: &Arc<Self>, generation: u64) -> Arc<DataFile> {
+        let path = self.dir.join(format!("{generation:x}"));
+        let (file, is_doomed) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(DataFile { generation, path, file, is_doomed, files: self.clone() })
+    }
+
+    /// Removes files that nothing knows.
+    pub(crate) fn remove_others(&self, is_known: impl Fn(u64) -> bool) {
+        for file in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let name = file.file_name();
+            let generation = name.to_str().and_then(|name| u64::from_str_radix(name, 16).ok());
+            if generation.is_some_and(|generation| !is_known(generation)) {
+                let _ = fs::remove_file(file.path());
+            }
+        }
+    }
+
+    fn opened(&self, file: &Arc<DataFile>) {
+        let mut open = lock(&self.open);
+        open.push_back(Arc::downgrade(file));
+        let oldest = if open.len() > OPEN_MAX { open.pop_front() } else { None };
+        drop(open);
+        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
+            lock(&oldest.file).take();
+        }
+    }
+}
+
+impl DataFile {
+    pub(crate) fn write(self: &Arc<Self>, mut offset: u64, mut from: Source) -> Result<()> {
+        let file = self.file()?;
+        while !from.is_empty() {
+            let count = rw::write(file.as_fd(), &from, offset, TransferFlags::empty())?;
+            if count == 0 {
+                return Err(Error::NoSpace);
+            }
+            from.advance(count);
+            offset += count as u64;
+        }
+        Ok(())
+    }
+
+    /// Fills all of `into`; zeros where nothing was written.
+    pub(crate) fn read(self: &Arc<Self>, mut offset: u64, mut into: Sink) -> Result<()> {
+        let file = self.file()?;
+        while !into.is_empty() {
+            match rw::read(file.as_fd(), &into, offset, TransferFlags::empty())? {
+                0 => {
+                    into.zero(0, into.len());
+                    break;
+                }
+                count => {
+                    into.advance(count);
+                    offset += count as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what was written stable.
+    pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
+        Ok(tombolo_sys::sync::data(self.file()?.as_fd())?)
+    }
+
+    /// It goes with its last user.
+    pub(crate) fn doom(&self) {
+        self.is_doomed.store(true, Ordering::Relaxed);
+    }
+
+    fn file(self: &Arc<Self>) -> Result<Arc<File>> {
+        let mut slot = lock(&self.file);
+        if let Some(file) = &*slot {
+            return Ok(file.clone());
+        }
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&self.path);
+        let file = Arc::new(file.map_err(Error::io)?);
+        *slot = Some(file.clone());
+        drop(slot);
+        self.files.opened(self);
+        Ok(file)
+    }
+}
+
+impl Drop for DataFile {
+    fn drop(&mut self) {
+        if self.is_doomed.load(Ordering::Relaxed) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

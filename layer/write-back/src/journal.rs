@@ -1,0 +1,464 @@
+//! The journal: what differs from the origin, as rows of a database, committed in groups.
+//!
+//! Each change gives all rows that it touches in one call, so after a crash the rows are those of some moment: no change is there by half,
+//! and none without those before it. Data that rows speak of are on the disk before the rows are, or in the journal themselves.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use thiserror::Error as ThisError;
+use tombolo_core::{Error, Result};
+use tombolo_host_runtime::lock;
+use tombolo_host_runtime::promise::Promise;
+
+use crate::data_file::{DataFile, DataFiles};
+use crate::extents::Delta;
+
+/// Why a journal cannot be used.
+#[derive(Debug, ThisError)]
+pub enum JournalError {
+    /// A directory or file of it cannot be used.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The database cannot be used.
+    #[error("{}: {source}", path.display())]
+    Database {
+        /// Which.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// A row is not what it was. What it said is at no other place, so nothing is thrown away.
+    #[error("{}: damaged row in {table}", path.display())]
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// The table.
+        table: &'static str,
+    },
+}
+
+/// What one change, or many, have to write.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub nodes: HashMap<u64, Option<Vec<u8>>>,
+    pub names: HashMap<(u64, Vec<u8>), Option<Vec<u8>>>,
+    pub extents: Vec<(u64, Delta)>,
+    /// Data that lie in the journal itself: generation, offset, bytes.
+    pub pieces: Vec<(u64, u64, Vec<u8>)>,
+    /// Files whose data are to be stable before the rows are.
+    pub files: HashMap<u64, Arc<DataFile>>,
+    /// Files that go once no row speaks of them.
+    pub gone: Vec<Arc<DataFile>>,
+    /// The number of the latest change.
+    pub change: u64,
+    /// The number of the latest change that the origin has.
+    pub at_origin: Option<u64>,
+}
+
+/// What the database had at the start.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub nodes: Vec<(u64, Vec<u8>)>,
+    pub names: Vec<(u64, Vec<u8>, Vec<u8>)>,
+    pub extents: HashMap<u64, Vec<Range<u64>>>,
+    pub change: u64,
+    pub at_origin: u64,
+    /// No number below this is free.
+    pub next_id: u64,
+}
+
+/// Tells when a group is committed: false if it cannot be.
+pub(crate) type Ticket = Arc<Promise<bool>>;
+
+/// A journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    files: Arc<DataFiles>,
+    ids: Mutex<Connection>,
+    pending: Mutex<Pending>,
+    work: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    batch: Batch,
+    ticket: Ticket,
+    /// The group that is being written.
+    under_way: Option<Ticket>,
+    is_empty: bool,
+    /// A caller waits: at once.
+    is_urgent: bool,
+    is_closing: bool,
+    /// The latest change that is on the disk.
+    stable: u64,
+}
+
+/// What is not waited for is committed after this time.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A group that cannot be written is tried again after this time.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Data in the journal beyond this go to their files.
+const PIECES_BYTES_MAX: u64 = 8 << 20;
+
+/// More files than this are made stable together with the whole file system.
+const SYNC_ALONE_MAX: usize = 8;
+
+/// So many numbers are taken at a time.
+const IDS: u64 = 1 << 16;
+
+const TABLES: &str = "
+    pragma journal_mode = wal;
+    pragma synchronous = full;
+    pragma cache_size = -8000;
+    pragma busy_timeout = 10000;
+    create table if not exists nodes (id integer primary key, row blob);
+    create table if not exists names (dir integer, name blob, row blob, primary key (dir, name)) without rowid;
+    create table if not exists extents (generation integer, start integer, end integer,
+        primary key (generation, start)) without rowid;
+    create table if not exists pieces (seq integer primary key, generation integer, at integer, bytes blob, sum integer);
+    create table if not exists numbers (what text primary key, value integer);
+";
+
+impl Journal {
+    /// Opens the journal beneath `dir`, which is made if it is missing, and brings data that lie in it to their files.
+    pub(crate) fn open(dir: &Path) -> std::result::Result<(Self, Kept, Arc<DataFiles>), JournalError> {
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| JournalError::Io { path, source }
+        };
+        let data = dir.join("data");
+        std::fs::create_dir_all(&data).map_err(io(&data))?;
+        let path = dir.join("journal.db");
+        let failed = |source| JournalError::Database { path: path.clone(), source };
+        let files = DataFiles::new(data);
+        let connect = || {
+            let database = Connection::open(&path)?;
+            database.execute_batch(TABLES)?;
+            database.set_prepared_statement_cache_capacity(32);
+            Ok(database)
+        };
+        let (writer, ids) = (connect().map_err(failed)?, connect().map_err(failed)?);
+        let kept = read(&writer).map_err(failed)?;
+        replay(&writer, &files, &path)?;
+        files.remove_others(|generation| kept.extents.contains_key(&generation));
+        let pending = Pending { is_empty: true, stable: kept.change, ..Pending::default() };
+        let (ids, pending) = (Mutex::new(ids), Mutex::new(pending));
+        let shared = Arc::new(Shared { files: files.clone(), ids, pending, work: Condvar::new() });
+        let writing = shared.clone();
+        let thread = thread::Builder::new().name("write-back-log".into()).spawn(move || writing.run(&writer));
+        let thread = thread.map_err(io(dir))?;
+        Ok((Self { shared, thread: Some(thread) }, kept, files))
+    }
+
+    /// Adds what one change has to write. The ticket is of the group that it is in.
+    pub(crate) fn add(&self, batch: Batch) -> Ticket {
+        let mut pending = self.shared.pending();
+        let was_empty = std::mem::replace(&mut pending.is_empty, false);
+        pending.batch.absorb(batch);
+        let ticket = pending.ticket.clone();
+        drop(pending);
+        if was_empty {
+            self.shared.work.notify_one();
+        }
+        ticket
+    }
+
+    /// Waits until a group is on the disk.
+    pub(crate) async fn stable(&self, ticket: Ticket) -> Result<()> {
+        self.hurry();
+        match ticket.kept().await {
+            true => Ok(()),
+            false => Err(Error::io("the write-back journal cannot be written: see the log")),
+        }
+    }
+
+    /// Waits until all that was added so far is on the disk.
+    pub(crate) async fn all_stable(&self) -> Result<()> {
+        let ticket = {
+            let pending = self.shared.pending();
+            match pending.is_empty {
+                false => Some(pending.ticket.clone()),
+                true => pending.under_way.clone(),
+            }
+        };
+        match ticket {
+            Some(ticket) => self.stable(ticket).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The latest change that is on the disk.
+    pub(crate) fn stable_change(&self) -> u64 {
+        self.shared.pending().stable
+    }
+
+    /// Takes numbers that nothing has: on the disk when it returns.
+    pub(crate) fn reserve_ids(&self, next: u64) -> Result<Range<u64>> {
+        let end = next + IDS;
+        let set = "insert or replace into numbers values ('next_id', ?)";
+        lock(&self.shared.ids).execute(set, [end.cast_signed()]).map_err(Error::io)?;
+        Ok(next..end)
+    }
+
+    fn hurry(&self) {
+        self.shared.pending().is_urgent = true;
+        self.shared.work.notify_one();
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.shared.pending().is_closing = true;
+        self.shared.work.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Batch {
+    /// Takes in a later one.
+    fn absorb(&mut self, later: Self) {
+        self.nodes.extend(later.nodes);
+        self.names.extend(later.names);
+        self.extents.extend(later.extents);
+        self.pieces.extend(later.pieces);
+        self.files.extend(later.files);
+        self.gone.extend(later.gone);
+        self.change = self.change.max(later.change);
+        self.at_origin = later.at_origin.or(self.at_origin);
+    }
+}
+
+impl Shared {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        lock(&self.pending)
+    }
+
+    fn run(&self, database: &Connection) {
+        let mut pieces_bytes = 0;
+        while let Some((mut batch, ticket)) = self.next() {
+            let is_written = loop {
+                let error = match self.write(database, &batch, &mut pieces_bytes) {
+                    Ok(()) => break true,
+                    Err(error) => error,
+                };
+                tracing::error!(%error, "the write-back journal cannot be written: changes wait in memory");
+                // Those that wait are told; what they wrote stays, and is written with what comes later.
+                ticket.keep(false);
+                if self.pending().is_closing {
+                    break false;
+                }
+                thread::sleep(RETRY);
+                let later = std::mem::take(&mut self.pending().batch);
+                batch.absorb(later);
+            };
+            let change = batch.change;
+            // Outside of the lock: files go with it.
+            drop(batch);
+            {
+                let mut pending = self.pending();
+                pending.under_way = None;
+                if is_written {
+                    pending.stable = pending.stable.max(change);
+                }
+            }
+            ticket.keep(is_written);
+        }
+    }
+
+    /// The next group, when its time has come.
+    fn next(&self) -> Option<(Batch, Ticket)> {
+        let mut pending = self.pending();
+        while pending.is_empty {
+            if pending.is_closing {
+                return None;
+            }
+            pending.is_urgent = false;
+            pending = self.work.wait(pending).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        if !pending.is_urgent && !pending.is_closing {
+            let due = |pending: &mut Pending| !pending.is_urgent && !pending.is_closing;
+            let waited = self.work.wait_timeout_while(pending, PAUSE, due);
+            pending = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+        pending.is_empty = true;
+        pending.is_urgent = false;
+        let ticket = std::mem::take(&mut pending.ticket);
+        pending.under_way = Some(ticket.clone());
+        Some((std::mem::take(&mut pending.batch), ticket))
+    }
+
+    fn write(&self, database: &Connection, batch: &Batch, pieces_bytes: &mut u64) -> Result<()> {
+        let added: u64 = batch.pieces.iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
+        let is_emptied = *pieces_bytes + added > PIECES_BYTES_MAX;
+        if is_emptied || batch.files.len() > SYNC_ALONE_MAX {
+            let dir = File::open(self.files.dir()).map_err(Error::io)?;
+            tombolo_sys::sync::file_system(dir.as_fd())?;
+        } else {
+            batch.files.values().try_for_each(DataFile::sync)?;
+            if !batch.files.is_empty() {
+                // The names of new ones, too.
+                File::open(self.files.dir()).and_then(|dir| dir.sync_all()).map_err(Error::io)?;
+            }
+        }
+        self.commit(database, batch, is_emptied).map_err(Error::io)?;
+        *pieces_bytes = if is_emptied { 0 } else { *pieces_bytes + added };
+        Ok(())
+    }
+
+    fn commit(&self, database: &Connection, batch: &Batch, is_emptied: bool) -> rusqlite::Result<()> {
+        let transaction = database.unchecked_transaction()?;
+        for (id, row) in &batch.nodes {
+            match row {
+                Some(row) => database
+                    .prepare_cached("insert or replace into nodes values (?, ?)")?
+                    .execute(params![id.cast_signed(), row])?,
+                None => {
+                    database.prepare_cached("delete from nodes where id = ?")?.execute([id.cast_signed()])?
+                }
+            };
+        }
+        for ((dir, name), row) in &batch.names {
+            match row {
+                Some(row) => database
+                    .prepare_cached("insert or replace into names values (?, ?, ?)")?
+                    .execute(params![dir.cast_signed(), name, row])?,
+                None => database
+                    .prepare_cached("delete from names where dir = ? and name = ?")?
+                    .execute(params![dir.cast_signed(), name])?,
+            };
+        }
+        for (generation, delta) in &batch.extents {
+            let generation = generation.cast_signed();
+            for start in &delta.gone {
+                database
+                    .prepare_cached("delete from extents where generation = ? and start = ?")?
+                    .execute([generation, start.cast_signed()])?;
+            }
+            if let Some(new) = &delta.new {
+                database.prepare_cached("insert or replace into extents values (?, ?, ?)")?.execute([
+                    generation,
+                    new.start.cast_signed(),
+                    new.end.cast_signed(),
+                ])?;
+            }
+        }
+        // Data of these are in their files now, or not wanted any more.
+        if is_emptied {
+            database.prepare_cached("delete from pieces")?.execute([])?;
+        }
+        let mut remove_pieces = database.prepare_cached("delete from pieces where generation = ?")?;
+        for generation in batch.files.keys() {
+            remove_pieces.execute([generation.cast_signed()])?;
+        }
+        for (generation, at, bytes) in batch.pieces.iter().filter(|_| !is_emptied) {
+            if !batch.files.contains_key(generation) {
+                database
+                    .prepare_cached("insert into pieces (generation, at, bytes, sum) values (?, ?, ?, ?)")?
+                    .execute(params![generation.cast_signed(), at.cast_signed(), bytes, sum(bytes)])?;
+            }
+        }
+        for file in &batch.gone {
+            let generation = file.generation.cast_signed();
+            remove_pieces.execute([generation])?;
+            database.prepare_cached("delete from extents where generation = ?")?.execute([generation])?;
+        }
+        let mut set = database.prepare_cached("insert or replace into numbers values (?, ?)")?;
+        set.execute(params!["change", batch.change.cast_signed()])?;
+        if let Some(at_origin) = batch.at_origin {
+            set.execute(params!["at_origin", at_origin.cast_signed()])?;
+        }
+        drop((set, remove_pieces));
+        transaction.commit()
+    }
+}
+
+fn read(database: &Connection) -> rusqlite::Result<Kept> {
+    let unsigned = |value: i64| value.cast_unsigned();
+    let number = |what: &str| -> rusqlite::Result<u64> {
+        let get = "select value from numbers where what = ?";
+        let value = database.query_row(get, [what], |row| row.get(0)).optional()?;
+        Ok(value.map_or(0, unsigned))
+    };
+    let mut kept = Kept {
+        change: number("change")?,
+        at_origin: number("at_origin")?,
+        next_id: number("next_id")?,
+        ..Kept::default()
+    };
+    let mut get = database.prepare("select id, row from nodes")?;
+    for row in get.query_map([], |row| Ok((unsigned(row.get(0)?), row.get(1)?)))? {
+        kept.nodes.push(row?);
+    }
+    let mut get = database.prepare("select dir, name, row from names")?;
+    for row in get.query_map([], |row| Ok((unsigned(row.get(0)?), row.get(1)?, row.get(2)?)))? {
+        kept.names.push(row?);
+    }
+    let mut get = database.prepare("select generation, start, end from extents")?;
+    for row in get.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))? {
+        let (generation, start, end): (i64, i64, i64) = row?;
+        kept.extents.entry(unsigned(generation)).or_default().push(unsigned(start)..unsigned(end));
+    }
+    Ok(kept)
+}
+
+/// Brings data that lie in the journal to their files.
+fn replay(
+    database: &Connection,
+    files: &Arc<DataFiles>,
+    path: &Path,
+) -> std::result::Result<(), JournalError> {
+    let failed = |source| JournalError::Database { path: path.to_owned(), source };
+    let mut get =
+        database.prepare("select generation, at, bytes, sum from pieces order by seq").map_err(failed)?;
+    let pieces = get.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)));
+    let mut any = false;
+    for piece in pieces.map_err(failed)? {
+        let (generation, at, bytes, checksum): (i64, i64, Vec<u8>, i64) = piece.map_err(failed)?;
+        if sum(&bytes) != checksum {
+            return Err(JournalError::Damaged { path: path.to_owned(), table: "pieces" });
+        }
+        let file = files.file(generation.cast_unsigned());
+        file.write(at.cast_unsigned(), bytes.into()).map_err(|error| JournalError::Io {
+            path: path.to_owned(),
+            source: std::io::Error::other(error),
+        })?;
+        any = true;
+    }
+    drop(get);
+    if any {
+        let dir = File::open(files.dir())
+            .and_then(|dir| tombolo_sys::sync::file_system(dir.as_fd()).map_err(Into::into));
+        dir.map_err(|source| JournalError::Io { path: path.to_owned(), source })?;
+        database.execute("delete from pieces", []).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn sum(bytes: &[u8]) -> i64 {
+    i64::from(crc32c::crc32c(bytes))
+}

@@ -1,0 +1,195 @@
+//! Finding nodes, their attributes and what a user may do with them.
+
+use tombolo_core::fs::{AccessMask, Attr, Entry, FileType, NameBuf, NodeId, Ownership, WeakAttr};
+use tombolo_core::{Ctx, Error, Identity, Result};
+
+use super::{View, below_cx};
+use crate::tree::{Target, Tree, is_hidden};
+
+/// What was seen under a name.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub dir: NodeId,
+    pub name: NameBuf,
+    /// What it leads to, and its attributes.
+    pub found: Option<(Target, Attr)>,
+    /// What it leads to below, where nothing else is known here.
+    pub below: Option<Target>,
+    /// What was known here.
+    here: Option<Option<Target>>,
+    epoch: u64,
+}
+
+impl Seen {
+    /// Whether a change may rely on it.
+    pub(super) fn holds(&self, tree: &Tree) -> bool {
+        tree.epoch == self.epoch
+            && tree.place(self.dir, &self.name).map(|place| place.now) == self.here
+            && tree.nodes.get(&self.dir).is_none_or(|dir| dir.attr.nlink > 0)
+    }
+
+    pub(super) fn target(&self) -> Option<Target> {
+        self.found.map(|(target, _)| target)
+    }
+}
+
+impl View {
+    /// The attributes of a node, as they are here.
+    pub(super) async fn attr(&self, id: NodeId) -> Result<Attr> {
+        let (below, kept) = {
+            let tree = self.shared().tree();
+            match tree.nodes.get(&id) {
+                Some(node) if node.attr.nlink == 0 && !tree.open.contains_key(&id) => {
+                    return Err(Error::Stale);
+                }
+                Some(node) if node.is_dirty() => return Ok(node.attr),
+                Some(node) => (node.below, node.version.map(|version| (version, node.attr))),
+                None => (tree.below(id), None),
+            }
+        };
+        let below = below.ok_or(Error::Stale)?;
+        let attr = self.shared().below.getattr(&self.below_cx(), below, None).resolve().await?;
+        Ok(shown(id, attr, kept))
+    }
+
+    /// A node and its attributes from a look-up below.
+    fn met(&self, tree: &Tree, entry: &Entry) -> (Target, Attr) {
+        let id = tree.own(entry.node);
+        let attr = match tree.nodes.get(&id) {
+            Some(node) if node.is_dirty() => node.attr,
+            node => shown(id, entry.attr, node.and_then(|node| node.version.map(|kept| (kept, node.attr)))),
+        };
+        (Target { node: id, file_type: attr.file_type }, attr)
+    }
+
+    /// A directory's attributes.
+    pub(super) async fn directory(&self, id: NodeId) -> Result<Attr> {
+        let attr = self.attr(id).await?;
+        match attr.file_type {
+            FileType::Directory => Ok(attr),
+            _ => Err(Error::NotDirectory),
+        }
+    }
+
+    /// Looks a name up in a directory that the user may search.
+    pub(super) async fn find(&self, dir: NodeId, name: &NameBuf) -> Result<Seen> {
+        self.check(dir, AccessMask::EXECUTE).await?;
+        loop {
+            let (epoch, here, below, is_ours) = {
+                let tree = self.shared().tree();
+                let here = tree.place(dir, name).map(|place| place.now);
+                let is_ours = tree.nodes.get(&dir).is_some_and(|dir| dir.is_dirty());
+                (tree.epoch, here, tree.below(dir), is_ours)
+            };
+            let mut seen = Seen { dir, name: name.clone(), found: None, below: None, here, epoch };
+            if let Some(now) = here {
+                let Some(target) = now else { return Ok(seen) };
+                match self.attr(target.node).await {
+                    Ok(attr) => seen.found = Some((target, attr)),
+                    // It was removed or replaced meanwhile.
+                    Err(Error::Stale) if !seen.holds(&self.shared().tree()) => continue,
+                    Err(error) => return Err(error),
+                }
+                return Ok(seen);
+            }
+            let Some(below) = below.filter(|_| !is_hidden(name)) else { return Ok(seen) };
+            // Whether the user may search it has been seen, by attributes that the origin may not have yet.
+            let cx = if is_ours { below_cx(&self.cx, Identity::ROOT) } else { self.below_cx() };
+            let found = match self.shared().below.lookup(&cx, below, name.as_name()).resolve().await {
+                Ok(entry) => Some(entry),
+                Err(Error::NotFound) => None,
+                Err(error) => return Err(error),
+            };
+            if let Some(entry) = &found {
+                self.shared().below.forget(&cx, &[(entry.node, 1)]);
+            }
+            let tree = self.shared().tree();
+            if seen.holds(&tree) {
+                seen.found = found.map(|entry| self.met(&tree, &entry));
+                seen.below = seen.target();
+                return Ok(seen);
+            }
+            if tree.nodes.get(&dir).is_some_and(|dir| dir.attr.nlink == 0) {
+                return Ok(seen);
+            }
+        }
+    }
+
+    pub(super) async fn lookup(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
+        self.directory(parent).await?;
+        let seen = self.find(parent, &name).await?;
+        seen.found.map(|(target, attr)| Entry { node: target.node, attr }).ok_or(Error::NotFound)
+    }
+
+    /// Makes sure that the user may do this with a node: by its attributes where the origin does not have them yet, and else as the origin says.
+    pub(super) async fn check(&self, id: NodeId, mask: AccessMask) -> Result<()> {
+        let (here, below) = {
+            let tree = self.shared().tree();
+            let here = tree.nodes.get(&id).filter(|node| node.is_dirty()).map(|node| node.attr);
+            (here, tree.below(id))
+        };
+        match here {
+            Some(attr) => Ownership::from(&attr).check_mode(&self.cx.identity, mask),
+            None => {
+                let below = below.ok_or(Error::Stale)?;
+                self.shared().below.access(&self.below_cx(), below, mask).resolve().await
+            }
+        }
+    }
+
+    /// Whether the user may add a name to a directory.
+    pub(super) async fn check_add(&self, dir: NodeId) -> Result<()> {
+        self.check(dir, AccessMask::WRITE | AccessMask::EXECUTE).await
+    }
+
+    /// Whether the user may take a node out of a directory.
+    pub(super) async fn check_remove(&self, dir: NodeId, dir_attr: &Attr, victim: &Attr) -> Result<()> {
+        self.check_add(dir).await?;
+        Ownership::from(dir_attr).check_sticky(&self.cx.identity, victim.uid)
+    }
+
+    /// The directory that a directory lies in. The root lies in itself.
+    pub(super) async fn parent_of(&self, dir: NodeId) -> Result<NodeId> {
+        let (here, below) = {
+            let tree = self.shared().tree();
+            (tree.nodes.get(&dir).and_then(|node| node.parent), tree.below(dir))
+        };
+        match here {
+            _ if dir == NodeId::ROOT => Ok(dir),
+            Some(parent) => Ok(parent),
+            None => {
+                let fs = &self.shared().below;
+                let handles = fs.persistent_handles().ok_or(Error::NotSupported)?;
+                let cx: Ctx = below_cx(&self.cx, Identity::ROOT);
+                let above = handles.parent(&cx, below.ok_or(Error::Stale)?).resolve().await?;
+                fs.forget(&cx, &[(above.node, 1)]);
+                Ok(self.shared().tree().own(above.node))
+            }
+        }
+    }
+
+    /// Whether a directory is another, or lies below it.
+    pub(super) async fn is_within(&self, dir: NodeId, ancestor: NodeId) -> Result<bool> {
+        let mut at = dir;
+        loop {
+            let above = match at == ancestor {
+                true => return Ok(true),
+                false => self.parent_of(at).await?,
+            };
+            if above == at {
+                return Ok(false);
+            }
+            at = above;
+        }
+    }
+}
+
+/// The attributes of a node below as they are shown here: as they were left, while nobody else has changed it.
+fn shown(id: NodeId, attr: Attr, kept: Option<(WeakAttr, Attr)>) -> Attr {
+    match kept {
+        Some((version, kept)) if version == WeakAttr::from(&attr) => {
+            Attr { nlink: attr.nlink, atime: attr.atime.max(kept.atime), blocks: attr.blocks, ..kept }
+        }
+        _ => Attr { fileid: id.0, ..attr },
+    }
+}

@@ -1,0 +1,173 @@
+//! Listing directories: the names below that were not changed, at their places there, and then those that were, by a hash of the name. So a
+//! place depends on nothing that a restart would lose.
+
+use tombolo_core::fs::{
+    Cookie, DirBudget, DirEntry, DirPage, Entry, File, FileType, Name, NameBuf, NodeId, OpenFlags,
+};
+use tombolo_core::{Error, Identity, Result};
+
+use super::{Opening, View, below_cx};
+use crate::tree::{Target, is_hidden};
+
+/// Places of names that were changed here begin at this.
+const CHANGED: u64 = 1 << 62;
+
+/// A page below, where its own names alone are wanted.
+const PAGE: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 24, align: 8, plus: false };
+
+impl View {
+    /// Fails with `NotEmpty` unless nothing is in a directory.
+    pub(super) async fn check_empty(&self, dir: NodeId) -> Result<()> {
+        let below = {
+            let tree = self.shared().tree();
+            let mut here = tree.names.get(&dir).into_iter().flatten();
+            if here.any(|(_, place)| place.now.is_some()) {
+                return Err(Error::NotEmpty);
+            }
+            tree.below(dir)
+        };
+        let Some(node) = below else { return Ok(()) };
+        let (fs, cx) = (&self.shared().below, below_cx(&self.cx, Identity::ROOT));
+        let flags = OpenFlags::DIRECTORY | OpenFlags::READ;
+        let file = File { node, open: fs.open(&cx, node, flags).resolve().await?.open };
+        let (mut cookie, mut page, mut result) = (Cookie::START, DirPage::new(PAGE), Ok(()));
+        while result.is_ok() {
+            page.reset(PAGE);
+            page = match fs.readdir(&cx, file, cookie, page).resolve().await {
+                Ok(page) => page,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            };
+            for entry in page.iter() {
+                cookie = entry.cookie;
+                if self.is_shown_from_below(dir, entry.name) && !matches!(entry.name, b"." | b"..") {
+                    result = Err(Error::NotEmpty);
+                }
+            }
+            if page.is_end() || page.is_empty() {
+                break;
+            }
+        }
+        fs.release(&cx, file);
+        result
+    }
+
+    pub(super) async fn readdir(self, file: File, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
+        let opening = self.session.opened_for(file, OpenFlags::DIRECTORY)?;
+        if cookie.0 < CHANGED {
+            let is_below = self.shared().tree().below(opening.node).is_some();
+            let is_full = match is_below {
+                true => self.list_below(&opening, cookie, &mut page).await?,
+                false => !self.push_dots(opening.node, cookie, &mut page).await?,
+            };
+            if is_full {
+                return Ok(page);
+            }
+        }
+        self.list_changed(opening.node, cookie.0.max(CHANGED), &mut page).await?;
+        Ok(page)
+    }
+
+    /// Adds names that were not changed. Answers whether the page is full.
+    async fn list_below(&self, opening: &Opening, mut cookie: Cookie, page: &mut DirPage) -> Result<bool> {
+        let below = self.opened_below(opening).await?;
+        let (fs, cx) = (&self.shared().below, self.below_cx());
+        let mut part = DirPage::new(page.budget());
+        loop {
+            part.reset(page.budget());
+            part = fs.readdir(&cx, below, cookie, part).resolve().await?;
+            for listed in part.iter() {
+                cookie = listed.cookie;
+                let is_dot = matches!(listed.name, b"." | b"..");
+                if !is_dot && !self.is_shown_from_below(opening.node, listed.name) {
+                    if let Some(entry) = listed.entry {
+                        fs.forget(&cx, &[(entry.node, 1)]);
+                    }
+                    continue;
+                }
+                if listed.cookie.0 >= CHANGED {
+                    return Err(Error::BadCookie);
+                }
+                let mut entry = None;
+                if let Some(found) = listed.entry {
+                    fs.forget(&cx, &[(found.node, 1)]);
+                    let id = self.shared().tree().own(found.node);
+                    entry = Some(Entry { node: id, attr: self.attr(id).await? });
+                }
+                let fileid = match listed.name {
+                    b"." => opening.node.0,
+                    b".." => self.parent_of(opening.node).await?.0,
+                    _ => self.shared().tree().own(NodeId(listed.fileid)).0,
+                };
+                if !page.push(DirEntry { fileid, entry: entry.as_ref(), ..listed }) {
+                    return Ok(true);
+                }
+            }
+            if part.is_end() {
+                return Ok(false);
+            }
+            if part.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Adds names that were changed.
+    async fn list_changed(&self, dir: NodeId, after: u64, page: &mut DirPage) -> Result<()> {
+        let mut changed: Vec<(u64, NameBuf, Target)> = {
+            let tree = self.shared().tree();
+            let names = tree.names.get(&dir).into_iter().flatten();
+            let shown = names.filter_map(|(name, place)| Some((place_of(name), name.clone(), place.now?)));
+            shown.filter(|(place, ..)| *place > after).collect()
+        };
+        changed.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        for (place, name, target) in changed {
+            let entry = match page.wants_entries() {
+                true => self.attr(target.node).await.ok().map(|attr| Entry { node: target.node, attr }),
+                false => None,
+            };
+            let listed = DirEntry {
+                name: name.as_name().as_bytes(),
+                fileid: target.node.0,
+                file_type: Some(target.file_type),
+                cookie: Cookie(place),
+                entry: entry.as_ref(),
+            };
+            if !page.push(listed) {
+                return Ok(());
+            }
+        }
+        page.set_end();
+        Ok(())
+    }
+
+    /// The two names that a directory of this layer's own begins with. Answers whether they fit.
+    async fn push_dots(&self, dir: NodeId, cookie: Cookie, page: &mut DirPage) -> Result<bool> {
+        let parent = self.parent_of(dir).await?;
+        for (place, name, id) in [(1, &b"."[..], dir), (2, b"..", parent)] {
+            let file_type = Some(FileType::Directory);
+            let dot = DirEntry { name, fileid: id.0, file_type, cookie: Cookie(place), entry: None };
+            if place > cookie.0 && !page.push(dot) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a name below is shown at its place there.
+    fn is_shown_from_below(&self, dir: NodeId, name: &[u8]) -> bool {
+        let Ok(name) = Name::new(name) else { return true };
+        let name = name.to_owned();
+        !is_hidden(&name) && self.shared().tree().place(dir, &name).is_none()
+    }
+}
+
+/// The place of a name that was changed: FNV-1a, cut to what is free.
+fn place_of(name: &NameBuf) -> u64 {
+    let hash = name.as_name().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    CHANGED | (hash >> 2).max(1)
+}

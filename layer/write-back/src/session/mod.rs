@@ -1,0 +1,149 @@
+//! One session: the waist's operations, on what differs here and on what lies below.
+//!
+//! An operation first looks at what it needs, waiting for what lies below if it must, and then makes its change under one lock, provided that
+//! what it has seen still holds; otherwise it looks again.
+
+mod attributes;
+mod file_system;
+mod finding;
+mod handles;
+mod listing;
+mod making;
+mod opening;
+mod reading;
+mod removing;
+mod writing;
+
+pub(crate) use file_system::WriteBackFileSystem;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::fs::{Attr, Change, File, NodeId, OpenFlags, OpenId, Profile, WeakAttr};
+use tombolo_core::{Budget, Ctx, Error, Identity, Permit, Resource, Result, Want};
+use tombolo_host_runtime::lock;
+
+use crate::journal::Ticket;
+use crate::shared::{SESSION, Shared};
+
+/// A session. Shared by the operations that are under way.
+pub(crate) struct Session {
+    pub shared: Arc<Shared>,
+    pub profile: Profile,
+    openings: Mutex<HashMap<OpenId, Arc<Opening>>>,
+    next: AtomicU64,
+    budget: Arc<Budget>,
+}
+
+/// One opening.
+struct Opening {
+    node: NodeId,
+    flags: OpenFlags,
+    /// The opening below, once there was something to be read there.
+    below: Mutex<Option<File>>,
+    user: Identity,
+    shared: Arc<Shared>,
+    _permit: Permit,
+}
+
+/// One operation: the session and its caller.
+#[derive(Clone)]
+struct View {
+    session: Arc<Session>,
+    cx: Ctx,
+}
+
+impl Session {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        let profile = Profile { writes_by_owner: false, ..shared.below.profile() };
+        let budget = Budget::new(tombolo_core::Limits::default());
+        let (shared, openings, next) = (shared.clone(), Mutex::default(), AtomicU64::new(1));
+        Self { shared, profile, openings, next, budget }
+    }
+
+    fn opening(&self, file: File) -> Result<Arc<Opening>> {
+        let opening = lock(&self.openings).get(&file.open).cloned();
+        opening.filter(|opening| opening.node == file.node).ok_or(Error::BadOpen)
+    }
+
+    /// An opening that was made for a purpose.
+    fn opened_for(&self, file: File, purpose: OpenFlags) -> Result<Arc<Opening>> {
+        self.opening(file).and_then(|opening| match opening.flags.contains(purpose) {
+            true => Ok(opening),
+            false => Err(Error::BadOpen),
+        })
+    }
+
+    fn open(&self, permit: Permit, node: NodeId, flags: OpenFlags, user: &Identity) -> OpenId {
+        *self.shared.tree().open.entry(node).or_default() += 1;
+        let id = OpenId(self.next.fetch_add(1, Ordering::Relaxed));
+        let (shared, user) = (self.shared.clone(), user.clone());
+        let opening = Opening { node, flags, below: Mutex::default(), user, shared, _permit: permit };
+        lock(&self.openings).insert(id, Arc::new(opening));
+        id
+    }
+
+    fn permit(&self) -> Result<Permit> {
+        self.budget.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if let Some(file) = lock(&self.below).take() {
+            self.shared.below.release(&Ctx::root(SESSION), file);
+        }
+        let is_gone = {
+            let mut tree = self.shared.tree();
+            let left = tree.open.get_mut(&self.node).map(|count| {
+                *count -= 1;
+                *count
+            });
+            if left == Some(0) {
+                tree.open.remove(&self.node);
+            }
+            left == Some(0) && tree.is_unnamed(self.node)
+        };
+        if is_gone {
+            self.shared.note(|tree| tree.bury(self.node));
+            self.shared.control.made_dirty();
+        }
+    }
+}
+
+impl View {
+    fn shared(&self) -> &Shared {
+        &self.session.shared
+    }
+
+    /// The caller, for operations below.
+    fn below_cx(&self) -> Ctx {
+        below_cx(&self.cx, self.cx.identity.clone())
+    }
+
+    /// Waits until a change is on the disk, where its caller may send it again: only such a client forgets it once it is answered.
+    async fn settled<T>(&self, (done, ticket): (T, Ticket)) -> Result<T> {
+        if self.cx.key.is_some() {
+            self.shared().journal.stable(ticket).await?;
+        }
+        Ok(done)
+    }
+
+    fn wants_changes(&self) -> bool {
+        self.cx.want.contains(Want::CHANGE_ATTRS)
+    }
+
+    /// What a change did to a node, as the caller wants it told.
+    fn told(&self, before: &Attr, after: Attr) -> Change {
+        match self.wants_changes() {
+            true => Change { before: Some(WeakAttr::from(before)), after: Some(after) },
+            false => Change::default(),
+        }
+    }
+}
+
+/// For an operation below, in the name of `identity`.
+fn below_cx(cx: &Ctx, identity: Identity) -> Ctx {
+    Ctx { key: None, want: Want::empty(), known_since: None, found: None, identity, ..cx.clone() }
+}

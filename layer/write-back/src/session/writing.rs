@@ -1,0 +1,78 @@
+//! Writing data: to the local disk, and the journal.
+
+use tombolo_core::fs::{File, OpenFlags, Write, Written};
+use tombolo_core::{Error, Result, Stability};
+use tombolo_mem::Source;
+
+use super::View;
+use super::attributes::drop_privileges;
+
+/// Writes of up to so many bytes lie in the journal itself: one flush makes rows and data stable.
+const JOURNALED_BYTES_MAX: usize = 16 << 10;
+
+impl View {
+    pub(super) async fn write(self, file: File, how: Write, from: Source) -> Result<Written> {
+        let opening = self.session.opened_for(file, OpenFlags::WRITE)?;
+        let (id, len) = (opening.node, from.len() as u64);
+        if len == 0 {
+            let attr = self.attr(id).await?;
+            return Ok(Written { count: 0, stability: Stability::FileSync, file: self.told(&attr, attr) });
+        }
+        self.shared().wait_for_room(len).await;
+        let appends = opening.flags.contains(OpenFlags::APPEND) && !how.in_place;
+        let stability = match () {
+            () if opening.flags.contains(OpenFlags::SYNC) => Stability::FileSync,
+            () if opening.flags.contains(OpenFlags::DATA_SYNC) => how.stability.max(Stability::DataSync),
+            () => how.stability,
+        };
+        let (change, ticket) = loop {
+            let epoch = self.shared().tree().epoch;
+            let attr = self.attr(id).await?;
+            let _inside = self.shared().gate.enter().await;
+            // The place of an append is taken before its data are there: two never have the same.
+            let begun = {
+                let mut tree = self.shared().tree();
+                match tree.epoch == epoch {
+                    false => None,
+                    true => {
+                        tree.touch(id, &attr);
+                        let file = tree.top_layer(id).ok_or(Error::NoSpace)?.file.clone();
+                        let offset = if appends { tree.take_end(id, len) } else { how.offset };
+                        Some((offset, file))
+                    }
+                }
+            };
+            let Some((offset, data)) = begun else { continue };
+            let end = offset.checked_add(len).filter(|end| *end <= self.session.profile.file_size_max);
+            let end = end.ok_or(Error::FileTooLarge)?;
+            let (writing, source) = (data.clone(), from.clone());
+            self.shared().in_pool(move || writing.write(offset, source)).await?;
+            let journaled = (from.len() <= JOURNALED_BYTES_MAX).then(|| (offset, from.to_vec(from.len())));
+            let (change, ticket) = self.shared().change(|tree| {
+                let before = tree.touch(id, &attr).attr;
+                let top = tree.top_layer(id).ok_or(Error::NoSpace)?;
+                let delta = top.extents.insert(offset..end);
+                let added = delta.added.max(0).cast_unsigned();
+                tree.wrote(&data, delta, journaled);
+                let node = tree.touch(id, &attr);
+                node.attr.size = node.attr.size.max(end);
+                node.attr.blocks += added.div_ceil(512);
+                node.touch_mtime(&self.cx.identity);
+                if how.kill_privileges || !self.cx.identity.is_root() {
+                    drop_privileges(node, Some(&self.cx.identity));
+                }
+                Ok(self.told(&before, node.attr))
+            })?;
+            break (change, ticket);
+        };
+        if stability >= Stability::DataSync {
+            self.shared().journal.stable(ticket).await?;
+        }
+        Ok(Written { count: len as usize, stability, file: change })
+    }
+
+    /// Makes everything stable on the local disk that was done so far.
+    pub(super) async fn sync(self) -> Result<()> {
+        self.shared().journal.all_stable().await
+    }
+}

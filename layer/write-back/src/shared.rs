@@ -1,0 +1,268 @@
+//! What all sessions and the thread that writes back share.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tombolo_core::fs::FileSystem;
+use tombolo_core::{Ctx, Error, Result};
+use tombolo_host_runtime::lock;
+use tombolo_host_runtime::promise::Promise;
+use tombolo_host_runtime::thread_pool::Lane;
+
+use crate::Options;
+use crate::data_file::DataFiles;
+use crate::journal::{Journal, Ticket};
+use crate::tree::Tree;
+
+/// The shared part.
+pub(crate) struct Shared {
+    pub below: Arc<dyn FileSystem>,
+    pub options: Options,
+    pub journal: Journal,
+    pub lane: Lane,
+    pub files: Arc<DataFiles>,
+    pub control: Control,
+    pub gate: Gate,
+    room: Mutex<Room>,
+    tree: Mutex<Tree>,
+}
+
+/// What the thread that writes back is told, and tells.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    state: Mutex<ControlState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ControlState {
+    pub is_urgent: bool,
+    pub is_closing: bool,
+    /// When the first change that the origin lacks was made, and the last.
+    pub dirty_since: Option<(Instant, Instant)>,
+    /// Counts operations that the origin has performed.
+    pub progress: u64,
+    /// The latest change that the origin has.
+    pub at_origin: u64,
+    /// Why the last attempt failed, if it did.
+    pub failure: Option<String>,
+    /// Versions of others that were kept beside ours.
+    pub conflicts: u64,
+}
+
+/// Writers pass it. It is closed while what is to be written back is chosen.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    state: Mutex<GateState>,
+    left: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    closed: Option<Arc<Promise<()>>>,
+    inside: usize,
+}
+
+/// A writer inside the gate.
+pub(crate) struct Inside<'a>(&'a Gate);
+
+#[derive(Debug)]
+struct Room {
+    freed: Arc<Promise<()>>,
+    looked: Option<Instant>,
+    is_disk_full: bool,
+}
+
+/// So often the local disk is asked how much room it has.
+const ROOM_REFRESH: Duration = Duration::from_millis(200);
+
+/// So much of it is left alone, in bytes.
+const DISK_SPARE_BYTES: u64 = 64 << 20;
+
+impl Shared {
+    pub(crate) fn new(
+        below: Arc<dyn FileSystem>,
+        options: Options,
+        (journal, tree): (Journal, Tree),
+        lane: Lane,
+    ) -> Self {
+        let files = tree.files.clone();
+        let room = Mutex::new(Room { freed: Arc::default(), looked: None, is_disk_full: false });
+        let (control, gate) = (Control::default(), Gate::default());
+        Self { below, options, journal, lane, files, control, gate, room, tree: Mutex::new(tree) }
+    }
+
+    pub(crate) fn tree(&self) -> MutexGuard<'_, Tree> {
+        lock(&self.tree)
+    }
+
+    /// Makes one change: all of it or, when it fails, nothing. The ticket tells when it is on the disk.
+    pub(crate) fn change<T>(&self, work: impl FnOnce(&mut Tree) -> Result<T>) -> Result<(T, Ticket)> {
+        let mut tree = self.tree();
+        if tree.ids.end - tree.ids.start < 16 {
+            tree.ids = self.journal.reserve_ids(tree.ids.start)?;
+        }
+        let done = work(&mut tree)?;
+        tree.change += 1;
+        let batch = tree.take_batch();
+        // Before the lock is given up: groups have changes in their order.
+        let ticket = self.journal.add(batch);
+        drop(tree);
+        self.control.made_dirty();
+        Ok((done, ticket))
+    }
+
+    /// Writes down what write-back has learnt: no change of a user's.
+    pub(crate) fn note<T>(&self, work: impl FnOnce(&mut Tree) -> T) -> (T, Ticket) {
+        let mut tree = self.tree();
+        let done = work(&mut tree);
+        let batch = tree.take_batch();
+        (done, self.journal.add(batch))
+    }
+
+    /// Waits until there is room for so many bytes more that the origin does not have.
+    pub(crate) async fn wait_for_room(&self, bytes: u64) {
+        loop {
+            let freed = {
+                let dirty_bytes = self.tree().dirty_bytes;
+                let mut room = lock(&self.room);
+                let is_full = dirty_bytes > 0 && dirty_bytes + bytes > self.options.dirty_bytes_max;
+                if !(is_full || dirty_bytes > 0 && self.is_disk_full(&mut room)) {
+                    return;
+                }
+                room.freed.clone()
+            };
+            self.control.urge();
+            freed.kept().await;
+        }
+    }
+
+    /// There may be more room now.
+    pub(crate) fn freed(&self) {
+        let freed = {
+            let mut room = lock(&self.room);
+            room.looked = None;
+            std::mem::take(&mut room.freed)
+        };
+        freed.keep(());
+    }
+
+    fn is_disk_full(&self, room: &mut Room) -> bool {
+        if room.looked.is_none_or(|looked| looked.elapsed() > ROOM_REFRESH) {
+            room.looked = Some(Instant::now());
+            let free = File::open(self.files.dir()).ok().and_then(|dir| {
+                let told = tombolo_sys::statfs::file_system_stat(dir.as_fd()).ok()?;
+                Some(told.blocks_available.saturating_mul(u64::from(told.block_size_bytes)))
+            });
+            room.is_disk_full = free.is_some_and(|free| free < DISK_SPARE_BYTES);
+        }
+        room.is_disk_full
+    }
+
+    /// Has work done by a thread that may wait for the disk.
+    pub(crate) async fn in_pool<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        // Neither interrupted nor late: it is short.
+        self.lane.run(&Ctx::root(SESSION), work).resolve().await
+    }
+}
+
+/// The one session below.
+pub(crate) const SESSION: tombolo_core::SessionId = tombolo_core::SessionId(0);
+
+impl Control {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ControlState> {
+        lock(&self.state)
+    }
+
+    pub(crate) fn made_dirty(&self) {
+        let now = Instant::now();
+        let mut state = self.state();
+        let was_clean = state.dirty_since.is_none();
+        let first = state.dirty_since.map_or(now, |(first, _)| first);
+        state.dirty_since = Some((first, now));
+        drop(state);
+        if was_clean {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Has changes brought to the origin now.
+    pub(crate) fn urge(&self) {
+        self.state().is_urgent = true;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn close(&self) {
+        self.state().is_closing = true;
+        self.changed.notify_all();
+    }
+
+    /// Changes the state, and tells those that wait for it.
+    pub(crate) fn tell(&self, change: impl FnOnce(&mut ControlState)) {
+        change(&mut self.state());
+        self.changed.notify_all();
+    }
+
+    /// Waits for a change of the state, or for so long.
+    pub(crate) fn wait<'a>(
+        &'a self,
+        state: MutexGuard<'a, ControlState>,
+        time: Duration,
+    ) -> MutexGuard<'a, ControlState> {
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Gate {
+    pub(crate) async fn enter(&self) -> Inside<'_> {
+        loop {
+            let closed = {
+                let mut state = lock(&self.state);
+                match &state.closed {
+                    None => {
+                        state.inside += 1;
+                        return Inside(self);
+                    }
+                    Some(closed) => closed.clone(),
+                }
+            };
+            closed.kept().await;
+        }
+    }
+
+    /// Does `work` while no writer is inside. Waits for those that are.
+    pub(crate) fn closed<T>(&self, work: impl FnOnce() -> T) -> T {
+        let mut state = lock(&self.state);
+        state.closed = Some(Arc::default());
+        while state.inside > 0 {
+            state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        let done = work();
+        let closed = lock(&self.state).closed.take();
+        if let Some(closed) = closed {
+            closed.keep(());
+        }
+        done
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).inside -= 1;
+        self.0.left.notify_all();
+    }
+}
+
+/// An error that says nothing of what has become of the operation.
+pub(crate) fn is_ambiguous(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Disconnected | Error::TimedOut | Error::Interrupted | Error::Io { .. } | Error::WouldBlock
+    )
+}

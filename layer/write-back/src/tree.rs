@@ -1,0 +1,509 @@
+//! What differs here from the file system below: names, and nodes with their attributes and data.
+//!
+//! A name has what it leads to below, as far as that is known, and what it leads to here. A node that was made here has a number of this
+//! layer's own from the start, and keeps it; the others have the number that they have below.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use bitflags::bitflags;
+use tombolo_core::Identity;
+use tombolo_core::fs::{Attr, FileType, Name, NameBuf, NodeId, Timestamp, WeakAttr};
+
+use crate::data_file::{DataFile, DataFiles};
+use crate::extents::{Delta, Extents};
+use crate::journal::{Batch, JournalError, Kept};
+use crate::rows::{self, NodeRow};
+
+/// Numbers of what was made here have this bit.
+pub(crate) const MADE_HERE: u64 = 1 << 62;
+
+/// Names of this kind are at the origin alone: what has no name there yet, or none any more.
+pub(crate) const HIDDEN: &[u8] = b".tombolo-wb-";
+
+bitflags! {
+    /// What of a node's attributes is to be set below.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Set: u8 {
+        const MODE = 1;
+        const OWNER = 2;
+        const ATIME = 4;
+        const MTIME = 8;
+        /// Nothing: its names are others, and so their number.
+        const NAMES = 16;
+    }
+}
+
+/// What a name leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub node: NodeId,
+    pub file_type: FileType,
+}
+
+/// A name that was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// What it leads to below.
+    pub before: Option<Target>,
+    /// What it leads to here.
+    pub now: Option<Target>,
+    /// The user that changed it last.
+    pub user: Identity,
+    /// Since when both are the same. Kept for a while, so that listings that are under way find it where it was.
+    pub settled: Option<Instant>,
+}
+
+/// Data that were written to a file between two write-backs.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    pub file: Arc<DataFile>,
+    /// What of it is there.
+    pub extents: Extents,
+    /// So much of what lies below shows through; what follows is zeros.
+    pub below_len: u64,
+    /// It is being brought to the origin: not to be changed any more.
+    pub is_frozen: bool,
+}
+
+/// A node that differs, or was brought to the origin by this layer.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    /// As they are shown.
+    pub attr: Attr,
+    /// Its number below; `None`: the origin does not have it yet.
+    pub below: Option<NodeId>,
+    /// The directory that a directory lies in, where that was changed here.
+    pub parent: Option<NodeId>,
+    pub link: Option<Vec<u8>>,
+    /// What it was exclusively created with (RFC 1813 §3.3.8).
+    pub verifier: Option<[u8; 8]>,
+    /// An unnamed file that may yet be given a name.
+    pub is_linkable: bool,
+    /// The user that changed it last.
+    pub user: Identity,
+    pub set: Set,
+    /// What is being set.
+    pub sending: Set,
+    /// A write-back that goes on has it.
+    pub is_sent: bool,
+    /// What it was below when all was written back. While it is, attributes are shown as they were here.
+    pub version: Option<WeakAttr>,
+    /// The lowest first.
+    pub layers: Vec<Layer>,
+}
+
+/// Where the bytes of a range are.
+#[derive(Clone, Debug)]
+pub(crate) enum Piece {
+    Here(Arc<DataFile>, Range<u64>),
+    Below(Range<u64>),
+    Zeros(Range<u64>),
+}
+
+/// All that differs.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub nodes: HashMap<NodeId, Node>,
+    pub names: HashMap<NodeId, BTreeMap<NameBuf, Place>>,
+    /// What was made here, by its number below.
+    pub made: HashMap<NodeId, NodeId>,
+    /// How often each node is open.
+    pub open: HashMap<NodeId, u32>,
+    /// Changes so far.
+    pub change: u64,
+    /// Counted when what was looked up below may not hold any more.
+    pub epoch: u64,
+    /// Bytes that the origin does not have.
+    pub dirty_bytes: u64,
+    pub ids: Range<u64>,
+    pub files: Arc<DataFiles>,
+    touched_nodes: HashSet<NodeId>,
+    touched_names: HashSet<(NodeId, NameBuf)>,
+    batch: Batch,
+}
+
+impl Node {
+    /// A node of the origin that is about to be changed.
+    fn below(id: NodeId, attr: Attr) -> Self {
+        Self { below: Some(id), ..Self::made(attr, Identity::ROOT) }
+    }
+
+    /// A node that is made here.
+    pub(crate) fn made(attr: Attr, user: Identity) -> Self {
+        Self {
+            attr,
+            below: None,
+            parent: None,
+            link: None,
+            verifier: None,
+            is_linkable: false,
+            user,
+            set: Set::empty(),
+            sending: Set::empty(),
+            is_sent: false,
+            version: None,
+            layers: Vec::new(),
+        }
+    }
+
+    /// Whether the origin lacks something of it.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.below.is_none() || self.is_sent || !self.set.is_empty() || !self.layers.is_empty()
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.attr.file_type == FileType::Directory
+    }
+
+    /// Data or names are changed.
+    pub(crate) fn touch_mtime(&mut self, user: &Identity) {
+        self.attr.mtime = now();
+        self.attr.ctime = self.attr.mtime;
+        self.set |= Set::MTIME;
+        self.user = user.clone();
+    }
+
+    /// It has another name, or so many more.
+    pub(crate) fn touch_names(&mut self, more: i32) {
+        self.attr.nlink = self.attr.nlink.saturating_add_signed(more);
+        self.attr.ctime = now();
+        self.set |= Set::NAMES;
+    }
+
+    /// Where the bytes of a range are, in order. What is above a layer hides it.
+    pub(crate) fn pieces(&self, range: Range<u64>) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let end = range.end.min(self.attr.size);
+        gather(&self.layers, range.start..end.max(range.start), &mut pieces);
+        pieces
+    }
+
+    fn row(&self) -> NodeRow {
+        NodeRow {
+            attr: self.attr,
+            below: self.below,
+            parent: self.parent,
+            link: self.link.clone(),
+            verifier: self.verifier,
+            user: self.user.clone(),
+            set: self.set | self.sending,
+            version: self.version,
+            layers: self.layers.iter().map(|layer| (layer.file.generation, layer.below_len)).collect(),
+        }
+    }
+}
+
+fn gather(layers: &[Layer], range: Range<u64>, pieces: &mut Vec<Piece>) {
+    if range.is_empty() {
+        return;
+    }
+    let Some((top, lower)) = layers.split_last() else { return pieces.push(Piece::Below(range)) };
+    for (part, is_here) in top.extents.parts(range) {
+        if is_here {
+            pieces.push(Piece::Here(top.file.clone(), part));
+            continue;
+        }
+        let shown = part.start..part.end.min(top.below_len).max(part.start);
+        let zeros = shown.end..part.end;
+        gather(lower, shown, pieces);
+        if !zeros.is_empty() {
+            pieces.push(Piece::Zeros(zeros));
+        }
+    }
+}
+
+impl Tree {
+    /// What an earlier life has left.
+    pub(crate) fn kept(
+        kept: Kept,
+        ids: Range<u64>,
+        files: &Arc<DataFiles>,
+        path: &std::path::Path,
+    ) -> Result<Self, JournalError> {
+        let damaged = |table| JournalError::Damaged { path: path.to_owned(), table };
+        let mut tree = Self {
+            nodes: HashMap::new(),
+            names: HashMap::new(),
+            made: HashMap::new(),
+            open: HashMap::new(),
+            change: kept.change,
+            epoch: 0,
+            dirty_bytes: 0,
+            ids,
+            files: files.clone(),
+            touched_nodes: HashSet::new(),
+            touched_names: HashSet::new(),
+            batch: Batch::default(),
+        };
+        for (id, row) in kept.nodes {
+            let (id, row) = (NodeId(id), NodeRow::decoded(&row).ok_or_else(|| damaged("nodes"))?);
+            let layers = row.layers.iter().map(|(generation, below_len)| {
+                let mut extents = Extents::default();
+                let ranges = kept.extents.get(generation).into_iter().flatten();
+                ranges.for_each(|range| drop(extents.insert(range.clone())));
+                Layer { file: files.file(*generation), extents, below_len: *below_len, is_frozen: true }
+            });
+            let layers: Vec<_> = layers.collect();
+            tree.dirty_bytes += layers.iter().map(|layer| layer.extents.bytes()).sum::<u64>();
+            let NodeRow { attr, below, parent, link, verifier, user, set, version, .. } = row;
+            let node = Node { below, parent, link, verifier, set, version, layers, ..Node::made(attr, user) };
+            tree.made.extend(below.filter(|below| *below != id).map(|below| (below, id)));
+            tree.nodes.insert(id, node);
+        }
+        for (dir, name, row) in kept.names {
+            let name = Name::new(&name).map_err(|_| damaged("names"))?.to_owned();
+            let place = rows::decoded_place(&row).ok_or_else(|| damaged("names"))?;
+            tree.names.entry(NodeId(dir)).or_default().insert(name, place);
+        }
+        // What was open without a name.
+        tree.bury_all();
+        Ok(tree)
+    }
+
+    /// The number here of a node below.
+    pub(crate) fn own(&self, below: NodeId) -> NodeId {
+        self.made.get(&below).copied().unwrap_or(below)
+    }
+
+    /// The number below of a node, if the origin has it.
+    pub(crate) fn below(&self, id: NodeId) -> Option<NodeId> {
+        match self.nodes.get(&id) {
+            Some(node) => node.below,
+            None if id.0 & MADE_HERE == 0 => Some(id),
+            None => None,
+        }
+    }
+
+    pub(crate) fn place(&self, dir: NodeId, name: &NameBuf) -> Option<&Place> {
+        self.names.get(&dir)?.get(name)
+    }
+
+    /// A node that is about to be changed. `attr` is what it is below, unless it is here already.
+    pub(crate) fn touch(&mut self, id: NodeId, attr: &Attr) -> &mut Node {
+        self.touched_nodes.insert(id);
+        let node = self.nodes.entry(id).or_insert_with(|| Node::below(id, *attr));
+        if !node.is_dirty() {
+            node.attr = *attr;
+        }
+        node
+    }
+
+    /// A node that is here, and about to be changed.
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
+        self.touched_nodes.insert(id);
+        self.nodes.get_mut(&id)
+    }
+
+    pub(crate) fn add(&mut self, id: NodeId, node: Node) {
+        self.touched_nodes.insert(id);
+        self.nodes.insert(id, node);
+    }
+
+    /// Forgets a node that was made here and has no name any more, unless it is in use or on its way to the origin.
+    pub(crate) fn bury(&mut self, id: NodeId) {
+        if self.nodes.get(&id).is_some_and(|node| node.below.is_none()) {
+            self.bury_unless(id, |_| false);
+        }
+    }
+
+    /// The same for all nodes that the origin has no name of either.
+    pub(crate) fn bury_all(&mut self) {
+        let places = self.names.values().flat_map(BTreeMap::values);
+        let named: HashSet<NodeId> =
+            places.filter_map(|place| place.before).map(|target| target.node).collect();
+        let gone = self.nodes.iter().filter(|(_, node)| node.attr.nlink == 0).map(|(id, _)| *id);
+        for id in gone.collect::<Vec<_>>() {
+            self.bury_unless(id, |id| named.contains(&id));
+        }
+    }
+
+    fn bury_unless(&mut self, id: NodeId, is_named_below: impl FnOnce(NodeId) -> bool) {
+        let is_gone = self.nodes.get(&id).is_some_and(|node| node.attr.nlink == 0 && !node.is_sent);
+        if !is_gone || self.open.contains_key(&id) || is_named_below(id) {
+            return;
+        }
+        self.touched_nodes.insert(id);
+        self.names.remove(&id).into_iter().flatten().for_each(|(name, _)| {
+            self.touched_names.insert((id, name));
+        });
+        let Some(node) = self.nodes.remove(&id) else { return };
+        if let Some(below) = node.below {
+            self.made.remove(&below);
+        }
+        node.layers.into_iter().for_each(|layer| self.drop_layer(layer));
+    }
+
+    /// A name leads somewhere else here; `below` is what it leads to below, unless that is known.
+    pub(crate) fn set_name(
+        &mut self,
+        dir: NodeId,
+        name: &NameBuf,
+        below: Option<Target>,
+        now: Option<Target>,
+        user: &Identity,
+    ) {
+        self.touched_names.insert((dir, name.clone()));
+        let names = self.names.entry(dir).or_default();
+        let place = names.entry(name.clone()).or_insert_with(|| Place {
+            before: below,
+            now: below,
+            user: user.clone(),
+            settled: None,
+        });
+        place.now = now;
+        place.user = user.clone();
+        self.settle(dir, name);
+    }
+
+    /// A name leads somewhere else below.
+    pub(crate) fn set_below(&mut self, dir: NodeId, name: &NameBuf, below: Option<Target>) {
+        self.touched_names.insert((dir, name.clone()));
+        let names = self.names.entry(dir).or_default();
+        let place = names.entry(name.clone()).or_insert_with(|| Place {
+            before: None,
+            now: None,
+            user: Identity::ROOT,
+            settled: None,
+        });
+        place.before = below;
+        self.settle(dir, name);
+    }
+
+    fn settle(&mut self, dir: NodeId, name: &NameBuf) {
+        let Some(is_settled) = self.place(dir, name).map(|place| !self.differs(place)) else { return };
+        if let Some(place) = self.names.get_mut(&dir).and_then(|names| names.get_mut(name)) {
+            place.settled = is_settled.then(|| place.settled.unwrap_or_else(Instant::now));
+        }
+    }
+
+    /// Whether the origin lacks something of a name: it leads to something else there, or what it leads to is only about to be made.
+    pub(crate) fn differs(&self, place: &Place) -> bool {
+        place.before != place.now || place.now.is_some_and(|now| self.below(now.node).is_none())
+    }
+
+    /// The names that differ.
+    pub(crate) fn differences(&self) -> impl Iterator<Item = (NodeId, &NameBuf, &Place)> {
+        let all =
+            self.names.iter().flat_map(|(dir, names)| names.iter().map(|(name, place)| (*dir, name, place)));
+        all.filter(|(_, _, place)| self.differs(place))
+    }
+
+    /// A node that was made here has this number at the origin. Its names there are what they were said to be before.
+    pub(crate) fn bind(&mut self, id: NodeId, below: NodeId) {
+        if let Some(node) = self.node_mut(id) {
+            node.below = Some(below);
+            self.made.insert(below, id);
+        }
+    }
+
+    /// Forgets names that have not differed since `then`.
+    pub(crate) fn forget_settled(&mut self, then: Instant) {
+        self.names.retain(|_, names| {
+            names.retain(|_, place| place.settled.is_none_or(|settled| settled > then));
+            !names.is_empty()
+        });
+    }
+
+    /// The layer of a file that is written now.
+    pub(crate) fn top_layer(&mut self, id: NodeId) -> Option<&mut Layer> {
+        let node = self.nodes.get(&id)?;
+        if node.layers.last().is_none_or(|top| top.is_frozen) {
+            let below_len = if node.below.is_none() && node.layers.is_empty() { 0 } else { node.attr.size };
+            let generation = self.ids.next()?;
+            let file = self.files.file(generation);
+            let layer = Layer { file, extents: Extents::default(), below_len, is_frozen: false };
+            self.node_mut(id)?.layers.push(layer);
+        }
+        self.nodes.get_mut(&id)?.layers.last_mut()
+    }
+
+    /// The end of a file, which is so much longer from now on.
+    pub(crate) fn take_end(&mut self, id: NodeId, len: u64) -> u64 {
+        let Some(node) = self.nodes.get_mut(&id) else { return 0 };
+        let end = node.attr.size;
+        node.attr.size = end.saturating_add(len);
+        end
+    }
+
+    /// Data were written to a file of the local disk; `journaled` are they, where they go to the journal too.
+    pub(crate) fn wrote(&mut self, file: &Arc<DataFile>, delta: Delta, journaled: Option<(u64, Vec<u8>)>) {
+        self.dirty_bytes = self.dirty_bytes.saturating_add_signed(delta.added);
+        self.batch.extents.push((file.generation, delta));
+        match journaled {
+            Some((offset, bytes)) => self.batch.pieces.push((file.generation, offset, bytes)),
+            None => drop(self.batch.files.insert(file.generation, file.clone())),
+        }
+    }
+
+    /// Gives a file another size.
+    pub(crate) fn set_size(&mut self, id: NodeId, size: u64) {
+        let before = self.nodes.get(&id).map_or(0, |node| node.attr.size);
+        if size == before {
+            return;
+        }
+        let Some(top) = self.top_layer(id) else { return };
+        top.below_len = top.below_len.min(size);
+        let (generation, delta) = (top.file.generation, top.extents.truncate(size));
+        self.dirty_bytes = self.dirty_bytes.saturating_add_signed(delta.added);
+        self.batch.extents.push((generation, delta));
+        if let Some(node) = self.node_mut(id) {
+            node.attr.size = size;
+            node.attr.blocks = node.attr.blocks.min(size.div_ceil(512));
+        }
+    }
+
+    /// Data are at the origin, or not wanted any more.
+    pub(crate) fn drop_layer(&mut self, layer: Layer) {
+        self.dirty_bytes = self.dirty_bytes.saturating_sub(layer.extents.bytes());
+        layer.file.doom();
+        self.batch.gone.push(layer.file);
+    }
+
+    pub(crate) fn at_origin(&mut self, change: u64) {
+        self.batch.at_origin = Some(change);
+    }
+
+    /// Whether the origin lacks nothing.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.differences().next().is_none()
+            && !self.nodes.iter().any(|(id, node)| node.is_dirty() && !self.is_unnamed(*id))
+    }
+
+    /// Made here, without a name: it is not for the origin.
+    pub(crate) fn is_unnamed(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.attr.nlink == 0)
+    }
+
+    /// What is to be written of what was touched.
+    pub(crate) fn take_batch(&mut self) -> Batch {
+        let mut batch = std::mem::take(&mut self.batch);
+        for id in self.touched_nodes.drain() {
+            batch.nodes.insert(id.0, self.nodes.get(&id).map(|node| node.row().encoded()));
+        }
+        for (dir, name) in std::mem::take(&mut self.touched_names) {
+            let place = self.names.get(&dir).and_then(|names| names.get(&name));
+            let place = place.filter(|place| self.differs(place));
+            batch.names.insert((dir.0, name.as_name().as_bytes().to_vec()), place.map(rows::encoded_place));
+        }
+        batch.change = self.change;
+        batch
+    }
+}
+
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() }
+}
+
+pub(crate) fn is_hidden(name: &NameBuf) -> bool {
+    name.as_name().as_bytes().starts_with(HIDDEN)
+}
+
+/// The name at the origin of a node that has none there otherwise.
+pub(crate) fn hidden_name(id: NodeId) -> Option<NameBuf> {
+    let name = [HIDDEN, format!("{:x}", id.0).as_bytes()].concat();
+    Some(Name::new(&name).ok()?.to_owned())
+}
