@@ -1,6 +1,62 @@
 //! Patterns of names, as shells have them (glob(7)).
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString, NulError};
+use std::fmt;
+use std::str::FromStr;
+
+/// Names of files, as glob(7) has them: with a `/` in it a path from the root of a tree, and else the last component of one. `*` stands for
+/// `/` too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    text: CString,
+    of_paths: bool,
+}
+
+/// Why a pattern is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PatternError {
+    /// No name is empty.
+    Empty,
+    /// No name has it.
+    Nul(NulError),
+}
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "the pattern is empty",
+            Self::Nul(_) => "there is a NUL in the pattern",
+        })
+    }
+}
+
+impl std::error::Error for PatternError {}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        match text.strip_prefix('/').unwrap_or(text) {
+            "" => Err(PatternError::Empty),
+            path => Ok(Self {
+                text: CString::new(path).map_err(PatternError::Nul)?,
+                of_paths: text.contains('/'),
+            }),
+        }
+    }
+}
+
+impl Pattern {
+    /// Whether it is compared with paths, and not with names.
+    pub fn is_of_paths(&self) -> bool {
+        self.of_paths
+    }
+
+    /// Whether it is this name, or path from the root without a `/` in front.
+    pub fn matches(&self, text: &CStr) -> bool {
+        matches(&self.text, text)
+    }
+}
 
 /// Whether the whole of `text` matches `pattern`. `*` stands for any bytes, `/` and leading dots included.
 pub fn matches(pattern: &CStr, text: &CStr) -> bool {

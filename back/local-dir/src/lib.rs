@@ -57,4 +57,3 @@ mod xattrs;
 
 pub use export::{LocalDir, OpenError};
 pub use options::{Options, Submounts};
-pub use volatile::{Pattern, PatternError};

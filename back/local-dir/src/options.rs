@@ -3,7 +3,7 @@
 use tombolo_core::Limits;
 use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 
-use crate::volatile::Pattern;
+use tombolo_sys::pattern::Pattern;
 
 /// What to do about other file systems that are mounted inside the export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

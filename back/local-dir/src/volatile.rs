@@ -3,47 +3,15 @@
 //! A name is compared when a session meets a file under it. A file that has had such a name once stays volatile for the session, since who has mapped
 //! it has it mapped still. So is one that the session has met by its handle alone: its name is not known.
 
-use std::ffi::{CString, NulError};
-use std::str::FromStr;
+use std::ffi::CString;
 
-use thiserror::Error;
 use tombolo_core::fs::{Attr, Entry, FileType, Name, NodeId, Notice};
-use tombolo_sys::pattern;
+use tombolo_sys::pattern::Pattern;
 use tombolo_sys::stat::{Stat, stat_entry};
 
 use crate::attr::attr_of;
 use crate::state::{Location, Session};
 use crate::submounts::is_beneath;
-
-/// Names of files, as glob(7) has them: with a `/` in it a path from the root of the export, and else the last component of one. `*` stands for
-/// `/` too.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
-    text: CString,
-    of_paths: bool,
-}
-
-/// Why a pattern is none.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum PatternError {
-    /// No name is empty.
-    #[error("the pattern is empty")]
-    Empty,
-    /// No name has it.
-    #[error("there is a NUL in the pattern")]
-    Nul(#[from] NulError),
-}
-
-impl FromStr for Pattern {
-    type Err = PatternError;
-
-    fn from_str(text: &str) -> Result<Self, PatternError> {
-        match text.strip_prefix('/').unwrap_or(text) {
-            "" => Err(PatternError::Empty),
-            path => Ok(Self { text: CString::new(path)?, of_paths: text.contains('/') }),
-        }
-    }
-}
 
 impl Session {
     /// The attributes of a node.
@@ -92,10 +60,10 @@ impl Session {
         let patterns = &self.export.options.ask;
         let matches = |text: Vec<u8>, of_paths| {
             let Ok(text) = CString::new(text) else { return false };
-            patterns.iter().any(|it| it.of_paths == of_paths && pattern::matches(&it.text, &text))
+            patterns.iter().any(|it| it.is_of_paths() == of_paths && it.matches(&text))
         };
         matches(name.as_bytes().to_vec(), false)
-            || (patterns.iter().any(|it| it.of_paths)
+            || (patterns.iter().any(Pattern::is_of_paths)
                 // A directory that was moved out of the export, or was removed: better asked for than missed.
                 && self.path_from_root(dir, name).is_none_or(|path| matches(path, true)))
     }

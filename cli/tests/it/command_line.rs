@@ -70,6 +70,18 @@ fn serve_says_what_it_cannot_serve() {
         ("serve tree --nfs 0 --ask *.db", USAGE, &["requires --fuse, --virtiofs, --shm", "noac"]),
         ("serve nfs://h/x --fuse mnt --ask *.db", USAGE, &["which nfs://h/x is not"]),
         ("proxy tree --cache cache --fuse mnt --ask *.db", USAGE, &["contract"]),
+        (
+            "proxy tree --cache cache --fuse mnt --rule *.iso",
+            USAGE,
+            &["write PATTERN,KEY=VALUE with block-size"],
+        ),
+        ("proxy tree --cache cache --fuse mnt --rule *,frob=1", USAGE, &["\"frob=1\" is none of block-size"]),
+        ("proxy tree --cache cache --fuse mnt --policy none", FAILED, &["the policy none", "No such file"]),
+        (
+            "proxy tree --cache cache --fuse mnt --policy tree/file",
+            USAGE,
+            &["the policy tree/file", "docs/use/proxy.md"],
+        ),
         ("mount shm:s/x mnt -o ask=*.db", USAGE, &["is for directories", "serve --ask"]),
         ("mount nfs://h/x mnt -o coherence=push", USAGE, &["is for directories", "coherence=auto"]),
         ("serve tree --virtiofs s.sock --metrics here", USAGE, &["PORT, :PORT, IP:PORT or NAME:PORT"]),

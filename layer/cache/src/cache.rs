@@ -11,11 +11,13 @@ use tombolo_host_runtime::thread_pool::Lane;
 use crate::counters::Counters;
 use crate::data::Data;
 use crate::files_ahead::FilesAhead;
+use crate::line::Line;
 use crate::object::{Object, State};
 use crate::objects::Objects;
 use crate::options::Options;
 use crate::origin::{Origin, at_origin};
 use crate::room::Room;
+use crate::rules::Rule;
 use crate::session::Session;
 use crate::store::{ObjectId, Store};
 use crate::walk::Walk;
@@ -25,12 +27,15 @@ pub(crate) struct Cache {
     pub origin: Arc<Origin>,
     pub objects: Objects,
     pub store: Arc<Store>,
+    /// How what no rule is for is cached.
     pub options: Options,
+    pub rules: Vec<Rule>,
     pub counters: Counters,
     /// For what may wait for the disk.
     pub lane: Lane,
     pub complaints: RateLimit,
     pub room: Room,
+    pub line: Line,
     pub walk: Walk,
     pub files_ahead: FilesAhead,
     /// The sessions that are to be told of changes.
@@ -120,7 +125,7 @@ impl Cache {
 
     /// Takes in attributes of an object, and answers how they are shown here.
     pub(crate) fn learn(&self, object: &Arc<Object>, attr: &Attr, asked: Instant) -> Result<Attr> {
-        if !object.learn(attr, asked, self.options.contract) {
+        if !object.learn(attr, asked, self.options_of(object).contract) {
             return Err(self.failed(object, Error::Stale));
         }
         self.keep(object);
@@ -142,19 +147,20 @@ impl Cache {
     pub(crate) fn told(&self, cx: &Ctx, object: &Arc<Object>, asked: Instant) -> bool {
         let node = object.state().node;
         let told = node.and_then(|node| self.origin.told(cx, node, asked));
-        let is_told = told.is_some_and(|attr| object.learn(&attr, asked, self.options.contract));
+        let is_told = told.is_some_and(|attr| object.learn(&attr, asked, self.options_of(object).contract));
         self.keep(object);
         is_told
     }
 
     /// The data of the present version of a file; what is here of another version is dropped.
     pub(crate) fn data(&self, object: &Object) -> Arc<Data> {
+        let block_bytes = self.options_of(object).block_bytes;
         let mut state = object.state();
         let version = state.version();
         if let Some(data) = state.data.as_ref().filter(|data| data.version == version) {
             return data.clone();
         }
-        let data = Arc::new(Data::new(version, self.store.data(object.id, &version)));
+        let data = Arc::new(Data::new(version, self.store.data(object.id, &version, block_bytes)));
         if let Some(before) = state.data.replace(data.clone()) {
             before.file.doom();
         }

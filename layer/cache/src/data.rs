@@ -14,6 +14,7 @@ use tombolo_mem::{Buffer, Sink};
 use crate::cache::Cache;
 use crate::object::Object;
 use crate::origin::OriginFile;
+use crate::read_ahead::Ahead;
 use crate::store::DataFile;
 
 /// One READ of the origin brings at most so much, so that whoever waits for its start does not wait for long.
@@ -26,6 +27,8 @@ pub(crate) struct Data {
     pub file: DataFile,
     /// It was fetched because it might be read, and nobody has read it yet.
     guessed: AtomicBool,
+    /// All of it is being fetched.
+    fetches_rest: AtomicBool,
     /// What is on its way.
     fetches: Mutex<Vec<Arc<Fetch>>>,
 }
@@ -79,7 +82,13 @@ impl Fetch {
 
 impl Data {
     pub(crate) fn new(version: WeakAttr, file: DataFile) -> Self {
-        Self { version, file, guessed: AtomicBool::new(false), fetches: Mutex::default() }
+        Self {
+            version,
+            file,
+            guessed: AtomicBool::new(false),
+            fetches_rest: AtomicBool::new(false),
+            fetches: Mutex::default(),
+        }
     }
 
     /// It is fetched before anybody reads it.
@@ -92,23 +101,45 @@ impl Data {
         self.guessed.load(Ordering::Relaxed) && self.guessed.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether all of a range is here.
-    pub(crate) fn is_here(&self, range: &Range<u64>) -> bool {
-        self.file.missing(range.clone()).is_empty()
+    /// All of it is to be fetched: whether that has not begun yet.
+    pub(crate) fn begin_rest(&self) -> bool {
+        !self.fetches_rest.swap(true, Ordering::Relaxed)
     }
 
-    /// What is to be waited for until `range` is here, and begun so that `ahead` will be.
-    pub(crate) fn want(&self, range: &Range<u64>, ahead: &Range<u64>) -> Wanted {
+    pub(crate) fn end_rest(&self) {
+        self.fetches_rest.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether all of a range is here.
+    pub(crate) fn is_here(&self, range: &Range<u64>) -> bool {
+        self.file.is_here(range)
+    }
+
+    /// Whether all of this is here.
+    pub(crate) fn has_ahead(&self, ahead: &Ahead) -> bool {
+        ahead.ranges().all(|range| self.file.is_here(&range))
+    }
+
+    /// What is to be waited for until `range` is here, and begun so that `ahead` will be, as far as so much does.
+    pub(crate) fn want(&self, range: &Range<u64>, ahead: &Ahead, ahead_bytes_max: u64) -> Wanted {
         let mut fetches = self.fetches();
         let overlaps = |fetch: &&Arc<Fetch>| fetch.range.start < range.end && range.start < fetch.range.end;
         let theirs = fetches.iter().filter(overlaps).cloned().collect();
-        let own = self.begin(&mut fetches, range);
-        let ahead = self.begin(&mut fetches, ahead);
+        let mut all = u64::MAX;
+        let own = self.begin(&mut fetches, range, &mut all);
+        let mut left_bytes = ahead_bytes_max;
+        let ranges = ahead.ranges();
+        let ahead = ranges.flat_map(|range| self.begin(&mut fetches, &range, &mut left_bytes)).collect();
         Wanted { theirs, own, ahead }
     }
 
-    /// Fetches for what is neither here nor on its way, in whole blocks.
-    fn begin(&self, fetches: &mut Vec<Arc<Fetch>>, range: &Range<u64>) -> Vec<Arc<Fetch>> {
+    /// Fetches for what is neither here nor on its way, in whole blocks, as far as `left_bytes` does.
+    fn begin(
+        &self,
+        fetches: &mut Vec<Arc<Fetch>>,
+        range: &Range<u64>,
+        left_bytes: &mut u64,
+    ) -> Vec<Arc<Fetch>> {
         let mut begun = Vec::new();
         for missing in self.file.missing(range.clone()) {
             let mut start = missing.start;
@@ -127,6 +158,10 @@ impl Data {
                 };
                 let fetch = Fetch::new(start..end.min(start + FETCH_BYTES_MAX));
                 start = fetch.range.end;
+                match left_bytes.checked_sub(fetch.range.end - fetch.range.start) {
+                    Some(left) => *left_bytes = left,
+                    None => return begun,
+                }
                 fetches.push(fetch.clone());
                 begun.push(fetch);
             }
@@ -193,13 +228,16 @@ async fn bring(
     let len = end.saturating_sub(range.start) as usize;
     let buffer = Buffer::new(len);
     let asked = Instant::now();
-    let read = read_all(from, range.start, buffer.sink(0..len)).await?;
+    let sent = cache.line.sent(len as u64, asked);
+    let read = read_all(from, range.start, buffer.sink(0..len)).await;
+    cache.line.came(sent, *read.as_ref().unwrap_or(&0) as u64, Instant::now());
+    let read = read?;
     cache.counters.fetched(read);
     let attr = match cache.origin.told(&from.cx, from.file.node, asked) {
         Some(attr) => attr,
         None => from.fs().getattr(&from.cx, from.file.node, Some(from.file)).resolve().await?,
     };
-    if !object.learn(&attr, asked, cache.options.contract) {
+    if !object.learn(&attr, asked, cache.options_of(object).contract) {
         return Err(Error::Stale);
     }
     if WeakAttr::from(&attr) != data.version || read != len {

@@ -18,14 +18,17 @@ mod cache;
 mod counters;
 mod data;
 mod files_ahead;
+mod line;
 mod names;
 mod object;
 mod objects;
 mod openings;
 mod options;
 mod origin;
+mod read_ahead;
 mod rights;
 mod room;
+mod rules;
 mod session;
 pub mod store;
 mod walk;
@@ -40,6 +43,7 @@ use tombolo_host_runtime::thread_pool::ThreadPool;
 
 pub use counters::Counts;
 pub use options::{Contract, Options};
+pub use rules::{Policy, Rule};
 
 use cache::Cache;
 use object::Object;
@@ -57,7 +61,9 @@ pub struct CacheExport {
 ///
 /// # Errors
 /// The origin does not answer, or has no such handles.
-pub fn over(origin: &dyn Export, store: Arc<Store>, options: Options) -> Result<CacheExport> {
+pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -> Result<CacheExport> {
+    let Policy { default: options, rules } = policy.into();
+    let contract = options.contract;
     let client = Client { session: SESSION, label: "cache".into(), checks: PermissionCheck::BackEnd };
     let fs = origin.attach(&client)?;
     let cx = Ctx::root(SESSION);
@@ -71,19 +77,21 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, options: Options) -> Result<
         objects: objects::Objects::default(),
         store,
         options,
+        rules,
         counters: counters::Counters::default(),
         lane,
         complaints: RateLimit::default(),
         room: room::Room::default(),
+        line: line::Line::default(),
         walk: walk::Walk::default(),
         files_ahead: files_ahead::FilesAhead::default(),
         watchers: Watchers::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
-    let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked, options.contract));
+    let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked, contract));
     let root = kept.unwrap_or_else(|| {
         let root = Object::new(ObjectId::ROOT, handle, None, attr);
-        root.learn(&attr, asked, options.contract);
+        root.learn(&attr, asked, contract);
         cache.objects.replace(Arc::new(root))
     });
     root.state().node = Some(NodeId::ROOT);

@@ -10,6 +10,7 @@ use crate::data::Data;
 use crate::names::Names;
 use crate::options::{Contract, Options};
 use crate::rights::{Life, Rights};
+use crate::rules::Place;
 use crate::store::ObjectId;
 use crate::store::rows::{NamesRow, ObjectRow};
 
@@ -20,6 +21,8 @@ pub(crate) struct Object {
     pub file_type: FileType,
     /// The origin's name for it.
     pub handle: PersistentHandle,
+    /// Which rule it goes by.
+    pub place: Place,
     state: Mutex<State>,
 }
 
@@ -90,7 +93,7 @@ impl Object {
             is_dirty: true,
             writers: 0,
         };
-        Self { id, file_type: attr.file_type, handle, state: Mutex::new(state) }
+        Self { id, file_type: attr.file_type, handle, place: Place::default(), state: Mutex::new(state) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -143,11 +146,6 @@ impl Object {
     /// Whether something was learnt since `asked`: then nobody knows which of two changes came last.
     pub(crate) fn has_learnt_since(&self, asked: Instant) -> bool {
         self.state().latest.is_some_and(|latest| asked < latest)
-    }
-
-    /// It was met in this directory.
-    pub(crate) fn found_in(&self, dir: &Self) {
-        self.state().parent = Some(dir.id);
     }
 
     /// Something may have changed it: the attributes are to be asked for, whatever the contract says.

@@ -11,6 +11,7 @@ use tombolo_core::{Budget, Error, Permit, Resource, Result};
 use crate::object::Object;
 use crate::objects::node_of;
 use crate::origin::OriginFile;
+use crate::read_ahead::{Ahead, ReadAhead};
 
 /// One opening.
 pub(crate) struct Opening {
@@ -22,26 +23,12 @@ pub(crate) struct Opening {
     _permit: Permit,
 }
 
-/// How far ahead of a reader is fetched.
-#[derive(Clone, Copy, Debug, Default)]
-struct ReadAhead {
-    /// Where a sequential reader goes on.
-    next: u64,
-    window_bytes: u64,
-}
-
 /// All openings of a session.
 pub(crate) struct Openings {
     next: AtomicU64,
     counts: Arc<Budget>,
     by_id: Mutex<HashMap<OpenId, Arc<Opening>>>,
 }
-
-/// The first window of a sequential reader.
-const WINDOW_BYTES_MIN: u64 = 256 << 10;
-
-/// A kernel's own read-ahead asks out of order by as much.
-const SLACK_BYTES: u64 = 1 << 20;
 
 impl Opening {
     pub(crate) fn origin(&self) -> Option<Arc<OriginFile>> {
@@ -54,25 +41,15 @@ impl Opening {
     }
 
     /// A reader asks for `range`: what is to be fetched ahead of it.
-    pub(crate) fn reads(&self, range: &Range<u64>, file_end: u64, bytes_max: u64) -> Range<u64> {
-        {
-            let mut ahead = lock(&self.ahead);
-            let near = ahead.next.saturating_sub(SLACK_BYTES)..=ahead.next.saturating_add(SLACK_BYTES);
-            let is_sequential = near.contains(&range.start);
-            let before = if is_sequential { *ahead } else { ReadAhead::default() };
-            ahead.window_bytes = match is_sequential {
-                true => before.window_bytes.saturating_mul(2).max(WINDOW_BYTES_MIN).min(bytes_max),
-                false => 0,
-            };
-            ahead.next = before.next.max(range.end);
-        }
-        self.ahead(range, file_end)
+    pub(crate) fn reads(&self, range: &Range<u64>, file_end: u64, bytes_max: u64) -> Ahead {
+        let mut ahead = lock(&self.ahead);
+        ahead.reads(range, bytes_max);
+        ahead.of(range, file_end)
     }
 
     /// The same as it was found when the reader asked.
-    pub(crate) fn ahead(&self, range: &Range<u64>, file_end: u64) -> Range<u64> {
-        let end = range.end.saturating_add(lock(&self.ahead).window_bytes);
-        range.end.min(file_end)..end.min(file_end)
+    pub(crate) fn ahead(&self, range: &Range<u64>, file_end: u64) -> Ahead {
+        lock(&self.ahead).of(range, file_end)
     }
 }
 

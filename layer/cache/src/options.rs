@@ -35,7 +35,11 @@ pub struct Options {
     pub attr_refresh: Duration,
     /// How long an answer of the origin about a user's rights is believed, while the file is the same.
     pub rights_refresh: Duration,
-    /// How far ahead of a sequential reader is fetched at most, in bytes; 0 is not at all.
+    /// What is fetched and checked as one, in bytes, if that is not what the store says: a power of two from 4 KiB to 1 MiB.
+    pub block_bytes: Option<u32>,
+    /// Whether the rest of a file is fetched when any of it is read.
+    pub whole_files: bool,
+    /// How far ahead of a reader is fetched at most, in bytes; 0 is not at all.
     pub ahead_bytes_max: u64,
     /// Whether directories of a walk are listed ahead, and small files beside those that are read are fetched ahead.
     pub walk_ahead: bool,
@@ -51,6 +55,8 @@ impl Default for Options {
             contract: Contract::default(),
             attr_refresh: Duration::from_secs(3),
             rights_refresh: Duration::from_secs(60),
+            block_bytes: None,
+            whole_files: false,
             ahead_bytes_max: 16 << 20,
             walk_ahead: true,
             read_only: false,

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use tempfile::TempDir;
-use tombolo_back_local_dir::{Options, Pattern, PatternError};
+use tombolo_back_local_dir::Options;
 use tombolo_core::fs::{Cookie, DirBudget, DirPage, NodeId, Notice, OpenFlags, RenameFlags};
+use tombolo_sys::pattern::{Pattern, PatternError};
 
 use crate::common::{ROOT, World, name, serve};
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use tombolo_back_local_dir::Pattern;
+use tombolo_sys::pattern::Pattern;
 
 use super::export::{ExportName, named_exports};
 use crate::setting::behind_word;

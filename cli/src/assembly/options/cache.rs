@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tombolo_layer_cache::Contract;
 
+use super::policy::RuleArg;
 use crate::setting::Setting;
 
 /// How what is far away is cached.
@@ -35,6 +36,15 @@ pub struct CacheOptions {
     /// For how many seconds attributes and names are believed without an open, under close-to-open (by default 3).
     #[arg(long, value_name = "SECONDS", help_heading = CACHE)]
     pub attr_refresh: Option<u32>,
+    /// How the files of these names are cached, if not as the rest; repeatable, and the first that fits counts.
+    ///
+    /// PATTERN is as for `serve --ask`: with a `/` in it a path within the tree, and else a name. KEY is block-size, whole-files,
+    /// prefetch, read-ahead, mode, contract or attr-refresh.
+    #[arg(long, value_name = "PATTERN,KEY=VALUE[,…]", help_heading = CACHE)]
+    pub rule: Vec<RuleArg>,
+    /// A file in TOML with these keys, also cache-size, for all files, and for some below `[[rule]]` with a pattern.
+    #[arg(long, value_name = "FILE", help_heading = CACHE)]
+    pub policy: Option<PathBuf>,
 }
 
 const CACHE: &str = "Cache";

@@ -9,6 +9,7 @@ pub mod export;
 mod file;
 pub mod fuse;
 pub mod nfs;
+pub mod policy;
 pub mod shm;
 pub mod submounts;
 pub mod virtiofs;

@@ -7,10 +7,11 @@ use std::time::Duration;
 use tombolo_core::SessionId;
 use tombolo_core::fs::{Client, Export, PermissionCheck};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
-use tombolo_layer_cache::{CacheExport, Options};
+use tombolo_layer_cache::{CacheExport, Options, Policy};
 
 use super::tree::Tree;
 use crate::assembly::options::cache::{CacheMode, CacheOptions, contract_word};
+use crate::assembly::options::policy::{PolicyFile, block_bytes};
 use crate::failure::Failure;
 
 /// A cache over an export.
@@ -18,43 +19,47 @@ use crate::failure::Failure;
 pub struct CachePlan {
     pub dir: PathBuf,
     store: StoreOptions,
-    options: Options,
+    policy: Policy,
 }
-
-/// The sizes that a block may have, in bytes.
-const BLOCK_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
 impl CachePlan {
     pub fn new(asked: CacheOptions) -> Result<Self, Failure> {
+        let file = asked.policy.as_deref().map(PolicyFile::read).transpose()?.unwrap_or_default();
         let mut store = StoreOptions::default();
-        if let Some(size) = asked.cache_size {
+        if let Some(size) = asked.cache_size.or(file.cache_size) {
             store.capacity_bytes = size.0;
         }
         if let Some(size) = asked.block_size {
-            if !size.0.is_power_of_two() || !BLOCK_BYTES.contains(&size.0) {
+            store.block_bytes = block_bytes(size).ok_or_else(|| {
                 let problem = "--block-size is no power of two from 4K to 1M";
-                return Err(Failure::usage(problem).remedy("write for example --block-size 64K"));
-            }
-            store.block_bytes = u32::try_from(size.0).unwrap_or(store.block_bytes);
+                Failure::usage(problem).remedy("write for example --block-size 64K")
+            })?;
         }
-        let mut options = Options {
-            contract: asked.contract.map(|contract| contract.0).unwrap_or_default(),
-            read_only: asked.mode == Some(CacheMode::ReadOnly),
-            ..Options::default()
-        };
+        let mut options = file.settings.over(Options::default());
+        if asked.block_size.is_some() {
+            options.block_bytes = None;
+        }
+        if let Some(contract) = asked.contract {
+            options.contract = contract.0;
+        }
+        if let Some(mode) = asked.mode {
+            options.read_only = mode == CacheMode::ReadOnly;
+        }
         if let Some(seconds) = asked.attr_refresh {
             options.attr_refresh = Duration::from_secs(seconds.into());
         }
-        Ok(Self { dir: asked.cache, store, options })
+        let rules = asked.rule.iter().chain(&file.rules).map(|rule| rule.over(options)).collect();
+        Ok(Self { dir: asked.cache, store, policy: Policy { default: options, rules } })
     }
 
+    /// Whether nothing can be changed.
     pub fn is_read_only(&self) -> bool {
-        self.options.read_only
+        self.policy.is_read_only()
     }
 
     /// Whether mounts can be told of all changes.
     pub fn tells_changes(&self) -> bool {
-        self.options.contract.tells_changes()
+        self.policy.tells_changes()
     }
 
     /// How much data it may hold.
@@ -76,14 +81,16 @@ impl CachePlan {
         let identity = OriginIdentity { location: place(tree), volume };
         let store =
             Store::open(&self.dir, &identity, self.store).map_err(|error| not_opened(&serving, &error))?;
-        let cached = tombolo_layer_cache::over(origin, store, self.options);
+        let cached = tombolo_layer_cache::over(origin, store, self.policy.clone());
         cached.map(Arc::new).map_err(|error| Failure::cannot(&serving, &error))
     }
 
     /// What the line that begins with `ready` says.
     pub fn words(&self) -> String {
-        let mode = if self.options.read_only { "read-only" } else { "write-through" };
-        format!("{} mode={mode} contract={}", self.dir.display(), contract_word(self.options.contract))
+        let Policy { default, rules } = &self.policy;
+        let mode = if default.read_only { "read-only" } else { "write-through" };
+        let rules = if rules.is_empty() { String::new() } else { format!(" rules={}", rules.len()) };
+        format!("{} mode={mode} contract={}{rules}", self.dir.display(), contract_word(default.contract))
     }
 }
 

@@ -7,7 +7,7 @@ pub mod tree;
 
 use std::path::PathBuf;
 
-use tombolo_back_local_dir::Pattern;
+use tombolo_sys::pattern::Pattern;
 
 use super::options::ServerOptions;
 use super::options::address::ListenAddress;

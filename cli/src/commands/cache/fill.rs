@@ -64,6 +64,8 @@ impl FillArgs {
             mode: None,
             contract,
             attr_refresh: None,
+            rule: Vec::new(),
+            policy: None,
         })?;
         let planned = PlannedTree::of_word(&word)?;
         let opened = planned.open(DirOptions::default(), NfsOptions::for_cache())?;

@@ -1,6 +1,7 @@
 //! `tombolo cache`: looks at and after a cache directory that no proxy uses.
 
 mod fill;
+mod list;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ enum Action {
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
+    /// Show what is cached of which file.
+    List(list::ListArgs),
     /// Compare all data with their checksums; what does not hold is dropped, and fetched again when it is needed.
     Verify {
         /// The directory.
@@ -61,6 +64,7 @@ const EXAMPLES: &str = "\
 Examples:
   tombolo cache fill nfs://far.example/src --cache /var/cache/tombolo/src include lib
   tombolo cache info /var/cache/tombolo/src
+  tombolo cache list /var/cache/tombolo/src include
   tombolo cache verify /var/cache/tombolo/src
   tombolo cache trim /var/cache/tombolo/src 1G";
 
@@ -69,6 +73,7 @@ impl CacheArgs {
         match self.action {
             Action::Fill(fill) => fill.run(),
             Action::Info { dir } => info(&dir),
+            Action::List(list) => list.run(),
             Action::Verify { dir } => verify(&dir),
             Action::Trim { dir, size } => {
                 open(&dir)?.trim(size.0);

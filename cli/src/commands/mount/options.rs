@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use tombolo_back_local_dir::Pattern;
+use tombolo_sys::pattern::Pattern;
 
 use crate::assembly::options::coherence::Coherence;
 use crate::assembly::options::doorbell::Doorbell;

@@ -14,6 +14,7 @@ use crate::files_ahead::{self, Next};
 use crate::names::Target;
 use crate::object::Object;
 use crate::origin::detached;
+use crate::read_ahead::Ahead;
 use crate::store::ObjectId;
 use crate::walk::{LookedIn, Step};
 
@@ -28,7 +29,7 @@ impl View {
     pub(super) fn walk_ahead(&self, dir: &Arc<Object>) {
         let cache = self.cache();
         let parent = dir.state().parent;
-        if !cache.options.walk_ahead || !cache.walk.goes_on(dir.id, parent) {
+        if !cache.options_of(dir).walk_ahead || !cache.walk.goes_on(dir.id, parent) {
             return;
         }
         let parent = parent.and_then(|parent| cache.object(parent).ok());
@@ -45,7 +46,7 @@ impl View {
             let state = dir.state();
             !state.names.is_complete() && state.attr.size <= LISTED_BYTES_MAX
         };
-        if !wants || !cache.options.walk_ahead {
+        if !wants || !cache.options_of(dir).walk_ahead {
             return;
         }
         let parent = dir.state().parent;
@@ -67,7 +68,7 @@ impl View {
         let workers = if data.was_guessed() {
             cache.counters.guess_used(size);
             cache.files_ahead.used(size)
-        } else if !is_here && cache.options.walk_ahead {
+        } else if !is_here && cache.options_of(object).walk_ahead {
             let Some(dir) = object.state().parent else { return };
             let above = cache.object(dir).ok().and_then(|dir| dir.state().parent);
             cache.files_ahead.missed(object.id, dir, above)
@@ -120,7 +121,8 @@ impl View {
     }
 
     async fn list_ahead(&self, dir: &Arc<Object>) -> Result<()> {
-        if !dir.state().wants_listing(&self.cache().options) {
+        let options = self.cache().options_of(dir);
+        if !dir.state().wants_listing(options) {
             return Ok(());
         }
         let (origin, ..) = self.open_at_origin(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;
@@ -132,8 +134,11 @@ impl View {
         let names: Vec<Target> = dir.state().names.after(0).map(|(.., target)| target).collect();
         let dirs = names.into_iter().filter(|target| target.file_type == FileType::Directory);
         let dirs = dirs.filter_map(|target| self.cache().object(target.object).ok());
-        let options = &self.cache().options;
-        dirs.filter(|dir| dir.state().wants_listing(options)).collect()
+        dirs.filter(|dir| {
+            let options = self.cache().options_of(dir);
+            dir.state().wants_listing(options)
+        })
+        .collect()
     }
 
     /// A worker: fetches one small file after the other, and finds more.
@@ -181,7 +186,7 @@ impl View {
             return Ok(());
         }
         let size = data.version.size;
-        let wanted = data.want(&(0..size), &(size..size));
+        let wanted = data.want(&(0..size), &Ahead::NONE, 0);
         if wanted.own.is_empty() {
             return Ok(());
         }

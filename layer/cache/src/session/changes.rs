@@ -59,7 +59,7 @@ impl View {
         if !self.cache().watchers.any() {
             return Ok(entry);
         }
-        let attr = match object.believed(Look::Stat, &self.cache().options) {
+        let attr = match object.believed(Look::Stat, self.cache().options_of(object)) {
             Some(attr) => attr,
             None => {
                 let attr = self.attr(object, Look::Stat).await;

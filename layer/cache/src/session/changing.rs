@@ -162,7 +162,7 @@ impl View {
         };
         if let Some(moved) = &moved {
             moved.doubt();
-            moved.found_in(&to_dir);
+            self.cache().found_in(moved, &to_dir, to.as_name().as_bytes());
         }
         if let Some(replaced) = &replaced {
             replaced.doubt();
@@ -198,7 +198,7 @@ impl View {
             }
             _ => {
                 if let Some(replaced) = replaced.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
-                    replaced.found_in(&from_dir);
+                    self.cache().found_in(&replaced, &from_dir, from);
                 }
                 self.dir_changed(&from_dir, &renamed.from_dir, asked, Names::drop_all);
                 self.dir_changed(&to_dir, &renamed.to_dir, asked, Names::drop_all);
@@ -267,7 +267,7 @@ impl View {
             self.dir_failed(dir, error)
         })?;
         let (entry, object): (Entry, _) = self.met(&made.entry, asked).await?;
-        object.found_in(dir);
+        self.cache().found_in(&object, dir, name.as_name().as_bytes());
         self.dir_changed(dir, &made.dir, asked, |names| {
             names.set(name.as_name().as_bytes(), target(&object))
         });

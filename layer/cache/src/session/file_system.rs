@@ -16,6 +16,7 @@ use super::Session;
 use super::changes::to_its_end;
 use super::view::View;
 use crate::object::Look;
+use crate::objects::id_of;
 use crate::origin::detached;
 
 /// A session behind the waist.
@@ -34,6 +35,19 @@ impl CachedFileSystem {
         View::new(&self.0, cx)
     }
 
+    /// Whether changes of a node are refused, or of a name in that directory.
+    fn is_read_only(&self, node: NodeId, name: Option<Name<'_>>) -> bool {
+        let cache = &self.0.cache;
+        if self.0.profile.read_only || cache.rules.is_empty() {
+            return self.0.profile.read_only;
+        }
+        let Ok(object) = id_of(node).and_then(|id| cache.object(id)) else { return cache.options.read_only };
+        match name {
+            Some(name) => cache.options_for(&object, name.as_bytes()).read_only,
+            None => cache.options_of(&object).read_only,
+        }
+    }
+
     fn hit<T>(&self, value: Result<T, Error>) -> Answer<T> {
         self.0.cache.counters.hit();
         value.into()
@@ -45,10 +59,15 @@ impl CachedFileSystem {
     }
 }
 
-/// What may not be changed here, may not be.
+/// What may not be changed here, may not be: a node, or a name in a directory.
 macro_rules! unless_read_only {
-    ($self:ident) => {
-        if $self.0.profile.read_only {
+    ($self:ident, $node:expr) => {
+        if $self.is_read_only($node, None) {
+            return Answer::err(Error::ReadOnly);
+        }
+    };
+    ($self:ident, $dir:expr, $name:expr) => {
+        if $self.is_read_only($dir, Some($name)) {
             return Answer::err(Error::ReadOnly);
         }
     };
@@ -85,24 +104,24 @@ impl FileSystem for CachedFileSystem {
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
         let view = self.view(cx);
         let object = or_answer!(view.through(node, file));
-        match object.believed(Look::Stat, &self.0.cache.options) {
+        match object.believed(Look::Stat, self.0.cache.options_of(&object)) {
             Some(attr) => self.hit(Ok(attr)),
             None => self.missed(async move { view.attr(&object, Look::Stat).await }),
         }
     }
 
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
-        unless_read_only!(self);
+        unless_read_only!(self, node);
         to_its_end(self.view(cx).setattr(node, file, *set))
     }
 
     fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
-        if self.0.profile.read_only && mask.contains(AccessMask::WRITE) {
+        if mask.contains(AccessMask::WRITE) && self.is_read_only(node, None) {
             return Answer::err(Error::ReadOnly);
         }
         let view = self.view(cx);
         let object = or_answer!(view.object(node));
-        let is_fresh = object.believed(Look::Stat, &self.0.cache.options).is_some();
+        let is_fresh = object.believed(Look::Stat, self.0.cache.options_of(&object)).is_some();
         match view.may(&object, mask).filter(|_| is_fresh) {
             Some(true) => self.hit(Ok(())),
             Some(false) => self.hit(Err(Error::AccessDenied)),
@@ -120,8 +139,9 @@ impl FileSystem for CachedFileSystem {
             return Answer::err(Error::InvalidArgument);
         }
         let here = {
+            let options = self.0.cache.options_of(&object);
             let state = object.state();
-            state.link.clone().filter(|_| state.is_believed(Look::Stat, &self.0.cache.options))
+            state.link.clone().filter(|_| state.is_believed(Look::Stat, options))
         };
         match here {
             Some(target) => self.hit(Ok(target.to_vec())),
@@ -130,22 +150,22 @@ impl FileSystem for CachedFileSystem {
     }
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        unless_read_only!(self);
+        unless_read_only!(self, parent, name);
         to_its_end(self.view(cx).create(parent, name.to_owned(), *how))
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
-        unless_read_only!(self);
+        unless_read_only!(self, parent);
         to_its_end(self.view(cx).create_unnamed(parent, *how))
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        unless_read_only!(self);
+        unless_read_only!(self, parent, name);
         to_its_end(self.view(cx).mkdir(parent, name.to_owned(), mode))
     }
 
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
-        unless_read_only!(self);
+        unless_read_only!(self, parent, name);
         to_its_end(self.view(cx).symlink(parent, name.to_owned(), target.to_vec()))
     }
 
@@ -158,22 +178,22 @@ impl FileSystem for CachedFileSystem {
         mode: NewMode,
         rdev: Device,
     ) -> Answer<Made> {
-        unless_read_only!(self);
+        unless_read_only!(self, parent, name);
         to_its_end(self.view(cx).mknod(parent, name.to_owned(), file_type, mode, rdev))
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        unless_read_only!(self);
+        unless_read_only!(self, parent, name);
         to_its_end(self.view(cx).link(node, parent, name.to_owned()))
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        unless_read_only!(self);
+        unless_read_only!(self, parent, name);
         to_its_end(self.view(cx).unlink(parent, name.to_owned()))
     }
 
     fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        unless_read_only!(self);
+        unless_read_only!(self, parent, name);
         to_its_end(self.view(cx).rmdir(parent, name.to_owned()))
     }
 
@@ -186,14 +206,15 @@ impl FileSystem for CachedFileSystem {
         to: Name<'_>,
         flags: RenameFlags,
     ) -> Answer<Renamed> {
-        unless_read_only!(self);
+        unless_read_only!(self, from_parent, from);
+        unless_read_only!(self, to_parent, to);
         let (from, to) = ((from_parent, from.to_owned()), (to_parent, to.to_owned()));
         to_its_end(self.view(cx).rename(from, to, flags))
     }
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
-            unless_read_only!(self);
+            unless_read_only!(self, node);
         }
         let view = self.view(cx);
         let object = or_answer!(view.object(node));
@@ -227,7 +248,7 @@ impl FileSystem for CachedFileSystem {
     }
 
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
-        unless_read_only!(self);
+        unless_read_only!(self, file.node);
         self.view(cx).write(file, how, from)
     }
 
@@ -265,7 +286,7 @@ impl FileSystem for CachedFileSystem {
 
     /// Where others may change the origin, not all is told.
     fn changes(&self) -> Option<&dyn Changes> {
-        self.0.cache.options.contract.tells_changes().then_some(self as &dyn Changes)
+        self.0.tells_changes.then_some(self as &dyn Changes)
     }
 
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {

@@ -23,7 +23,7 @@ impl View {
     }
 
     fn known_name(&self, dir: &Object, name: &[u8]) -> Option<Result<Entry>> {
-        let options = &self.cache().options;
+        let options = self.cache().options_of(dir);
         let known = {
             let state = dir.state();
             if !state.is_believed(Look::Stat, options) {
@@ -35,6 +35,7 @@ impl View {
             Known::Absent => Some(Err(Error::NotFound)),
             Known::Found(target) => {
                 let object = self.cache().object(target.object).ok()?;
+                self.cache().known_in(&object, dir, name);
                 self.entry_now(&object).map(Ok)
             }
         }
@@ -44,7 +45,7 @@ impl View {
     pub(super) fn entry_now(&self, object: &Object) -> Option<Entry> {
         let node = node_of(object.id);
         self.session.known.given(node);
-        let attr = object.believed(Look::Stat, &self.cache().options);
+        let attr = object.believed(Look::Stat, self.cache().options_of(object));
         if attr.is_none() {
             self.session.known.forget(&[(node, 1)]);
         }
@@ -68,7 +69,7 @@ impl View {
         let (known, answer) = match found {
             Ok(entry) => {
                 let (shown, object) = self.met(&entry, asked).await?;
-                object.found_in(dir);
+                self.cache().found_in(&object, dir, name.as_name().as_bytes());
                 (Known::Found(target(&object)), Ok((shown, object)))
             }
             Err(Error::NotFound) => (Known::Absent, Err(Error::NotFound)),

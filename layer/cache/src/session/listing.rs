@@ -21,7 +21,8 @@ const PAGE: DirBudget = DirBudget { size_bytes: 1 << 20, entry_bytes: 24, align:
 impl View {
     /// Whether a listing can be answered from here. One that has begun goes on from what is here.
     pub(super) fn has_listing(&self, dir: &Object, cookie: Cookie, plus: bool) -> bool {
-        let (state, options) = (dir.state(), &self.cache().options);
+        let options = self.cache().options_of(dir);
+        let state = dir.state();
         match cookie {
             Cookie::START if plus => state.is_believed(Look::Stat, options) && !state.wants_listing(options),
             Cookie::START => state.is_believed(Look::Stat, options) && state.names.is_complete(),
@@ -69,7 +70,7 @@ impl View {
                 return Ok(page);
             };
             for (place, name, target) in part {
-                let entry = if page.wants_entries() { self.listed(target) } else { None };
+                let entry = if page.wants_entries() { self.listed(dir, &name, target) } else { None };
                 let listed = DirEntry {
                     name: &name,
                     fileid: target.object.0,
@@ -89,8 +90,9 @@ impl View {
     }
 
     /// An entry with attributes, where they are here.
-    fn listed(&self, target: Target) -> Option<Entry> {
+    fn listed(&self, dir: &Object, name: &[u8], target: Target) -> Option<Entry> {
         let object = self.cache().object(target.object).ok()?;
+        self.cache().known_in(&object, dir, name);
         self.entry_now(&object)
     }
 
@@ -165,7 +167,7 @@ impl View {
         }
         if let Some(found) = entry.entry {
             let (_, object) = self.met(found, asked).await?;
-            object.found_in(dir);
+            self.cache().found_in(&object, dir, entry.name);
             return Ok(Some(target(&object)));
         }
         let name = Name::new(entry.name).map_err(|_| Error::Io { source: None })?.to_owned();
@@ -173,7 +175,7 @@ impl View {
         match origin.fs().lookup(&origin.cx, origin.file.node, name.as_name()).resolve().await {
             Ok(found) => {
                 let (_, object) = self.met(&found, asked).await?;
-                object.found_in(dir);
+                self.cache().found_in(&object, dir, entry.name);
                 Ok(Some(target(&object)))
             }
             Err(Error::NotFound) => Ok(None),

@@ -36,25 +36,26 @@ pub(crate) struct Session {
     pub notices: Arc<NoticeQueue>,
     pub watch: Once,
     pub known: Known,
+    /// Whether it can be told of all changes.
+    pub tells_changes: bool,
 }
 
 impl Session {
     pub(crate) fn new(cache: &Arc<Cache>) -> Self {
         // The origin says what a user may do, also where a client's kernel has looked at the mode.
         let origin = cache.origin.fs.profile();
-        let profile = Profile {
-            read_only: origin.read_only || cache.options.read_only,
-            writes_by_owner: false,
-            ..origin
-        };
+        let profile =
+            Profile { read_only: origin.read_only || cache.is_read_only(), writes_by_owner: false, ..origin };
         let counts = Budget::new(tombolo_core::Limits::default());
+        let tells_changes = cache.tells_changes();
         Self {
             cache: cache.clone(),
             openings: Openings::new(counts),
             profile,
             notices: Arc::default(),
             watch: Once::new(),
-            known: Known::new(cache.options.contract.tells_changes()),
+            known: Known::new(tells_changes),
+            tells_changes,
         }
     }
 }

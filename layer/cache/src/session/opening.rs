@@ -29,7 +29,7 @@ impl View {
         }
         // A directory has no data that a close would complete: to list it is a look.
         let look = if object.file_type == FileType::Directory { Look::Stat } else { Look::Open(began) };
-        let attr = object.believed(look, &self.cache().options)?;
+        let attr = object.believed(look, self.cache().options_of(object))?;
         let opened = match (self.may(object, mask(flags))?, fits(object.file_type, flags)) {
             (true, Ok(())) => self.session.openings.permit().map(|permit| {
                 let open = self.session.openings.add(permit, object, flags, None);
@@ -109,6 +109,7 @@ impl View {
             self.dir_failed(&dir, error)
         })?;
         let (entry, object, file) = self.entered(&created, asked).await?;
+        self.cache().found_in(&object, &dir, name.as_name().as_bytes());
         self.dir_changed(&dir, &created.dir, asked, |names| {
             names.set(name.as_name().as_bytes(), target(&object));
         });

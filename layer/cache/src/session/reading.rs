@@ -8,11 +8,14 @@ use std::task::Poll;
 
 use tombolo_core::fs::{File, FileType, OpenFlags, ReadDone};
 use tombolo_core::{Answer, Error, Interrupt, Result};
+use tombolo_host_runtime::task;
 use tombolo_mem::Sink;
 
 use super::view::View;
 use crate::data::{self, Came, Data};
 use crate::openings::Opening;
+use crate::origin::OriginFile;
+use crate::read_ahead::Ahead;
 
 /// A file that changes all the time is begun anew so often.
 const TRIES_MAX: u32 = 16;
@@ -51,17 +54,24 @@ impl View {
 
     /// Reads what is here and in memory, without waiting. `None` if that is not all.
     fn read_here(&self, opening: &Opening, offset: u64, into: &Sink) -> Result<Option<ReadDone>> {
-        if opening.object.state().is_doubtful(&self.cache().options) {
+        let options = self.cache().options_of(&opening.object);
+        if opening.object.state().is_doubtful(options) {
             return Ok(None);
         }
         let data = self.cache().data(&opening.object);
         let Some((range, eof)) = within(&data, offset, into.len()) else {
             return Ok(Some(ReadDone { count: 0, eof: true }));
         };
-        let ahead = opening.reads(&range, data.version.size, self.cache().options.ahead_bytes_max);
+        let ahead_bytes_max = options.ahead_bytes_max.min(self.cache().line.window_bytes());
+        let ahead = opening.reads(&range, data.version.size, ahead_bytes_max);
         let is_here = data.is_here(&range);
         self.note_read(&opening.object, &data, is_here);
-        if !is_here || !data.is_here(&ahead) {
+        // What is to come ahead is begun by one that may wait for the origin's opening; not while the line is busy.
+        let begins_more = || {
+            let wants_all = options.whole_files && !data.is_here(&(0..data.version.size));
+            wants_all || (!data.has_ahead(&ahead) && self.cache().line.room_bytes() > 0)
+        };
+        if !is_here || begins_more() {
             return Ok(None);
         }
         let mut wanted = into.clone();
@@ -83,9 +93,10 @@ impl View {
         into: Sink,
     ) -> Result<ReadDone> {
         for _ in 0..TRIES_MAX {
+            let options = self.cache().options_of(&opening.object);
             let (is_written, is_doubtful) = {
                 let state = opening.object.state();
-                (state.writers > 0, state.is_doubtful(&self.cache().options))
+                (state.writers > 0, state.is_doubtful(options))
             };
             if is_written {
                 return self.pass_on(file, offset, into).await;
@@ -136,11 +147,15 @@ impl View {
         let size = data.version.size;
         let whole = if size <= WHOLE_BYTES { 0..size } else { range.clone() };
         let ahead = opening.ahead(range, size);
-        if data.is_here(&whole) && data.is_here(&ahead) {
+        let wants_all = self.cache().options_of(&opening.object).whole_files;
+        if data.is_here(&whole) && data.has_ahead(&ahead) && !wants_all {
             return Ok(Came::Here);
         }
         let origin = self.origin_file(file).await?;
-        let wanted = data.want(&whole, &ahead);
+        let wanted = data.want(&whole, &ahead, self.cache().line.room_bytes());
+        if wants_all {
+            self.fetch_rest(opening, data, &origin);
+        }
         for fetch in wanted.own.iter().chain(&wanted.ahead) {
             data::start(self.cache(), &opening.object, data, &origin, fetch.clone());
         }
@@ -159,6 +174,34 @@ impl View {
             }
         }
         Ok(if data.is_here(range) { Came::Here } else { Came::Changed })
+    }
+}
+
+impl View {
+    /// Has the rest of a file fetched, a part after the other, each as long as it keeps the line busy.
+    fn fetch_rest(&self, opening: &Opening, data: &Arc<Data>, origin: &Arc<OriginFile>) {
+        if data.is_here(&(0..data.version.size)) || !data.begin_rest() {
+            return;
+        }
+        let (cache, object) = (self.cache().clone(), opening.object.clone());
+        let (data, origin) = (data.clone(), origin.clone());
+        task::spawn(async move {
+            let mut start = 0;
+            while start < data.version.size {
+                let end = start.saturating_add(cache.line.window_bytes()).min(data.version.size);
+                let wanted = data.want(&(start..end), &Ahead::NONE, 0);
+                for fetch in &wanted.own {
+                    data::start(&cache, &object, &data, &origin, fetch.clone());
+                }
+                for fetch in wanted.own.iter().chain(&wanted.theirs) {
+                    if fetch.came().await != Came::Here {
+                        return data.end_rest();
+                    }
+                }
+                start = end;
+            }
+            data.end_rest();
+        });
     }
 }
 

@@ -53,7 +53,7 @@ impl View {
 
     /// The attributes of an object, from here if they are to be believed.
     pub(super) async fn attr(&self, object: &Arc<Object>, look: Look) -> Result<Attr> {
-        match object.believed(look, &self.cache().options) {
+        match object.believed(look, self.cache().options_of(object)) {
             Some(attr) => Ok(attr),
             None => {
                 let asked = Instant::now();
@@ -78,7 +78,7 @@ impl View {
     pub(super) fn may(&self, object: &Object, mask: AccessMask) -> Option<bool> {
         match mask.is_empty() {
             true => Some(true),
-            false => object.allows(&self.cx.identity, mask, &self.cache().options),
+            false => object.allows(&self.cx.identity, mask, self.cache().options_of(object)),
         }
     }
 

@@ -49,6 +49,8 @@ pub(super) struct State {
 struct Blocks {
     chunks: HashMap<u64, Chunk>,
     kept_bytes: u64,
+    /// Those that are known to be good.
+    verified_bytes: u64,
     /// Whether an earlier life has left blocks: then chunks that are not in memory may be in the database.
     is_old: bool,
 }
@@ -76,6 +78,9 @@ impl DataFile {
             return missing;
         }
         let mut blocks = state.blocks();
+        if blocks.verified_bytes == state.version.size {
+            return missing;
+        }
         for block in range.start / state.block_bytes..range.end.div_ceil(state.block_bytes) {
             if state.sum(&mut blocks, block).is_none() {
                 let (start, end) = (block * state.block_bytes, (block + 1).saturating_mul(state.block_bytes));
@@ -88,12 +93,23 @@ impl DataFile {
         missing
     }
 
+    /// Whether all of a range is here.
+    pub(crate) fn is_here(&self, range: &Range<u64>) -> bool {
+        let (state, range) = (&*self.0, range.start..range.end.min(self.0.version.size));
+        let mut blocks = state.blocks();
+        let mut of_range = range.start / state.block_bytes..range.end.div_ceil(state.block_bytes);
+        range.is_empty()
+            || blocks.verified_bytes == state.version.size
+            || of_range.all(|block| state.sum(&mut blocks, block).is_some())
+    }
+
     /// Reads what is in memory and known to be good. `None` if that is not all.
     pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {
         let state = &*self.0;
         let is_verified = {
             let mut blocks = state.blocks();
-            state.blocks_of(offset, into.len()).all(|block| state.is_verified(&mut blocks, block))
+            blocks.verified_bytes == state.version.size
+                || state.blocks_of(offset, into.len()).all(|block| state.is_verified(&mut blocks, block))
         };
         if !is_verified {
             return Ok(None);
@@ -145,8 +161,9 @@ impl DataFile {
                 added += if is_new { block.len() as u64 } else { 0 };
                 let (chunk, at) = state.chunk(&mut blocks, number);
                 chunk.sums[at] = checksum(block);
-                chunk.verified[at] = true;
                 chunk.is_dirty = true;
+                let was_verified = std::mem::replace(&mut chunk.verified[at], true);
+                blocks.verified_bytes += if was_verified { 0 } else { block.len() as u64 };
             }
             blocks.kept_bytes += added;
         }
@@ -213,7 +230,7 @@ impl State {
             block_bytes: row.block_bytes.into(),
             path,
             file: Mutex::default(),
-            blocks: Mutex::new(Blocks { chunks: HashMap::new(), kept_bytes, is_old }),
+            blocks: Mutex::new(Blocks { chunks: HashMap::new(), kept_bytes, verified_bytes: 0, is_old }),
             is_doomed: AtomicBool::new(false),
             is_young: AtomicBool::new(false),
             shared: shared.clone(),
@@ -323,10 +340,17 @@ impl State {
         let mut blocks = self.blocks();
         let (chunk, at) = self.chunk(&mut blocks, block);
         let holds = read.is_ok() && chunk.sums[at] == checksum(&bytes);
-        chunk.verified[at] = holds;
+        let was_verified = std::mem::replace(&mut chunk.verified[at], holds);
         if !holds {
             chunk.sums[at] = 0;
             chunk.is_dirty = true;
+        }
+        match (was_verified, holds) {
+            (false, true) => blocks.verified_bytes += len as u64,
+            (true, false) => blocks.verified_bytes -= len as u64,
+            _ => {}
+        }
+        if !holds {
             blocks.kept_bytes = blocks.kept_bytes.saturating_sub(len as u64);
         }
         holds
@@ -346,6 +370,11 @@ impl Drop for State {
 /// Of a block; never 0, which says that it is not here.
 fn checksum(block: &[u8]) -> u32 {
     crc32c::crc32c(block).max(1)
+}
+
+/// How many blocks are here of a chunk of `len`.
+pub(super) fn blocks_in(row: &[u8], len: usize) -> u64 {
+    decoded(row, len).map_or(0, |sums| sums.iter().filter(|sum| **sum != 0).count() as u64)
 }
 
 fn encoded(sums: &[u32]) -> Vec<u8> {

@@ -112,6 +112,14 @@ impl Database {
         get.query_row([number(id.0), number(generation), number(chunk)], |row| row.get(0)).optional()
     }
 
+    /// All rows of checksums of a data file, each with the number of its chunk.
+    pub(super) fn chunks(&self, id: ObjectId, generation: u64) -> Result<Vec<(u64, Vec<u8>)>> {
+        let get = "select chunk, sums from blocks where id = ? and generation = ?";
+        let mut get = self.0.prepare_cached(get)?;
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get(1)?));
+        get.query_map([number(id.0), number(generation)], row)?.collect()
+    }
+
     pub(super) fn set_sums(&self, id: ObjectId, generation: u64, chunk: u64, sums: &[u8]) -> Result<()> {
         let mut set = self.0.prepare_cached("insert or replace into blocks values (?, ?, ?, ?)")?;
         set.execute(params![number(id.0), number(generation), number(chunk), sums]).map(drop)

@@ -4,13 +4,14 @@
 //! checksum. What changes is written by one thread, in one transaction for all of a few hundredths of a second; it is not forced to the
 //! disk. Numbers of objects are: no number is ever given to two.
 //!
-//! Reading order: `directory` (the owner), `database` and `rows` (what is known), `data_file` (data), `commit` (the thread), `eviction`.
+//! Reading order: `directory` (the owner), `database` and `rows` (what is known), `data_file` (data), `commit` (the thread), `eviction`, `list`.
 
 mod commit;
 mod data_file;
 mod database;
 mod directory;
 mod eviction;
+mod list;
 pub(crate) mod rows;
 
 use std::collections::{HashMap, VecDeque};
@@ -32,6 +33,7 @@ use database::Database;
 use directory::Directory;
 pub use directory::{OpenError, OriginIdentity};
 use eviction::Eviction;
+pub use list::{Listed, ListedData};
 use rows::{DataRow, NamesRow, ObjectRow};
 
 /// An object's number in this cache. It is never given to another, over restarts too.
@@ -232,8 +234,8 @@ impl Store {
         self.shared.queue.flush();
     }
 
-    /// The data of a version of a file: what an earlier life has left, or none yet.
-    pub(crate) fn data(&self, id: ObjectId, version: &WeakAttr) -> DataFile {
+    /// The data of a version of a file: what an earlier life has left, or none yet, which will be in blocks of this size.
+    pub(crate) fn data(&self, id: ObjectId, version: &WeakAttr, block_bytes: Option<u32>) -> DataFile {
         let shared = &self.shared;
         let in_use = lock(&shared.files).known.get(&id).and_then(Weak::upgrade);
         if let Some(state) = in_use.filter(|state| !state.is_doomed() && state.version == *version) {
@@ -251,7 +253,7 @@ impl Store {
         let row = old.unwrap_or_else(|| {
             let (ObjectId(generation), block_bytes) = (
                 numbered.as_ref().copied().unwrap_or_else(|_| shared.unnumbered()),
-                shared.options.block_bytes,
+                block_bytes.unwrap_or(shared.options.block_bytes),
             );
             DataRow { generation, version: *version, block_bytes, kept_bytes: 0 }
         });
@@ -306,7 +308,7 @@ impl Store {
         for (index, (id, row)) in all.iter().enumerate() {
             progress(index as u64, count);
             let Some(row) = DataRow::decoded(row) else { continue };
-            let file = self.data(*id, &row.version);
+            let file = self.data(*id, &row.version, None);
             let (blocks, damaged) = file.verify_all().unwrap_or((1, 1));
             if damaged > 0 {
                 file.doom();

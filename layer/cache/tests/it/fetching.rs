@@ -1,6 +1,6 @@
 //! How data come, and how much of them stays.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
@@ -100,4 +100,30 @@ fn a_file_that_is_one_hole_takes_no_room_before_it_is_read() {
     assert_eq!(cached.session.read(file, attr.size - 10, 100).expect("read"), [0; 10]);
     assert_eq!(cached.session.read(file, attr.size / 2, 100).expect("read"), [0; 100]);
     assert!(cached.cache.counts().fetched_bytes < 64 << 20);
+}
+
+#[test]
+fn a_reader_at_equal_distances_has_the_next_fetched_and_nothing_between() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let (size, distance, block) = (64 << 20, 2 << 20, 64 << 10);
+    let bytes = pattern(size, 5);
+    origin.direct.put("file", &bytes);
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let file = cached.session.open("file").expect("open");
+    let read = |n: usize| {
+        let at = n * distance;
+        let read = cached.session.read(file, at as u64, 4096).expect("read");
+        assert!(read == bytes[at..at + 4096]);
+    };
+    (0..8).for_each(read);
+    let late = Instant::now() + Duration::from_secs(20);
+    // All eight, what the first had ahead as one in order, and more of those to come.
+    let in_order = 256 << 10;
+    while cached.cache.counts().fetched_bytes <= 8 * block + in_order {
+        assert!(Instant::now() < late, "nothing comes ahead");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (8..size / distance).for_each(read);
+    let fetched = cached.cache.counts().fetched_bytes;
+    assert!(fetched <= (size / distance) as u64 * block + in_order, "{fetched} bytes: something between");
 }

@@ -6,6 +6,7 @@ mod contracts;
 mod damage;
 mod fetching;
 mod life;
+mod policy;
 mod rights;
 mod walking;
 mod world;

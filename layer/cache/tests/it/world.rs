@@ -13,7 +13,7 @@ use tombolo_core::{Ctx, Identity, Result, SessionId};
 use tombolo_layer_basic::stats::Counters;
 use tombolo_layer_basic::{delay, stats};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
-use tombolo_layer_cache::{CacheExport, Contract, Options};
+use tombolo_layer_cache::{CacheExport, Contract, Options, Policy};
 use tombolo_mem::{Region, Sink, Source};
 
 /// The origin, with a session of its own that knows nothing of caches.
@@ -86,9 +86,13 @@ impl Origin {
     }
 
     pub fn cached_with(&self, dir: &Path, options: Options, store: StoreOptions) -> Cached {
+        self.cached_by(dir, options, store)
+    }
+
+    pub fn cached_by(&self, dir: &Path, policy: impl Into<Policy>, store: StoreOptions) -> Cached {
         let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
         let store = await_store(dir, &identity, store);
-        let cache = tombolo_layer_cache::over(&*self.export, store, options).expect("a cache");
+        let cache = tombolo_layer_cache::over(&*self.export, store, policy).expect("a cache");
         let session = attach(&cache);
         Cached { cache, session }
     }

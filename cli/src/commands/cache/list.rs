@@ -1,0 +1,84 @@
+//! `tombolo cache list`: what is cached of which file.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+use tombolo_core::fs::{Timestamp, WeakAttr};
+use tombolo_layer_cache::store::Listed;
+
+use crate::commands::files::shown;
+use crate::failure::{Failure, Outcome};
+
+#[derive(Args)]
+pub struct ListArgs {
+    /// The directory.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// What of the tree; by default all of it.
+    #[arg(value_name = "PATH", default_value = "")]
+    path: String,
+    /// One JSON object for each file.
+    #[arg(long)]
+    json: bool,
+}
+
+impl ListArgs {
+    pub fn run(self) -> Outcome {
+        let store = super::open(&self.dir)?;
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        let mut written = Ok(());
+        let is_known = store.list(self.path.as_bytes(), &mut |file| {
+            if written.is_ok() {
+                written = if self.json { writeln!(out, "{}", object(&file)) } else { line(&mut out, &file) };
+            }
+        });
+        written.and_then(|()| out.flush()).map_err(|error| Failure::cannot("write", &error))?;
+        if !is_known {
+            let what = format!("list {}", self.path);
+            return Err(Failure::cannot(what, "the cache knows no such path")
+                .remedy("a path is looked at in the tree before it is known"));
+        }
+        Ok(())
+    }
+}
+
+fn line(out: &mut impl Write, file: &Listed) -> io::Result<()> {
+    let path = String::from_utf8_lossy(&file.path);
+    let size = shown::short_size(file.version.size);
+    match &file.data {
+        Some(data) if data.version == file.version => {
+            let kept = shown::short_size(data.kept_bytes);
+            let (blocks, all) = (data.blocks, data.blocks_max);
+            let block = shown::short_size(data.block_bytes.into());
+            writeln!(out, "{kept:>8} of {size:>8}  {blocks}/{all} blocks of {block}  {path}")
+        }
+        Some(_) => writeln!(out, "{:>8} of {size:>8}  of another version  {path}", 0),
+        None => writeln!(out, "{:>8} of {size:>8}  {path}", 0),
+    }
+}
+
+fn object(file: &Listed) -> serde_json::Value {
+    let data = file.data.map(|data| {
+        json!({
+            "version": version(&data.version),
+            "is_current": data.version == file.version,
+            "blocks": data.blocks,
+            "blocks_max": data.blocks_max,
+            "block_bytes": data.block_bytes,
+            "kept_bytes": data.kept_bytes,
+        })
+    });
+    json!({
+        "path": String::from_utf8_lossy(&file.path),
+        "inode": file.id.0,
+        "version": version(&file.version),
+        "data": data,
+    })
+}
+
+fn version(version: &WeakAttr) -> serde_json::Value {
+    let time = |time: Timestamp| json!({ "secs": time.secs, "nanos": time.nanos });
+    json!({ "size_bytes": version.size, "mtime": time(version.mtime), "ctime": time(version.ctime) })
+}

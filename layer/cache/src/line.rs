@@ -1,0 +1,157 @@
+//! How much has to be under way to keep the line to the origin busy: the rate of data times the delay of an answer, as fetches have shown
+//! them lately. More would only make others wait.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The line.
+#[derive(Debug, Default)]
+pub(crate) struct Line(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// What was asked for and is not here yet.
+    in_flight_bytes: u64,
+    /// Since when data have been coming that are not counted yet, and how many.
+    period: Option<Instant>,
+    period_bytes: u64,
+    /// What came in each of the last periods, in bytes a second.
+    rates: VecDeque<f64>,
+    /// How long an answer takes that waits for no other, without the time that its data take.
+    delay: Option<Duration>,
+}
+
+/// A fetch that is under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    at: Instant,
+    bytes: u64,
+    /// What was under way before it.
+    before_bytes: u64,
+}
+
+/// As long as nothing was measured, and always beside the product: one READ of the largest size.
+const WINDOW_BYTES_MIN: u64 = 1 << 20;
+
+/// A rate is taken over this time at least, while there is anything to come; and the highest of so many counts.
+const PERIOD: Duration = Duration::from_millis(100);
+const RATES: usize = 8;
+
+impl Line {
+    /// So much is asked for.
+    pub(crate) fn sent(&self, bytes: u64, now: Instant) -> Sent {
+        let mut state = self.state();
+        let sent = Sent { at: now, bytes, before_bytes: state.in_flight_bytes };
+        state.in_flight_bytes += bytes;
+        state.period.get_or_insert(now);
+        sent
+    }
+
+    /// What was asked for has come, or will not; so much of it.
+    pub(crate) fn came(&self, sent: Sent, bytes: u64, now: Instant) {
+        let mut state = self.state();
+        state.in_flight_bytes -= sent.bytes;
+        state.period_bytes += bytes;
+        let lasted = now.saturating_duration_since(state.period.unwrap_or(now));
+        if state.in_flight_bytes == 0 || lasted >= PERIOD {
+            let rate = state.period_bytes as f64 / lasted.as_secs_f64().max(1e-6);
+            state.rates.push_back(rate);
+            if state.rates.len() > RATES {
+                state.rates.pop_front();
+            }
+            state.period_bytes = 0;
+            state.period = (state.in_flight_bytes > 0).then_some(now);
+        }
+        // One that stood behind others tells how long these took.
+        if bytes > 0 && sent.before_bytes <= state.product().max(WINDOW_BYTES_MIN / 2) {
+            let rate = state.rate();
+            let own = if rate > 0.0 { Duration::from_secs_f64(bytes as f64 / rate) } else { Duration::ZERO };
+            let delay = now.saturating_duration_since(sent.at).saturating_sub(own);
+            state.delay = Some(state.delay.map_or(delay, |before| (before * 3 + delay) / 4));
+        }
+    }
+
+    /// How much is to be under way, for data that nobody waits for yet: twice the product, as the measure lags behind.
+    pub(crate) fn window_bytes(&self) -> u64 {
+        self.state().window_bytes()
+    }
+
+    /// How much more of such data may be asked for now. What others wait for is under way first.
+    pub(crate) fn room_bytes(&self) -> u64 {
+        let state = self.state();
+        state.window_bytes().saturating_sub(state.in_flight_bytes)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn rate(&self) -> f64 {
+        self.rates.iter().copied().fold(0.0, f64::max)
+    }
+
+    fn product(&self) -> u64 {
+        (self.rate() * self.delay.unwrap_or_default().as_secs_f64()) as u64
+    }
+
+    fn window_bytes(&self) -> u64 {
+        self.product().saturating_mul(2).saturating_add(WINDOW_BYTES_MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    /// A line of this rate and delay, over which a reader has what `window` allows under way all the time.
+    fn read_over(line: &Line, rate: f64, delay: Duration, seconds: u64) -> u64 {
+        let begin = Instant::now();
+        let (mut now, mut free_at, mut under_way) = (begin, begin, VecDeque::new());
+        while now < begin + Duration::from_secs(seconds) {
+            while under_way.is_empty() || line.room_bytes() >= MB / 4 {
+                let sent = line.sent(MB / 4, now);
+                free_at = free_at.max(now + delay) + Duration::from_secs_f64((MB / 4) as f64 / rate);
+                under_way.push_back((sent, free_at));
+            }
+            let (sent, at) = under_way.pop_front().expect("one is under way");
+            now = at;
+            line.came(sent, MB / 4, now);
+        }
+        let most = line.window_bytes();
+        under_way.into_iter().for_each(|(sent, at)| line.came(sent, MB / 4, at));
+        most
+    }
+
+    #[test]
+    fn the_window_is_what_keeps_the_line_busy() {
+        for (rate, delay_ms) in [(10e6, 35), (125e6, 1), (125e6, 35), (1e6, 200)] {
+            let (line, delay) = (Line::default(), Duration::from_millis(delay_ms));
+            let window = read_over(&line, rate, delay, 30) as f64;
+            let product = rate * delay.as_secs_f64();
+            assert!(window >= product + MB as f64 / 2.0, "{window} for {product}");
+            assert!(window <= 3.0 * product + 2.0 * MB as f64, "{window} for {product}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_gets_slower_is_noticed() {
+        let line = Line::default();
+        let fast = read_over(&line, 125e6, Duration::from_millis(35), 5);
+        let slow = read_over(&line, 2e6, Duration::from_millis(35), 20);
+        assert!(slow < fast / 2, "{slow} after {fast}");
+    }
+
+    #[test]
+    fn what_others_wait_for_leaves_no_room() {
+        let (line, now) = (Line::default(), Instant::now());
+        let sent = line.sent(WINDOW_BYTES_MIN, now);
+        assert_eq!(line.room_bytes(), 0);
+        line.came(sent, 0, now + Duration::from_secs(9));
+        assert_eq!(line.room_bytes(), WINDOW_BYTES_MIN, "what failed measures nothing");
+    }
+}

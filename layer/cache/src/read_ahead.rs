@@ -1,0 +1,134 @@
+//! What a reader will read next: what follows, or the same again at equal distances.
+
+use std::ops::Range;
+
+/// What is known of a reader.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadAhead {
+    /// Where a reader in order goes on.
+    next: u64,
+    /// Where that order began, and how much of what lies between was read.
+    began: u64,
+    read_bytes: u64,
+    window_bytes: u64,
+    /// Where the last read began, how far after the one before, and how often in a row that was the same.
+    last: u64,
+    stride: u64,
+    strides: u32,
+}
+
+/// Ranges of equal length at equal distances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    first: Range<u64>,
+    stride: u64,
+    count: u64,
+    file_end: u64,
+}
+
+/// The first window of a reader in order.
+const WINDOW_BYTES_MIN: u64 = 256 << 10;
+
+/// A kernel's own read-ahead asks out of order by as much.
+const SLACK_BYTES: u64 = 1 << 20;
+
+/// A reader that leaves out more than so many parts of what it reads one of does not read in order.
+const SPARSE: u64 = 4;
+
+/// So many equal distances may be ahead of a reader.
+const STRIDES_MAX: u32 = 64;
+
+impl ReadAhead {
+    /// The reader asks for `range`.
+    pub(crate) fn reads(&mut self, range: &Range<u64>, bytes_max: u64) {
+        let near = self.next.saturating_sub(SLACK_BYTES)..=self.next.saturating_add(SLACK_BYTES);
+        let len = range.end - range.start;
+        let (began, read_bytes) = (self.began.min(range.start), self.read_bytes + len);
+        // The first reads say nothing yet.
+        let is_dense = (range.end - began).saturating_sub(SLACK_BYTES) <= read_bytes.saturating_mul(SPARSE);
+        let stride = range.start.saturating_sub(self.last);
+        self.strides = if stride == self.stride && stride > len { self.strides + 1 } else { 0 };
+        (self.last, self.stride) = (range.start, stride);
+        if near.contains(&range.start) && is_dense {
+            (self.began, self.read_bytes) = (began, read_bytes);
+            self.next = self.next.max(range.end);
+            self.window_bytes = self.window_bytes.saturating_mul(2).max(WINDOW_BYTES_MIN).min(bytes_max);
+        } else {
+            (self.began, self.read_bytes, self.next) = (range.start, len, range.end);
+            let wanted = len << self.strides.min(STRIDES_MAX.ilog2());
+            self.window_bytes = if self.strides > 0 { wanted.min(bytes_max) } else { 0 };
+        }
+    }
+
+    /// What is to be fetched ahead of a reader that asks for `range`.
+    pub(crate) fn of(&self, range: &Range<u64>, file_end: u64) -> Ahead {
+        let len = range.end - range.start;
+        if self.strides > 0 && self.next == range.end {
+            let first = range.start.saturating_add(self.stride);
+            let count = self.window_bytes / len.max(1);
+            return Ahead { first: first..first.saturating_add(len), stride: self.stride, count, file_end };
+        }
+        let first = range.end..range.end.saturating_add(self.window_bytes);
+        Ahead { first, stride: 0, count: 1, file_end }
+    }
+}
+
+impl Ahead {
+    /// Nothing.
+    pub(crate) const NONE: Self = Self { first: 0..0, stride: 0, count: 0, file_end: 0 };
+
+    /// The ranges, as far as the file goes.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let ranges = (0..self.count).map_while(|index| {
+            let by = self.stride.checked_mul(index)?;
+            Some(self.first.start.checked_add(by)?..self.first.end.saturating_add(by))
+        });
+        ranges
+            .take_while(|range| range.start < self.file_end)
+            .map(|range| range.start..range.end.min(self.file_end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KB: u64 = 1 << 10;
+
+    fn after(reads: impl IntoIterator<Item = Range<u64>>, bytes_max: u64) -> Vec<Range<u64>> {
+        let mut ahead = ReadAhead::default();
+        let mut last = 0..0;
+        for range in reads {
+            ahead.reads(&range, bytes_max);
+            last = range;
+        }
+        ahead.of(&last, 1 << 30).ranges().filter(|range| !range.is_empty()).collect()
+    }
+
+    #[test]
+    fn a_reader_in_order_gets_more_and_more_up_to_the_most() {
+        let read = |count| (0..count).map(|n| n * 128 * KB..(n + 1) * 128 * KB);
+        assert_eq!(after(read(1), 1 << 20).first(), Some(&(128 * KB..384 * KB)));
+        assert_eq!(after(read(2), 1 << 20).first(), Some(&(256 * KB..768 * KB)));
+        assert_eq!(after(read(9), 1 << 20).first(), Some(&(1152 * KB..2176 * KB)));
+        assert!(after(read(9), 0).is_empty(), "if it may");
+    }
+
+    #[test]
+    fn equal_distances_are_gone_on_with() {
+        for distance in [100 * KB, 300 * KB, 5000 * KB] {
+            let read = (10..60).map(|n| n * distance..n * distance + 4 * KB);
+            let ahead = after(read, 16 << 20);
+            assert!(ahead.len() >= 32, "{distance}: {ahead:?}");
+            let expected = (60..).map(|n| n * distance..n * distance + 4 * KB);
+            assert!(ahead.iter().cloned().eq(expected.take(ahead.len())), "{distance}: {ahead:?}");
+        }
+    }
+
+    #[test]
+    fn a_reader_that_jumps_gets_nothing_ahead() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let jumps = (0..50).map(|_| random.u64(0..1000) * 1000 * KB);
+        assert!(after(jumps.map(|at| at..at + 4 * KB), 16 << 20).is_empty());
+    }
+}

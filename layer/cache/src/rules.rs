@@ -1,0 +1,189 @@
+//! Files that are cached otherwise than the rest, by their names and paths.
+//!
+//! A name counts when an object is met under it. One that is known by its handle alone is looked for in the directory that it was last met in.
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tombolo_core::fs::FileType;
+use tombolo_sys::pattern::Pattern;
+
+use crate::cache::Cache;
+use crate::object::Object;
+use crate::options::Options;
+use crate::store::ObjectId;
+
+/// How files of these names are cached.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The names.
+    pub pattern: Pattern,
+    /// How.
+    pub options: Options,
+}
+
+/// How the files of a tree are cached: as the first rule says whose pattern has their name, and else as `default` says.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    /// What no rule is for.
+    pub default: Options,
+    /// The rules.
+    pub rules: Vec<Rule>,
+}
+
+impl From<Options> for Policy {
+    fn from(default: Options) -> Self {
+        Self { default, rules: Vec::new() }
+    }
+}
+
+impl Policy {
+    /// Whether sessions can be told of all changes.
+    pub fn tells_changes(&self) -> bool {
+        all_are(&self.default, &self.rules, |options| options.contract.tells_changes())
+    }
+
+    /// Whether nothing can be changed.
+    pub fn is_read_only(&self) -> bool {
+        all_are(&self.default, &self.rules, |options| options.read_only)
+    }
+}
+
+fn all_are(default: &Options, rules: &[Rule], is: impl Fn(&Options) -> bool) -> bool {
+    is(default) && rules.iter().all(|rule| is(&rule.options))
+}
+
+/// The first rule for a name, or for the path that ends with it.
+fn rule_for(rules: &[Rule], name: &[u8], path: impl FnOnce() -> Option<Vec<u8>>) -> Option<usize> {
+    let name = CString::new(name).ok()?;
+    let is_of_paths = rules.iter().any(|rule| rule.pattern.is_of_paths());
+    let path = if is_of_paths { path().and_then(|path| CString::new(path).ok()) } else { None };
+    rules.iter().position(|Rule { pattern, .. }| match pattern.is_of_paths() {
+        true => path.as_deref().is_some_and(|path| pattern.matches(path)),
+        false => pattern.matches(&name),
+    })
+}
+
+/// Which rule an object goes by.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    /// 0 while that is not known, 1 for none, and 2 for the first.
+    rule: AtomicU32,
+    /// The path of a directory, without a `/` in front.
+    path: Mutex<Option<Arc<[u8]>>>,
+}
+
+const UNKNOWN: u32 = 0;
+const NONE: u32 = 1;
+
+impl Place {
+    fn set(&self, rule: Option<usize>) {
+        let rule = rule.and_then(|index| u32::try_from(index).ok()?.checked_add(NONE + 1));
+        self.rule.store(rule.unwrap_or(NONE), Ordering::Relaxed);
+    }
+
+    fn path(&self) -> MutexGuard<'_, Option<Arc<[u8]>>> {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Directories lie in each other no deeper than this, as far as paths are looked for.
+const DEPTH_MAX: usize = 256;
+
+impl Cache {
+    /// Whether sessions can be told of all changes.
+    pub(crate) fn tells_changes(&self) -> bool {
+        all_are(&self.options, &self.rules, |options| options.contract.tells_changes())
+    }
+
+    /// Whether nothing can be changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        all_are(&self.options, &self.rules, |options| options.read_only)
+    }
+
+    /// How an object is cached. Not to be asked while its state is locked.
+    pub(crate) fn options_of(&self, object: &Object) -> &Options {
+        if self.rules.is_empty() {
+            return &self.options;
+        }
+        if object.place.rule.load(Ordering::Relaxed) == UNKNOWN {
+            self.look_for_name(object);
+        }
+        let rule = object.place.rule.load(Ordering::Relaxed).checked_sub(NONE + 1);
+        self.options_by(rule.map(|index| index as usize))
+    }
+
+    /// How what is made under a name is cached.
+    pub(crate) fn options_for(&self, dir: &Object, name: &[u8]) -> &Options {
+        self.options_by(rule_for(&self.rules, name, || self.path_below(dir, name)))
+    }
+
+    fn options_by(&self, rule: Option<usize>) -> &Options {
+        rule.and_then(|index| self.rules.get(index)).map_or(&self.options, |rule| &rule.options)
+    }
+
+    /// An object was met in this directory under this name.
+    pub(crate) fn found_in(&self, object: &Object, dir: &Object, name: &[u8]) {
+        object.state().parent = Some(dir.id);
+        self.named(object, dir, name);
+    }
+
+    /// The same, if it was never met under a name before.
+    pub(crate) fn known_in(&self, object: &Object, dir: &Object, name: &[u8]) {
+        if !self.rules.is_empty() && object.place.rule.load(Ordering::Relaxed) == UNKNOWN {
+            self.named(object, dir, name);
+        }
+    }
+
+    fn named(&self, object: &Object, dir: &Object, name: &[u8]) {
+        if self.rules.is_empty() {
+            return;
+        }
+        if object.file_type == FileType::Directory {
+            *object.place.path() = self.path_below(dir, name).map(Into::into);
+        }
+        object.place.set(rule_for(&self.rules, name, || self.path_below(dir, name)));
+    }
+
+    fn look_for_name(&self, object: &Object) {
+        match self.parent_and_name(object) {
+            Some((dir, name)) => self.named(object, &dir, &name),
+            None if object.id == ObjectId::ROOT => object.place.set(None),
+            // It may be found later.
+            None => {}
+        }
+    }
+
+    fn parent_and_name(&self, object: &Object) -> Option<(Arc<Object>, Vec<u8>)> {
+        let parent = object.state().parent.filter(|parent| *parent != object.id)?;
+        let dir = self.object(parent).ok()?;
+        let name = {
+            let state = dir.state();
+            let found = state.names.after(0).find(|(.., target)| target.object == object.id);
+            found.map(|(_, name, _)| name.to_vec())
+        };
+        name.map(|name| (dir, name))
+    }
+
+    fn path_below(&self, dir: &Object, name: &[u8]) -> Option<Vec<u8>> {
+        let dir = self.path_of(dir, DEPTH_MAX)?;
+        Some(if dir.is_empty() { name.to_vec() } else { [&*dir, b"/", name].concat() })
+    }
+
+    fn path_of(&self, dir: &Object, depth_max: usize) -> Option<Arc<[u8]>> {
+        if dir.id == ObjectId::ROOT {
+            return Some(Arc::default());
+        }
+        let known = dir.place.path().clone();
+        if known.is_some() {
+            return known;
+        }
+        let (above, name) = self.parent_and_name(dir)?;
+        let above = self.path_of(&above, depth_max.checked_sub(1)?)?;
+        let path = if above.is_empty() { name } else { [&*above, b"/", &name].concat() };
+        let path: Arc<[u8]> = path.into();
+        *dir.place.path() = Some(path.clone());
+        Some(path)
+    }
+}

@@ -1,0 +1,118 @@
+//! Files that are cached otherwise than the rest, by their names.
+
+use std::time::{Duration, Instant};
+
+use tombolo_core::Error;
+use tombolo_core::fs::{File, NodeId, OpenFlags};
+use tombolo_layer_cache::store::StoreOptions;
+use tombolo_layer_cache::{Contract, Options, Policy, Rule};
+
+use crate::world::{Cached, Origin, Session, grow_old, name, pattern};
+
+fn rule(pattern: &str, options: Options) -> Rule {
+    Rule { pattern: pattern.parse().expect("a pattern"), options }
+}
+
+fn cached(origin: &Origin, dir: &std::path::Path, default: Options, rules: Vec<Rule>) -> Cached {
+    origin.cached_by(dir, Policy { default, rules }, StoreOptions::default())
+}
+
+fn opens(session: &Session, node: NodeId) {
+    let open = session.fs.open(&session.cx, node, OpenFlags::READ).wait().expect("open").open;
+    session.fs.release(&session.cx, File { node, open });
+}
+
+#[test]
+fn each_file_has_the_contract_of_its_name() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let mode = tombolo_core::fs::NewMode::settled(tombolo_core::fs::Mode::new(0o755));
+    let made = origin.direct.fs.mkdir(&origin.direct.cx, NodeId::ROOT, name("fixed"), mode).wait();
+    let fixed = made.expect("mkdir").entry.node;
+    for (parent, text) in [(NodeId::ROOT, "a.iso"), (NodeId::ROOT, "b"), (fixed, "c")] {
+        let node = origin.direct.fs.mknod(
+            &origin.direct.cx,
+            parent,
+            name(text),
+            tombolo_core::fs::FileType::Regular,
+            mode,
+            Default::default(),
+        );
+        node.wait().expect("mknod");
+    }
+    // What came too soon after a change is not kept for another life.
+    grow_old();
+    let immutable = Options { contract: Contract::Immutable, ..Options::default() };
+    // Found by name, and after a restart by the number alone.
+    let mut nodes = Vec::new();
+    for life in 0..2 {
+        let rules = vec![rule("*.iso", immutable), rule("fixed/*", immutable)];
+        let cached = cached(&origin, dir.path(), Options::default(), rules);
+        let session = &cached.session;
+        if life == 0 {
+            let dir = session.lookup("fixed").expect("there").node;
+            let below = session.fs.lookup(&session.cx, dir, name("c")).wait().expect("there").node;
+            nodes = vec![
+                session.lookup("a.iso").expect("there").node,
+                below,
+                session.lookup("b").expect("there").node,
+            ];
+            nodes.iter().for_each(|node| opens(session, *node));
+        }
+        for (index, node) in nodes.iter().enumerate() {
+            let before = origin.asked("open");
+            (0..3).for_each(|_| opens(session, *node));
+            let asked = origin.asked("open") - before;
+            assert_eq!(asked, if index == 2 { 3 } else { 0 }, "life {life}, file {index}");
+        }
+        cached.cache.flush();
+    }
+}
+
+#[test]
+fn a_name_may_be_read_only_and_its_neighbour_not() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("a.iso", b"1");
+    let read_only = Options { read_only: true, ..Options::default() };
+    let cached = cached(&origin, dir.path(), Options::default(), vec![rule("*.iso", read_only)]);
+    let session = &cached.session;
+    session.put("b", b"2");
+    let node = session.lookup("a.iso").expect("there").node;
+    let (fs, cx) = (&session.fs, &session.cx);
+    assert!(matches!(fs.open(cx, node, OpenFlags::WRITE).wait(), Err(Error::ReadOnly)));
+    assert!(matches!(fs.setattr(cx, node, None, &Default::default()).wait(), Err(Error::ReadOnly)));
+    for (from, to) in [("a.iso", "c"), ("b", "a.iso")] {
+        let renamed =
+            fs.rename(cx, NodeId::ROOT, name(from), NodeId::ROOT, name(to), Default::default()).wait();
+        assert!(matches!(renamed, Err(Error::ReadOnly)), "{from}");
+    }
+    assert!(matches!(fs.unlink(cx, NodeId::ROOT, name("a.iso")).wait(), Err(Error::ReadOnly)));
+    fs.unlink(cx, NodeId::ROOT, name("b")).wait().expect("that one may");
+    assert_eq!(session.get("a.iso").expect("read"), b"1");
+}
+
+#[test]
+fn blocks_whole_files_and_read_ahead_go_by_the_name() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let size = 4 << 20;
+    ["small.db", "whole.iso", "other"].iter().for_each(|text| origin.direct.put(text, &pattern(size, 7)));
+    let none = Options { contract: Contract::Exclusive, ahead_bytes_max: 0, ..Options::default() };
+    let rules = vec![
+        rule("*.db", Options { block_bytes: Some(4096), ..none }),
+        rule("*.iso", Options { whole_files: true, ..none }),
+    ];
+    let cached = cached(&origin, dir.path(), none, rules);
+    let fetched = |text: &str| {
+        let before = cached.cache.counts().fetched_bytes;
+        let file = cached.session.open(text).expect("open");
+        assert_eq!(cached.session.read(file, 8192, 4096).expect("read"), pattern(size, 7)[8192..12288]);
+        cached.cache.counts().fetched_bytes - before
+    };
+    assert_eq!(fetched("small.db"), 4096);
+    assert_eq!(fetched("other"), 64 << 10);
+    let (before, late) = (cached.cache.counts().fetched_bytes, Instant::now() + Duration::from_secs(60));
+    fetched("whole.iso");
+    while cached.cache.counts().fetched_bytes - before < size as u64 {
+        assert!(Instant::now() < late, "the rest does not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
