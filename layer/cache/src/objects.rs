@@ -1,6 +1,7 @@
 //! All objects that are in memory; the others are in the store.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -18,6 +19,8 @@ pub(crate) struct Objects {
     tables: Mutex<Tables>,
     /// Held while one is taken in that was not in memory.
     first: Mutex<()>,
+    /// Some that were here are in the store alone.
+    let_go: AtomicBool,
 }
 
 #[derive(Default)]
@@ -98,9 +101,16 @@ impl Objects {
         let object = match self.of_handle(handle) {
             Some(object) => object,
             None => {
-                let id = store.id_of(handle)?;
-                let new = || self.add(Arc::new(Object::new(id, handle.clone(), None, entry.attr)));
-                self.object(store, id).unwrap_or_else(new)
+                // Where the index has nothing that is not in memory, it is not asked for each of a million names.
+                let is_all_here = store.began_empty && !self.let_go.load(Ordering::Relaxed);
+                let known = if is_all_here { None } else { store.id_of(handle) };
+                match known.and_then(|id| self.object(store, id)) {
+                    Some(object) => object,
+                    None => {
+                        let id = known.map_or_else(|| store.new_id(), Ok)?;
+                        self.add(Arc::new(Object::new(id, handle.clone(), None, entry.attr)))
+                    }
+                }
             }
         };
         if object.learn(&entry.attr, asked, contract) {
@@ -136,6 +146,7 @@ impl Objects {
             if tables.by_id.len() < OBJECTS_MAX {
                 return;
             }
+            self.let_go.store(true, Ordering::Relaxed);
             let (mut excess, Tables { by_id, by_handle }) = (OBJECTS_MAX / 2, &mut *tables);
             by_id.retain(|id, object| {
                 // One that is to be written is held by the queue.

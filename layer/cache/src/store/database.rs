@@ -137,6 +137,11 @@ impl Database {
         remove.execute(params![handle, number(id.0)]).map(drop)
     }
 
+    /// Whether no object is known.
+    pub(super) fn is_empty(&self) -> Result<bool> {
+        self.0.prepare_cached("select 1 from objects limit 1")?.exists([]).map(|any| !any)
+    }
+
     /// How many rows a table has.
     pub(super) fn count(&self, table: &str) -> Result<u64> {
         self.0

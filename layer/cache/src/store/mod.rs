@@ -66,6 +66,8 @@ impl Default for StoreOptions {
 #[derive(Debug)]
 pub struct Store {
     shared: Arc<Shared>,
+    /// Nothing was in the index when it was opened.
+    pub(crate) began_empty: bool,
     committer: Option<JoinHandle<()>>,
 }
 
@@ -168,8 +170,9 @@ impl Store {
             .reserved_id()
             .map_err(|source| OpenError::Io { path: shared.directory.path.join("next-id"), source })?
             .0;
+        let began_empty = lock(&shared.reader).is_empty().unwrap_or(false);
         let committer = commit::start(&shared, writer, known, first_new).map_err(io)?;
-        Ok(Arc::new(Self { shared, committer: Some(committer) }))
+        Ok(Arc::new(Self { shared, began_empty, committer: Some(committer) }))
     }
 
     /// What the cache calls itself in handles.
@@ -177,17 +180,9 @@ impl Store {
         self.shared.directory.volume
     }
 
-    /// The number of the object that the origin calls so; a new one if it was never met.
-    pub(crate) fn id_of(&self, handle: &PersistentHandle) -> Result<ObjectId> {
-        let known = lock(&self.shared.reader).id_of(&key(handle));
-        match known {
-            Ok(Some(id)) => Ok(id),
-            Ok(None) => self.shared.new_id(),
-            Err(error) => {
-                tracing::warn!(%error, "the index of the cache cannot be read");
-                self.shared.new_id()
-            }
-        }
+    /// The number of the object that the origin calls so, if it was met before and is in the index.
+    pub(crate) fn id_of(&self, handle: &PersistentHandle) -> Option<ObjectId> {
+        readable(lock(&self.shared.reader).id_of(&key(handle))).flatten()
     }
 
     /// A number that was never given out.
