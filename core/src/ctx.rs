@@ -117,6 +117,9 @@ pub struct Ctx {
     /// For a removal: what the caller has just found under the name, where it looked. By now the name may lead to something else; where that
     /// does not matter, it need not be looked up again.
     pub found: Option<Arc<Attr>>,
+    /// For `open`: the caller asks for the right and the attributes by itself, at the same time as it uses the opening. A back end that would
+    /// have to ask somebody for them opens at once; what is done by the opening is checked where it is performed.
+    pub opens_unasked: bool,
 }
 
 impl Ctx {
@@ -132,6 +135,7 @@ impl Ctx {
             want: Want::empty(),
             known_since: None,
             found: None,
+            opens_unasked: false,
         }
     }
 }

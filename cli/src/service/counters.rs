@@ -50,8 +50,8 @@ impl From<CacheCounts> for CacheCounters {
             served_bytes: counts.served_bytes,
             hit_bytes: counts.hit_bytes,
             fetched_bytes: counts.fetched_bytes,
-            guessed_bytes: counts.guessed_bytes,
-            guess_used_bytes: counts.guess_used_bytes,
+            guessed_bytes: counts.guessed_bytes + counts.listed_ahead_bytes,
+            guess_used_bytes: counts.guess_used_bytes + counts.listing_used_bytes,
         }
     }
 }

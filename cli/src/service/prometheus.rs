@@ -123,10 +123,12 @@ const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
     ("cache_served_bytes", "File data that readers got", |cache| cache.served_bytes),
     ("cache_hit_bytes", "File data that were here when they were asked for", |cache| cache.hit_bytes),
     ("cache_fetched_bytes", "File data that were read at the origin", |cache| cache.fetched_bytes),
-    ("cache_guessed_bytes", "Small files that were fetched before they were asked for", |cache| {
-        cache.guessed_bytes
-    }),
-    ("cache_guess_used_bytes", "What of these was read since", |cache| cache.guess_used_bytes),
+    (
+        "cache_guessed_bytes",
+        "Small files and listings that were fetched before they were asked for",
+        |cache| cache.guessed_bytes,
+    ),
+    ("cache_guess_used_bytes", "What of these was looked at since", |cache| cache.guess_used_bytes),
 ];
 
 impl Collector for Snapshot {

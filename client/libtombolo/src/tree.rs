@@ -112,6 +112,7 @@ impl Tree {
             want: Want::empty(),
             known_since: None,
             found: None,
+            opens_unasked: false,
         }
     }
 }

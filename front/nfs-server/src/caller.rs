@@ -80,6 +80,7 @@ impl<'a> Caller<'a> {
             want: Want::CHANGE_ATTRS,
             known_since: None,
             found: None,
+            opens_unasked: false,
         };
         Ok(Target { export: export.clone(), node, cx })
     }

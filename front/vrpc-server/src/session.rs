@@ -112,6 +112,7 @@ impl Shared {
             want: header.want,
             known_since: None,
             found: None,
+            opens_unasked: false,
         };
         operations::dispatch(
             Exchange {

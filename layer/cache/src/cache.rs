@@ -129,8 +129,10 @@ impl Cache {
             return Err(self.failed(object, Error::Stale));
         }
         self.keep(object);
-        // What was asked for: what is known here may be older, if a change here came between.
-        Ok(object.shown(attr))
+        // What was asked for: what is known here may be older, if a change here came between. But for a time of access that moves alone.
+        let known = object.state().attr;
+        let is_known = self.options.contract.tells_changes() && Attr { atime: known.atime, ..*attr } == known;
+        Ok(object.shown(if is_known { &known } else { attr }))
     }
 
     /// An operation on an object has failed: a file that is gone is forgotten.

@@ -12,6 +12,8 @@ pub struct Counters {
     fetched_bytes: AtomicU64,
     guessed_bytes: AtomicU64,
     guess_used_bytes: AtomicU64,
+    listed_ahead_bytes: AtomicU64,
+    listing_used_bytes: AtomicU64,
 }
 
 /// What [`Counters`] say at one moment.
@@ -31,6 +33,10 @@ pub struct Counts {
     pub guessed_bytes: u64,
     /// Those of these that somebody has read since.
     pub guess_used_bytes: u64,
+    /// Bytes of listings that nobody had asked for, about.
+    pub listed_ahead_bytes: u64,
+    /// Those of these in which somebody has looked since.
+    pub listing_used_bytes: u64,
 }
 
 impl Counters {
@@ -45,6 +51,8 @@ impl Counters {
             fetched_bytes: read(&self.fetched_bytes),
             guessed_bytes: read(&self.guessed_bytes),
             guess_used_bytes: read(&self.guess_used_bytes),
+            listed_ahead_bytes: read(&self.listed_ahead_bytes),
+            listing_used_bytes: read(&self.listing_used_bytes),
         }
     }
 
@@ -66,6 +74,15 @@ impl Counters {
     pub(crate) fn fetched(&self, bytes: usize) {
         self.fetched_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
+
+    pub(crate) fn listed_ahead(&self, bytes: u64) {
+        self.listed_ahead_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn listing_used(&self, bytes: u64) {
+        self.listing_used_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     pub(crate) fn guessed(&self, bytes: u64) {
         self.guessed_bytes.fetch_add(bytes, Ordering::Relaxed);
     }

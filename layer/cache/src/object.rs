@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub names: Names,
     /// When all names were last listed, which brought the attributes of what they lead to.
     pub listed: Option<Instant>,
+    /// They were listed in the background, so many bytes of it without anybody who had asked, and nobody has looked at them since.
+    pub unused_listing: Option<u64>,
     /// The data of a regular file.
     pub data: Option<Arc<Data>>,
     pub rights: Rights,
@@ -87,6 +89,7 @@ impl Object {
             link: None,
             names: Names::default(),
             listed: None,
+            unused_listing: None,
             data: None,
             rights: Rights::default(),
             young: None,
@@ -200,6 +203,13 @@ impl Object {
         };
         let state = self.state();
         state.rights.allow(user, mask, state.attr.ctime, Instant::now(), life)
+    }
+
+    /// Takes in that the origin does not allow all of this, asked at `asked`. Of several rights it does not say which.
+    pub(crate) fn deny(&self, user: &Identity, mask: AccessMask, asked: Instant) {
+        if mask.bits().is_power_of_two() {
+            self.grant(user, mask, AccessMask::empty(), asked);
+        }
     }
 
     /// Takes in what the origin has allowed, asked at `asked`.

@@ -47,6 +47,7 @@ pub(crate) fn at_origin(cx: &Ctx) -> Ctx {
         want: Want::CHANGE_ATTRS | Want::OPEN_ATTRS,
         known_since: None,
         found: None,
+        opens_unasked: false,
         ..cx.clone()
     }
 }

@@ -1,6 +1,6 @@
 //! Directories that will be listed soon: when a walk goes on from a directory to those below it, the others are listed ahead, many at a
-//! time. Two names that were looked up in one have that one listed, and after
-//! another beside it all of them. A program that looks into one directory causes nothing else.
+//! time. Two names that were looked up in one have that one listed, and after another beside it all of them. A program that looks into one
+//! directory causes nothing else. How much may be here that nobody has looked at yet grows as long as the guesses are right.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,26 +17,26 @@ pub(crate) struct Walk(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Step>,
+    /// In the order of a walk: what lies below a directory comes before what lies beside it.
+    queue: VecDeque<Arc<Object>>,
     queued: HashSet<ObjectId>,
-    /// What workers are listing.
+    /// What is being listed.
     under_way: HashMap<ObjectId, Arc<Promise<()>>>,
+    /// The directories of which all that lie below were queued since this began.
+    gone_through: HashSet<ObjectId>,
     /// The directories that a caller has listed lately.
     listed: VecDeque<ObjectId>,
     /// Those in which one has looked up a name that was not known here.
     looked_in: VecDeque<ObjectId>,
     /// Those with a directory in them that was listed after look-ups, and which.
     above: VecDeque<(ObjectId, ObjectId)>,
+    /// What was listed and that nobody has looked at yet; and what turned out right so far, by which more of it is allowed.
+    unused_bytes: u64,
+    used_bytes: u64,
+    /// What a listing has brought lately, on average.
+    lately_bytes: u64,
     last: Option<Instant>,
     workers: usize,
-}
-
-/// A directory that is to be listed.
-#[derive(Debug)]
-pub(crate) struct Step {
-    pub dir: Arc<Object>,
-    /// And then those below it.
-    pub goes_down: bool,
 }
 
 /// What look-ups in a directory say.
@@ -44,14 +44,18 @@ pub(crate) struct Step {
 pub(crate) enum LookedIn {
     /// Nothing yet.
     First,
+    /// The first in a directory below one where names were looked up just before: a path leads through it.
+    Below,
     /// Names of it are wanted, not only one.
     Again,
     /// The same, and so it was with another beside it: it is a walk.
     AfterAnother,
 }
 
-/// So many directories are asked for at a time.
-const WORKERS_MAX: usize = 64;
+/// So many directories are asked for at a time, at least and at most: as many as bring what a line of 100 Mbit/s and 80 ms holds. A caller's
+/// own request waits behind no more than that.
+const WORKERS: (usize, usize) = (16, 128);
+const IN_FLIGHT_BYTES: u64 = 1 << 20;
 
 /// So many wait at most. Beyond, the walk itself will ask.
 const QUEUE_MAX: usize = 1024;
@@ -59,37 +63,49 @@ const QUEUE_MAX: usize = 1024;
 /// The directories that count as listed lately, or as looked in.
 const LISTED_MAX: usize = 64;
 
+/// So many directories are remembered as gone through.
+const GONE_THROUGH_MAX: usize = 1 << 16;
+
+/// What may be here that nobody has looked at: at first, and at most.
+const WINDOW_BYTES: (u64, u64) = (2 << 20, 32 << 20);
+
+/// So much of what was guessed wrong is written off each time that a caller looks at something else.
+const MISS_BYTES: u64 = 64 << 10;
+
+/// What a listing takes on the way, beside its names: of itself, and of each entry (attributes and a handle, RFC 1813 §3.3.17).
+const LISTING_BYTES: u64 = 256;
+const ENTRY_BYTES: u64 = 200;
+
 /// When nothing was listed for this long the walk is over, and the guess was wrong.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-impl Step {
-    pub(crate) fn alone(dir: Arc<Object>) -> Self {
-        Self { dir, goes_down: false }
-    }
-
-    pub(crate) fn and_below(dir: Arc<Object>) -> Self {
-        Self { dir, goes_down: true }
-    }
+/// What a listing of names of so many bytes has cost, about.
+pub(crate) fn listing_bytes(names: usize, name_bytes: usize) -> u64 {
+    LISTING_BYTES + ENTRY_BYTES * names as u64 + name_bytes as u64
 }
 
 impl Walk {
     /// A caller lists a directory. Whether that goes on from the one above, as a walk does.
     pub(crate) fn goes_on(&self, dir: ObjectId, parent: Option<ObjectId>) -> bool {
         let mut state = self.state();
+        state.forget_if_over();
         let goes_on = parent.is_some_and(|parent| parent != dir && state.listed.contains(&parent));
         note(&mut state.listed, dir);
         state.last = Some(Instant::now());
         goes_on
     }
 
-    /// A caller has to ask for a name in a directory.
+    /// A caller looks up a name in a directory, and has to ask for it, or finds it in what was listed ahead.
     pub(crate) fn looks_in(&self, dir: ObjectId, parent: Option<ObjectId>) -> LookedIn {
         let mut state = self.state();
+        state.forget_if_over();
         state.last = Some(Instant::now());
+        let parent = parent.filter(|parent| *parent != dir);
         if !note(&mut state.looked_in, dir) {
-            return LookedIn::First;
+            let is_below = parent.is_some_and(|parent| state.looked_in.contains(&parent));
+            return if is_below { LookedIn::Below } else { LookedIn::First };
         }
-        let Some(parent) = parent.filter(|parent| *parent != dir) else { return LookedIn::Again };
+        let Some(parent) = parent else { return LookedIn::Again };
         match state.above.iter().find(|(above, _)| *above == parent) {
             Some((_, first)) if *first == dir => LookedIn::Again,
             Some(_) => LookedIn::AfterAnother,
@@ -103,33 +119,47 @@ impl Walk {
         }
     }
 
-    /// Has directories listed ahead. How many workers are to be started for that: each of them must ask for the next directory until there
-    /// is none.
+    /// Whether those below a directory are still to be gone through.
+    pub(crate) fn is_new(&self, dir: ObjectId) -> bool {
+        !self.state().gone_through.contains(&dir)
+    }
+
+    /// Has the directories below one listed ahead. How many workers are to be started for that: each of them must
+    /// ask for the next directory until there is none.
     #[must_use]
-    pub(crate) fn add(&self, steps: impl IntoIterator<Item = Step>) -> usize {
+    pub(crate) fn add(&self, dir: ObjectId, below: Vec<Arc<Object>>) -> usize {
         let mut state = self.state();
-        for step in steps {
-            if state.queue.len() < QUEUE_MAX && state.queued.insert(step.dir.id) {
-                state.queue.push_back(step);
+        let room = QUEUE_MAX.saturating_sub(state.queue.len());
+        if below.len() <= room && state.gone_through.len() < GONE_THROUGH_MAX {
+            state.gone_through.insert(dir);
+        }
+        for dir in below.into_iter().take(room).rev() {
+            if state.queued.insert(dir.id) {
+                state.queue.push_front(dir);
             }
         }
-        let wanted = state.queue.len().min(WORKERS_MAX - state.workers);
-        state.workers += wanted;
-        wanted
+        state.workers_to_start()
+    }
+
+    /// A directory is about to be listed. False if it is being listed already.
+    pub(crate) fn begin(&self, dir: ObjectId) -> bool {
+        let mut state = self.state();
+        if state.under_way.contains_key(&dir) {
+            return false;
+        }
+        state.under_way.insert(dir, Arc::default());
+        true
     }
 
     /// The next directory for a worker. `None`: it ends.
-    pub(crate) fn next(&self) -> Option<Step> {
+    pub(crate) fn next(&self) -> Option<Arc<Object>> {
         let mut state = self.state();
-        if state.last.is_none_or(|last| last.elapsed() > PATIENCE) {
-            state.queue.clear();
+        state.forget_if_over();
+        let next = if state.workers <= state.workers_max() { state.queue.pop_front() } else { None };
+        if next.is_none() {
+            state.workers -= 1;
         }
-        let next = state.queue.pop_front();
-        match &next {
-            Some(step) => drop(state.under_way.insert(step.dir.id, Arc::default())),
-            None => state.workers -= 1,
-        }
-        if state.queue.is_empty() && state.under_way.is_empty() {
+        if state.queue.is_empty() {
             state.queued.clear();
         }
         next
@@ -140,7 +170,7 @@ impl Walk {
         self.state().workers -= 1;
     }
 
-    /// A worker has listed a directory, or could not.
+    /// A directory is listed, or could not be.
     pub(crate) fn done(&self, dir: ObjectId) {
         let listed = self.state().under_way.remove(&dir);
         if let Some(listed) = listed {
@@ -148,16 +178,69 @@ impl Walk {
         }
     }
 
-    /// Waits for a directory that is just being listed ahead.
-    pub(crate) async fn wait_for(&self, dir: ObjectId) {
+    /// A directory was listed ahead, which brought so much, and nobody has looked at it yet.
+    pub(crate) fn guessed(&self, bytes: u64) {
+        let mut state = self.state();
+        state.unused_bytes += bytes;
+        if bytes > 0 {
+            state.lately_bytes = (state.lately_bytes * 7 + bytes) / 8;
+        }
+    }
+
+    /// A caller looks at what was listed ahead. How many workers are to be started.
+    #[must_use]
+    pub(crate) fn used(&self, bytes: u64) -> usize {
+        let mut state = self.state();
+        state.last = Some(Instant::now());
+        state.unused_bytes = state.unused_bytes.saturating_sub(bytes);
+        state.used_bytes = state.used_bytes.saturating_add(bytes);
+        state.workers_to_start()
+    }
+
+    /// A caller looks at something else.
+    pub(crate) fn missed(&self) {
+        let mut state = self.state();
+        state.unused_bytes = state.unused_bytes.saturating_sub(MISS_BYTES);
+    }
+
+    /// Waits for a directory that is just being listed. Whether it was.
+    pub(crate) async fn wait_for(&self, dir: ObjectId) -> bool {
         let listed = self.state().under_way.get(&dir).cloned();
-        if let Some(listed) = listed {
-            listed.kept().await;
+        match listed {
+            Some(listed) => {
+                listed.kept().await;
+                true
+            }
+            None => false,
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn forget_if_over(&mut self) {
+        if self.last.is_none_or(|last| last.elapsed() > PATIENCE) {
+            let Self { under_way, workers, lately_bytes, .. } = std::mem::take(self);
+            *self = Self { under_way, workers, lately_bytes, last: Some(Instant::now()), ..Self::default() };
+        }
+    }
+
+    /// So many directories are asked for at a time; none while too much was guessed.
+    fn workers_max(&self) -> usize {
+        if self.unused_bytes >= (WINDOW_BYTES.0 + self.used_bytes).min(WINDOW_BYTES.1) {
+            return 0;
+        }
+        let fill = IN_FLIGHT_BYTES.checked_div(self.lately_bytes).unwrap_or(u64::MAX);
+        (fill as usize).clamp(WORKERS.0, WORKERS.1)
+    }
+
+    fn workers_to_start(&mut self) -> usize {
+        let missing = self.queue.len().min(self.workers_max()).saturating_sub(self.workers);
+        self.workers += missing;
+        missing
     }
 }
 

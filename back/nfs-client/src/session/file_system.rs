@@ -153,7 +153,13 @@ impl FileSystem for NfsFileSystem {
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
             unless_read_only!(self);
         }
-        Answer::later(self.view(cx).open(node, flags))
+        let view = self.view(cx);
+        match cx.opens_unasked
+            && !flags.intersects(OpenFlags::WRITE | OpenFlags::APPEND | OpenFlags::TRUNCATE)
+        {
+            true => view.open_unasked(node, flags).into(),
+            false => Answer::later(view.open(node, flags)),
+        }
     }
 
     fn release(&self, cx: &Ctx, file: File) {

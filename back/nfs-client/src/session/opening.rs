@@ -29,6 +29,14 @@ impl View {
         Ok(Opened { open, attr: Some(attr) })
     }
 
+    /// Opens a node for reading and asks nothing: the server checks each READ and listing.
+    pub(super) fn open_unasked(&self, node: NodeId, flags: OpenFlags) -> Result<Opened> {
+        let node = self.session.nodes.node(node)?;
+        check_type(node.file_type, flags)?;
+        let open = self.session.openings.add(self.session.openings.permit()?, &node, flags);
+        Ok(Opened { open, attr: None })
+    }
+
     /// Counts the opening first, so that a removal from now on keeps a name for the file; waits for the end of what
     /// removes it already; and then asks.
     async fn open_node(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<(OpenId, Attr)> {

@@ -434,6 +434,7 @@ impl Session {
             want: if self.pages.wants_attr() { Want::OPEN_ATTRS } else { Want::empty() },
             known_since: None,
             found: None,
+            opens_unasked: false,
         }
     }
 

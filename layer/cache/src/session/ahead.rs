@@ -1,64 +1,100 @@
 //! What callers will ask for soon, brought in the background: directories of a walk, small files beside those that were read.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use tombolo_core::Result;
-use tombolo_core::fs::{FileType, OpenFlags};
+use tombolo_core::fs::{AccessMask, FileType, OpenFlags};
 use tombolo_host_runtime::task;
 
+use super::reading::unless_interrupted;
 use super::view::View;
 use crate::cache::Cache;
-use crate::data::{self, Data};
+use crate::data::{self, Data, Fetch};
 use crate::files_ahead::{self, Next};
 use crate::names::Target;
 use crate::object::Object;
+use crate::openings::is_writing;
 use crate::origin::detached;
 use crate::read_ahead::Ahead;
 use crate::store::ObjectId;
-use crate::walk::{LookedIn, Step};
+use crate::walk::LookedIn;
 
 /// A larger directory is not listed because two names were looked up in it, in bytes as the origin counts them.
 const LISTED_BYTES_MAX: u64 = 1 << 20;
+
+/// One that is no larger is listed when a path leads through it: that takes no longer on the way than a few look-ups.
+const SMALL_BYTES_MAX: u64 = 4096;
+
+/// The listing of a larger one is not waited for by those that want one name of it.
+const AWAITED_BYTES_MAX: u64 = 64 << 10;
 
 /// So many names of one directory are looked at.
 const NAMES_MAX: usize = 8192;
 
 impl View {
-    /// A caller lists a directory. If that is a step of a walk, has those beside and below it listed ahead.
+    /// A caller lists a directory, or is about to. If that is a step of a walk, has those beside and below it listed ahead.
     pub(super) fn walk_ahead(&self, dir: &Arc<Object>) {
         let cache = self.cache();
         let parent = dir.state().parent;
         if !cache.options_of(dir).walk_ahead || !cache.walk.goes_on(dir.id, parent) {
             return;
         }
-        let parent = parent.and_then(|parent| cache.object(parent).ok());
-        let mut below = parent.map(|parent| self.unlisted_below(&parent)).unwrap_or_default();
-        below.retain(|other| other.id != dir.id);
-        below.extend(self.unlisted_below(dir));
-        self.list_soon(below.into_iter().map(Step::and_below));
+        self.go_through(dir);
+        if let Some(parent) = parent.and_then(|parent| cache.object(parent).ok()) {
+            self.go_through(&parent);
+        }
     }
 
-    /// A caller has asked the origin for a name. If it was not the first in this directory, has all of them listed.
-    pub(super) fn list_after_lookup(&self, dir: &Arc<Object>) {
+    /// A caller has looked up a name in a directory that was not known here, or was listed ahead. If it was not the first there, has all of
+    /// them listed, and those of the directories beside it if one of them was looked into as well. Whether this one is being listed for that.
+    pub(super) fn note_look_up(&self, dir: &Arc<Object>) -> bool {
         let cache = self.cache();
-        let wants = {
-            let state = dir.state();
-            !state.names.is_complete() && state.attr.size <= LISTED_BYTES_MAX
-        };
-        if !wants || !cache.options_of(dir).walk_ahead {
-            return;
+        if !cache.options_of(dir).walk_ahead {
+            return false;
         }
-        let parent = dir.state().parent;
-        match cache.walk.looks_in(dir.id, parent) {
-            LookedIn::First => {}
-            LookedIn::Again => self.list_soon([Step::alone(dir.clone())]),
-            LookedIn::AfterAnother => {
-                let above = parent.and_then(|parent| cache.object(parent).ok());
-                let beside = above.map(|above| self.unlisted_below(&above)).unwrap_or_default();
-                let below = self.unlisted_below(dir);
-                self.list_soon([dir.clone()].into_iter().chain(below).chain(beside).map(Step::and_below));
+        let (parent, size, is_listed) = {
+            let state = dir.state();
+            (state.parent, state.attr.size, state.names.is_complete())
+        };
+        if !is_listed {
+            cache.walk.missed();
+        }
+        let looked_in = cache.walk.looks_in(dir.id, parent);
+        let is_wanted = match looked_in {
+            LookedIn::First => false,
+            LookedIn::Below => size <= SMALL_BYTES_MAX,
+            LookedIn::Again | LookedIn::AfterAnother => size <= LISTED_BYTES_MAX,
+        };
+        let begins = is_wanted && !is_listed && self.may(dir, AccessMask::READ) != Some(false);
+        if begins {
+            self.list_now(dir);
+        }
+        if looked_in == LookedIn::AfterAnother {
+            self.go_through(dir);
+            if let Some(above) = parent.and_then(|parent| cache.object(parent).ok()) {
+                self.go_through(&above);
             }
+        }
+        begins
+    }
+
+    /// A caller looks at names that were listed before anybody asked: it was a good guess, and the walk goes on.
+    pub(super) fn used_listing(&self, dir: &Arc<Object>, bytes: u64) {
+        self.cache().counters.listing_used(bytes);
+        let workers = self.cache().walk.used(bytes);
+        self.start_walkers(workers);
+        self.note_look_up(dir);
+    }
+
+    /// Has the directories in a directory listed ahead, and those below them, unless that was begun.
+    fn go_through(&self, dir: &Arc<Object>) {
+        let is_listed = dir.state().names.is_complete();
+        if is_listed && self.cache().walk.is_new(dir.id) {
+            let workers = self.cache().walk.add(dir.id, self.unlisted_below(dir));
+            self.start_walkers(workers);
         }
     }
 
@@ -78,8 +114,8 @@ impl View {
         self.fetch_files(workers);
     }
 
-    fn list_soon(&self, steps: impl IntoIterator<Item = Step>) {
-        for _ in 0..self.cache().walk.add(steps) {
+    fn start_walkers(&self, workers: usize) {
+        for _ in 0..workers {
             self.in_background(Self::walk, |cache| cache.walk.has_no_thread());
         }
     }
@@ -110,23 +146,74 @@ impl View {
 
     /// A worker: lists one directory after the other.
     async fn walk(self) {
-        while let Some(Step { dir, goes_down }) = self.cache().walk.next() {
-            // What fails here the caller itself will be told of.
-            let _ = self.list_ahead(&dir).await;
-            self.cache().walk.done(dir.id);
-            if goes_down {
-                self.list_soon(self.unlisted_below(&dir).into_iter().map(Step::and_below));
+        while let Some(dir) = self.cache().walk.next() {
+            match UnderWay::begin(self.cache(), &dir) {
+                // What fails here the caller itself will be told of.
+                Some(_under_way) => drop(self.list_ahead(&dir, true).await),
+                None => drop(self.cache().walk.wait_for(dir.id).await),
             }
+            self.go_through(&dir);
         }
     }
 
-    async fn list_ahead(&self, dir: &Arc<Object>) -> Result<()> {
-        let options = self.cache().options_of(dir);
-        if !dir.state().wants_listing(options) {
+    /// Begins to list a directory that a caller needs now, or will most likely.
+    fn list_now(&self, dir: &Arc<Object>) {
+        if let Some(under_way) = UnderWay::begin(self.cache(), dir) {
+            let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
+            let dir = dir.clone();
+            task::spawn(async move {
+                let _under_way = under_way;
+                drop(view.list_ahead(&dir, false).await);
+            });
+        }
+    }
+
+    /// Waits for the end of a listing that is under way, where that is not long. Whether there was one.
+    pub(super) async fn await_listing(&self, dir: &Object) -> Result<bool> {
+        if dir.state().attr.size > AWAITED_BYTES_MAX {
+            return Ok(false);
+        }
+        unless_interrupted(&self.cx.interrupt, self.cache().walk.wait_for(dir.id)).await
+    }
+
+    /// A caller opens a directory, of which not all is known: it is listed at the same time, unless it is large. Whether that
+    /// was begun.
+    pub(super) fn list_at_open(&self, dir: &Arc<Object>) -> bool {
+        let wants = {
+            let state = dir.state();
+            state.attr.size <= AWAITED_BYTES_MAX && state.wants_listing(self.cache().options_of(dir))
+        };
+        let begins = wants
+            && self.cache().options_of(dir).walk_ahead
+            && self.may(dir, AccessMask::READ) != Some(false);
+        if begins {
+            self.list_now(dir);
+        }
+        begins
+    }
+
+    /// Lists a directory that nobody waits for, and asks at the same time what the user may do there.
+    async fn list_ahead(&self, dir: &Arc<Object>, is_guess: bool) -> Result<()> {
+        if !dir.state().wants_listing(self.cache().options_of(dir)) {
             return Ok(());
         }
-        let (origin, ..) = self.open_at_origin(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;
-        self.list(dir, &origin, false).await
+        let origin = self.open_unasked(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;
+        let (listed, _) = both(self.list(dir, &origin, false), self.learn_rights(dir)).await;
+        let bytes = listed?;
+        let guessed = if is_guess { bytes } else { 0 };
+        self.cache().counters.listed_ahead(guessed);
+        self.cache().walk.guessed(guessed);
+        dir.state().unused_listing = Some(guessed);
+        Ok(())
+    }
+
+    /// What a user needs to be allowed to list a directory and look into it, asked for in one.
+    async fn learn_rights(&self, dir: &Arc<Object>) -> Result<()> {
+        let all = AccessMask::READ | AccessMask::EXECUTE;
+        if self.may(dir, all).is_none() && !self.ask_access(dir, all).await? {
+            self.ask_access(dir, AccessMask::READ).await?;
+        }
+        Ok(())
     }
 
     /// The directories in a directory, as far as it is known, of which a listing would tell more.
@@ -155,7 +242,10 @@ impl View {
     /// Has the files in a directory fetched, and those in the directories below it: first what comes after `after` in a listing.
     async fn find_files(&self, dir: ObjectId, after: Option<ObjectId>) -> Result<()> {
         let dir = self.cache().object(dir)?;
-        self.list_ahead(&dir).await?;
+        match UnderWay::begin(self.cache(), &dir) {
+            Some(_under_way) => self.list_ahead(&dir, false).await?,
+            None => drop(self.cache().walk.wait_for(dir.id).await),
+        }
         let mut targets: Vec<Target> =
             dir.state().names.after(0).take(NAMES_MAX).map(|(.., target)| target).collect();
         if let Some(place) = targets.iter().position(|target| Some(target.object) == after) {
@@ -171,34 +261,112 @@ impl View {
     }
 
     async fn fetch_small(&self, file: ObjectId) -> Result<()> {
-        let cache = self.cache();
-        let object = cache.object(file)?;
-        let is_wanted = |data: &Data| {
-            let size = data.version.size;
-            (1..=files_ahead::FILE_BYTES_MAX).contains(&size) && !data.is_here(&(0..size))
-        };
-        if !is_wanted(&cache.data(&object)) {
+        let object = self.cache().object(file)?;
+        let begun = self.fetch_whole(&object, true).await?;
+        if begun.is_empty() {
             return Ok(());
         }
-        let (origin, ..) = self.open_at_origin(&object, OpenFlags::READ).await?;
-        let data = cache.data(&object);
-        if !is_wanted(&data) {
-            return Ok(());
+        let came = async {
+            for fetch in &begun {
+                fetch.came().await;
+            }
+        };
+        let may_read = async {
+            match self.may(&object, AccessMask::READ) {
+                Some(_) => Ok(true),
+                None => self.ask_access(&object, AccessMask::READ).await,
+            }
+        };
+        both(came, may_read).await.1.map(drop)
+    }
+
+    /// A caller opens a file to read it: if it is small it is fetched at the same time.
+    pub(super) fn fetch_at_open(&self, object: &Arc<Object>, flags: OpenFlags) {
+        let is_read = flags.contains(OpenFlags::READ) && !is_writing(flags);
+        if !is_read || object.file_type != FileType::Regular || !self.cache().options_of(object).walk_ahead {
+            return;
+        }
+        let data = self.cache().data(object);
+        if object.state().writers > 0 || !is_small_and_missing(&data) {
+            return;
+        }
+        self.note_read(object, &data, false);
+        let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
+        let object = object.clone();
+        task::spawn(async move { drop(view.fetch_whole(&object, false).await) });
+    }
+
+    /// Begins to fetch all of a small file, unless it is here or on its way. What it has begun.
+    async fn fetch_whole(&self, object: &Arc<Object>, is_guess: bool) -> Result<Vec<Arc<Fetch>>> {
+        let cache = self.cache();
+        if !is_small_and_missing(&cache.data(object)) {
+            return Ok(Vec::new());
+        }
+        let origin = self.open_unasked(object, OpenFlags::READ).await?;
+        let data = cache.data(object);
+        if !is_small_and_missing(&data) {
+            return Ok(Vec::new());
         }
         let size = data.version.size;
-        let wanted = data.want(&(0..size), &Ahead::NONE, 0);
-        if wanted.own.is_empty() {
-            return Ok(());
+        let begun = data.want(&(0..size), &Ahead::NONE, 0).own;
+        if is_guess && !begun.is_empty() {
+            data.set_guessed();
+            cache.counters.guessed(size);
+            cache.files_ahead.guessed(size);
         }
-        data.set_guessed();
-        cache.counters.guessed(size);
-        cache.files_ahead.guessed(size);
-        for fetch in &wanted.own {
-            data::start(cache, &object, &data, &origin, fetch.clone());
+        for fetch in &begun {
+            data::start(cache, object, &data, &origin, fetch.clone());
         }
-        for fetch in &wanted.own {
-            fetch.came().await;
-        }
-        Ok(())
+        Ok(begun)
     }
+}
+
+fn is_small_and_missing(data: &Data) -> bool {
+    let size = data.version.size;
+    (1..=files_ahead::FILE_BYTES_MAX).contains(&size) && !data.is_here(&(0..size))
+}
+
+/// A directory that is being listed. Those that wait for it go on when this is dropped.
+struct UnderWay {
+    cache: Arc<Cache>,
+    dir: ObjectId,
+}
+
+impl UnderWay {
+    /// `None` if it is being listed already.
+    fn begin(cache: &Arc<Cache>, dir: &Object) -> Option<Self> {
+        cache.walk.begin(dir.id).then(|| Self { cache: cache.clone(), dir: dir.id })
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.cache.walk.done(self.dir);
+    }
+}
+
+/// Does two things at the same time.
+async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    let (mut first, mut second) = (None, None);
+    poll_fn(|context| {
+        if first.is_none()
+            && let Poll::Ready(done) = one.as_mut().poll(context)
+        {
+            first = Some(done);
+        }
+        if second.is_none()
+            && let Poll::Ready(done) = other.as_mut().poll(context)
+        {
+            second = Some(done);
+        }
+        match (first.take(), second.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            (one, other) => {
+                (first, second) = (one, other);
+                Poll::Pending
+            }
+        }
+    })
+    .await
 }

@@ -15,14 +15,18 @@ impl View {
     /// What a name leads to, if that is known and to be believed, and the user may search the directory.
     pub(super) fn known_entry(&self, parent: NodeId, name: &[u8]) -> Option<Result<Entry>> {
         let dir = self.object(parent).ok()?;
-        if self.may(&dir, AccessMask::EXECUTE)? {
-            self.known_name(&dir, name)
-        } else {
-            Some(Err(Error::AccessDenied))
+        let known = self.known_name(&dir, name)?;
+        let unused = dir.state().unused_listing.take();
+        if let Some(bytes) = unused {
+            self.used_listing(&dir, bytes);
         }
+        Some(known)
     }
 
     fn known_name(&self, dir: &Object, name: &[u8]) -> Option<Result<Entry>> {
+        if !self.may(dir, AccessMask::EXECUTE)? {
+            return Some(Err(Error::AccessDenied));
+        }
         let options = self.cache().options_of(dir);
         let known = {
             let state = dir.state();
@@ -54,9 +58,13 @@ impl View {
 
     pub(super) async fn lookup(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
         let dir = self.object(parent)?;
-        let found = self.find(&dir, &name).await;
-        self.list_after_lookup(&dir);
-        let (entry, object) = found?;
+        let is_begun = self.note_look_up(&dir);
+        if self.await_listing(&dir).await? | is_begun
+            && let Some(known) = self.known_name(&dir, name.as_name().as_bytes())
+        {
+            return known;
+        }
+        let (entry, object) = self.find(&dir, &name).await?;
         self.given(entry, &object).await
     }
 

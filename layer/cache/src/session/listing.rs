@@ -7,10 +7,12 @@ use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, Entry, File, FileTy
 use tombolo_core::{Error, Result};
 
 use super::finding::target;
+use super::reading::unless_interrupted;
 use super::view::View;
 use crate::names::{DOT, DOT_DOT, Target};
 use crate::object::{Look, Object};
 use crate::origin::OriginFile;
+use crate::walk;
 
 /// A directory that others change all the time is listed so often until it stays the same meanwhile.
 const TRIES_MAX: u32 = 3;
@@ -36,7 +38,7 @@ impl View {
         let dir = &opening.object;
         let plus = page.wants_entries();
         if !self.has_listing(dir, cookie, plus) {
-            self.cache().walk.wait_for(dir.id).await;
+            unless_interrupted(&self.cx.interrupt, self.cache().walk.wait_for(dir.id)).await?;
             self.attr(dir, Look::Stat).await?;
             if !self.has_listing(dir, cookie, plus) {
                 let origin = self.origin_file(file).await?;
@@ -47,8 +49,14 @@ impl View {
     }
 
     /// Fills a page from what is here.
-    pub(super) fn fill(&self, dir: &Object, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
-        let parent = dir.state().parent.unwrap_or(dir.id);
+    pub(super) fn fill(&self, dir: &Arc<Object>, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
+        let (parent, unused) = {
+            let mut state = dir.state();
+            (state.parent.unwrap_or(dir.id), state.unused_listing.take())
+        };
+        if let Some(bytes) = unused {
+            self.used_listing(dir, bytes);
+        }
         let dots = [(DOT, &b"."[..], dir.id), (DOT_DOT, b"..", parent)];
         for (place, name, id) in dots.into_iter().filter(|(place, ..)| *place > cookie.0) {
             let file_type = Some(FileType::Directory);
@@ -97,12 +105,15 @@ impl View {
     }
 
     /// Brings all names of a directory, with the attributes of what they lead to. Where others go on changing it, a caller that waits is
-    /// shown what was seen last, which is not believed.
-    pub(super) async fn list(&self, dir: &Arc<Object>, origin: &OriginFile, is_awaited: bool) -> Result<()> {
+    /// shown what was seen last, which is not believed. How
+    /// many bytes that took, about.
+    pub(super) async fn list(&self, dir: &Arc<Object>, origin: &OriginFile, is_awaited: bool) -> Result<u64> {
+        let mut bytes = 0;
         for attempt in 1..=TRIES_MAX {
             let (mark, begun) = (dir.state().names.begin_listing(), Instant::now());
             let _listing = Listing(dir);
             let listed = self.gather(dir, origin).await?;
+            bytes += walk::listing_bytes(listed.len(), listed.iter().map(|(name, _)| name.len()).sum());
             let (mut stayed, is_last) = (false, attempt == TRIES_MAX);
             self.cache().learned(dir, |state| {
                 stayed = state.names.holds_since(mark);
@@ -114,13 +125,13 @@ impl View {
                 is_shown
             });
             if stayed {
-                return Ok(());
+                return Ok(bytes);
             }
         }
         if is_awaited {
             dir.doubt();
         }
-        Ok(())
+        Ok(bytes)
     }
 
     async fn gather(&self, dir: &Arc<Object>, origin: &OriginFile) -> Result<Vec<(Vec<u8>, Target)>> {

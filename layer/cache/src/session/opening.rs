@@ -6,7 +6,7 @@ use std::time::Instant;
 use tombolo_core::fs::{
     AccessMask, Attr, Create, Created, Entry, File, FileType, NameBuf, NodeId, OpenFlags, OpenId, Opened,
 };
-use tombolo_core::{Error, Result};
+use tombolo_core::{Ctx, Error, Result};
 
 use super::changes::all_data;
 use super::finding::target;
@@ -43,13 +43,25 @@ impl View {
 
     /// Opens at the origin, which says whether the user may, and what the file is now.
     pub(super) async fn open(self, object: Arc<Object>, flags: OpenFlags) -> Result<Opened> {
+        let began = Instant::now();
+        if object.file_type == FileType::Directory {
+            let is_begun = self.list_at_open(&object);
+            self.walk_ahead(&object);
+            if self.await_listing(&object).await? | is_begun
+                && let Some(opened) = self.open_here(&object, flags, Instant::now())
+            {
+                return opened;
+            }
+        }
         let permit = self.session.openings.permit()?;
+        self.fetch_at_open(&object, flags);
         let opened = self.open_at_origin(&object, flags).await;
         if flags.contains(OpenFlags::TRUNCATE) {
             self.tell([all_data(node_of(object.id))]);
         }
-        let (origin, asked, attr) = opened?;
-        object.settle(asked);
+        let (origin, _, attr) = opened?;
+        // What the open itself has fetched came after that.
+        object.settle(began);
         let data = object.state().data.clone();
         if let Some(data) = data {
             data.file.touch();
@@ -64,25 +76,48 @@ impl View {
         object: &Arc<Object>,
         flags: OpenFlags,
     ) -> Result<(Arc<OriginFile>, Instant, Attr)> {
-        let node = self.node(object).await?;
-        let (asked, origin) = (Instant::now(), &self.cache().origin);
-        let opened = match origin.fs.open(&self.at_origin(), node, flags).resolve().await {
-            Ok(opened) => opened,
-            Err(Error::AccessDenied) => {
-                object.grant(&self.cx.identity, mask(flags), AccessMask::empty(), asked);
-                self.cache().keep(object);
-                return Err(Error::AccessDenied);
-            }
-            Err(error) => return Err(self.cache().failed(object, error)),
-        };
-        let file = OriginFile::new(origin, File { node, open: opened.open }, &self.cx);
-        let attr = match opened.attr {
+        let asked = Instant::now();
+        let (file, attr) = self.open_as(&self.at_origin(), object, flags).await?;
+        let attr = match attr {
             Some(attr) => self.cache().learn(object, &attr, asked)?,
             None => self.cache().fetch_attr(&self.cx, object).await?,
         };
         object.grant(&self.cx.identity, mask(flags), mask(flags), asked);
         self.cache().keep(object);
         Ok((file, asked, attr))
+    }
+
+    /// The same for one that asks for attributes and rights beside what it does: where the origin has to be asked, this opens at once. Rights
+    /// are not taken in.
+    pub(super) async fn open_unasked(
+        &self,
+        object: &Arc<Object>,
+        flags: OpenFlags,
+    ) -> Result<Arc<OriginFile>> {
+        let cx = Ctx { opens_unasked: true, ..self.at_origin() };
+        self.open_as(&cx, object, flags).await.map(|(file, _)| file)
+    }
+
+    async fn open_as(
+        &self,
+        cx: &Ctx,
+        object: &Arc<Object>,
+        flags: OpenFlags,
+    ) -> Result<(Arc<OriginFile>, Option<Attr>)> {
+        let node = self.node(object).await?;
+        let (asked, origin) = (Instant::now(), &self.cache().origin);
+        match origin.fs.open(cx, node, flags).resolve().await {
+            Ok(opened) => {
+                let file = OriginFile::new(origin, File { node, open: opened.open }, &self.cx);
+                Ok((file, opened.attr))
+            }
+            Err(Error::AccessDenied) => {
+                object.deny(&self.cx.identity, mask(flags), asked);
+                self.cache().keep(object);
+                Err(Error::AccessDenied)
+            }
+            Err(error) => Err(self.cache().failed(object, error)),
+        }
     }
 
     /// The origin's opening behind one of ours, made when it is first needed.

@@ -212,7 +212,7 @@ fn within(data: &Data, offset: u64, len: usize) -> Option<(Range<u64>, bool)> {
     (offset < size && len > 0).then_some((offset..end, end == size))
 }
 
-async fn unless_interrupted<T>(interrupt: &Interrupt, work: impl Future<Output = T>) -> Result<T> {
+pub(super) async fn unless_interrupted<T>(interrupt: &Interrupt, work: impl Future<Output = T>) -> Result<T> {
     let (mut raised, mut work) = (pin!(interrupt.raised()), pin!(work));
     std::future::poll_fn(|context| {
         if let Poll::Ready(done) = work.as_mut().poll(context) {

@@ -91,19 +91,23 @@ impl View {
         if allowed { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
-    async fn ask_access(&self, object: &Arc<Object>, mask: AccessMask) -> Result<bool> {
+    /// Asks the origin for a right.
+    pub(super) async fn ask_access(&self, object: &Arc<Object>, mask: AccessMask) -> Result<bool> {
         let node = self.node(object).await?;
         let asked = Instant::now();
         let answer = self.cache().origin.fs.access(&self.at_origin(), node, mask).resolve().await;
         self.cache().told(&self.cx, object, asked);
         let allowed = match answer {
-            Ok(()) => mask,
-            Err(Error::AccessDenied | Error::NotPermitted | Error::ReadOnly) => AccessMask::empty(),
+            Ok(()) => true,
+            Err(Error::AccessDenied | Error::NotPermitted | Error::ReadOnly) => false,
             Err(error) => return Err(self.cache().failed(object, error)),
         };
-        object.grant(&self.cx.identity, mask, allowed, asked);
+        match allowed {
+            true => object.grant(&self.cx.identity, mask, mask, asked),
+            false => object.deny(&self.cx.identity, mask, asked),
+        }
         self.cache().keep(object);
-        Ok(allowed == mask)
+        Ok(allowed)
     }
 
     /// Asks the origin how much room there is.

@@ -1,7 +1,7 @@
 //! What is here is given only to those whom the origin gives it.
 
 use tombolo_core::Error;
-use tombolo_core::fs::{AccessMask, Mode, NodeId, SetAttr};
+use tombolo_core::fs::{AccessMask, Mode, NodeId, OpenFlags, SetAttr};
 use tombolo_layer_cache::Contract;
 
 use crate::world::{Origin, Session, pattern};
@@ -56,4 +56,20 @@ fn a_right_that_was_taken_away_ends_with_the_next_open() {
     assert!(matches!(user.get("file"), Err(Error::AccessDenied)));
     chmod(&origin.direct, "file", 0o644, 7);
     assert_eq!(user.get("file").expect("anybody again"), b"text");
+}
+
+#[test]
+fn what_is_denied_with_another_right_may_be_allowed_alone() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", b"text");
+    chmod(&origin.direct, "file", 0o644, 7);
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let user = cached.session.of_user(8);
+    let node = user.lookup("file").expect("there").node;
+    let both = user.fs.access(&user.cx, node, AccessMask::READ | AccessMask::WRITE).wait();
+    assert!(matches!(both, Err(Error::AccessDenied)));
+    let opened = user.fs.open(&user.cx, node, OpenFlags::READ | OpenFlags::WRITE).wait();
+    assert!(matches!(opened, Err(Error::AccessDenied)));
+    user.fs.access(&user.cx, node, AccessMask::READ).wait().expect("anybody");
+    assert_eq!(user.get("file").expect("anybody"), b"text");
 }

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, FileType, Mode, NewMode, NodeId, OpenFlags};
+use tombolo_core::fs::{
+    AccessMask, Cookie, DirBudget, DirPage, File, FileType, Mode, NewMode, NodeId, OpenFlags,
+};
 use tombolo_layer_cache::{Contract, Options};
 
 use crate::world::{Origin, Session, name, pattern};
@@ -59,6 +61,10 @@ fn a_walk_finds_most_directories_listed() {
         assert_eq!(walk(&cached.session, NodeId::ROOT, &waited), all);
         let listed = origin.asked("readdir") - before;
         assert!(listed <= all as u64 + 16, "{listed} listings of {all} directories");
+        let counts = cached.cache.counts();
+        let (ahead, used) = (counts.listed_ahead_bytes, counts.listing_used_bytes);
+        assert_eq!(ahead > 0, walk_ahead);
+        assert!(used <= ahead && used >= ahead / 2, "each was looked at: {counts:?}");
         waits.push(waited.into_inner());
     }
     assert_eq!(waits[1], all as u64);
@@ -138,6 +144,52 @@ fn after_two_names_of_a_directory_all_are_known() {
 }
 
 #[test]
+fn a_path_through_small_directories_asks_once_for_each() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    make(&origin.direct, NodeId::ROOT, 3);
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let session = &cached.session;
+    let look = |parent, text: &str| session.fs.lookup(&session.cx, parent, name(text)).wait();
+    let first = look(NodeId::ROOT, "dir-1").expect("there").node;
+    let second = look(first, "dir-2").expect("there").node;
+    look(second, "dir-3").expect("there");
+    assert_eq!((origin.asked("lookup"), origin.asked("readdir")), (1, 2));
+    // What else is there came along, and what is not.
+    assert!(look(second, "dir-0").is_ok() && look(second, "none").is_err() && look(first, "none").is_err());
+    assert_eq!((origin.asked("lookup"), origin.asked("readdir")), (1, 2));
+}
+
+#[test]
+fn a_walk_that_ends_leaves_little_that_was_listed_for_nothing() {
+    let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
+    make(&origin.direct, NodeId::ROOT, 1);
+    let long = |n: usize| format!("{n:0200}");
+    for n in 0..WIDTH {
+        let parent = origin.direct.lookup(&format!("dir-{n}")).expect("there").node;
+        for n in 0..20 {
+            let mode = NewMode::settled(Mode::new(0o755));
+            origin.direct.fs.mkdir(&origin.direct.cx, parent, name(&long(n)), mode).wait().expect("mkdir");
+        }
+    }
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let session = &cached.session;
+    for node in [NodeId::ROOT, session.lookup("dir-0").expect("there").node] {
+        let opened = session.fs.open(&session.cx, node, OpenFlags::READ | OpenFlags::DIRECTORY).wait();
+        let file = File { node, open: opened.expect("open").open };
+        let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true };
+        session.fs.readdir(&session.cx, file, Cookie::START, DirPage::new(budget)).wait().expect("list");
+    }
+    let late = Instant::now() + Duration::from_secs(10);
+    while cached.cache.counts().listed_ahead_bytes == 0 {
+        assert!(Instant::now() < late, "nothing is listed ahead");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let counts = cached.cache.counts();
+    let (ahead, used) = (counts.listed_ahead_bytes, counts.listing_used_bytes);
+    assert!(used < ahead, "not all of it was looked at: {counts:?}");
+}
+
+#[test]
 fn look_ups_in_one_directory_after_another_are_a_walk_too() {
     let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
     make(&origin.direct, NodeId::ROOT, 3);
@@ -162,7 +214,8 @@ fn look_ups_in_one_directory_after_another_are_a_walk_too() {
 fn those_that_meet_a_file_at_once_get_one_number() {
     let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
     (0..20).for_each(|n| origin.direct.put(&named(n), b""));
-    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let options = Options { contract: Contract::Exclusive, walk_ahead: false, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, Default::default());
     let meet = || {
         let numbers = (0..20).map(|n| cached.session.lookup(&named(n)).expect("there").node);
         numbers.collect::<Vec<_>>()
@@ -180,20 +233,24 @@ fn a_listing_does_not_undo_what_is_changed_meanwhile() {
     (0..20).for_each(|n| origin.direct.put(&named(n), b""));
     for round in 0..10 {
         let cached = origin.cached(&dir.path().join(round.to_string()), Contract::Exclusive);
-        let (session, kept) = (&cached.session, format!("kept-{round}"));
+        let (session, kept, gone) = (&cached.session, format!("kept-{round}"), named(round as usize));
+        let looks = || {
+            assert_eq!(session.get(&kept).expect("it was made"), b"here");
+            assert!(session.lookup(&gone).is_err(), "it was removed");
+        };
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(4 * round));
                 session.put(&kept, b"here");
-                let gone = session.fs.unlink(&session.cx, NodeId::ROOT, name(&named(round as usize))).wait();
-                gone.expect("unlink");
-                for _ in 0..50 {
-                    assert_eq!(session.get(&kept).expect("it was made"), b"here");
-                    assert!(session.lookup(&named(round as usize)).is_err(), "it was removed");
-                }
+                session.fs.unlink(&session.cx, NodeId::ROOT, name(&gone)).wait().expect("unlink");
+                // A look-up would bring right what a listing has made wrong.
+                (0..50).filter(|_| round % 2 == 1).for_each(|_| looks());
             });
             let _ = walk(session, NodeId::ROOT, &AtomicU64::new(0));
         });
-        assert_eq!(session.get(&kept).expect("it was made"), b"here");
+        // With the right of the new version the names that are here are what is looked at.
+        let right = session.fs.access(&session.cx, NodeId::ROOT, AccessMask::READ | AccessMask::EXECUTE);
+        right.wait().expect("the superuser");
+        looks();
     }
 }
