@@ -45,6 +45,10 @@ pub(super) struct State {
     shared: Arc<Shared>,
 }
 
+/// Keeps a data file from being evicted: others read it through a descriptor of their own.
+#[derive(Debug)]
+pub(crate) struct Hold(Arc<State>);
+
 #[derive(Debug)]
 struct Blocks {
     chunks: HashMap<u64, Chunk>,
@@ -179,6 +183,12 @@ impl DataFile {
     /// The version is gone: the file goes with its last user.
     pub(crate) fn doom(&self) {
         self.0.doom();
+    }
+
+    /// Keeps it from being evicted. `None` if it is gone already, or too much is held.
+    #[expect(dead_code, reason = "what lends descriptors is to come")]
+    pub(crate) fn hold(&self) -> Option<Hold> {
+        self.0.shared.hold(self.0.id, self.0.generation).then(|| Hold(self.0.clone()))
     }
 
     /// Which data of the object they are.
@@ -354,6 +364,12 @@ impl State {
             blocks.kept_bytes = blocks.kept_bytes.saturating_sub(len as u64);
         }
         holds
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.shared.release(self.0.id, self.0.generation);
     }
 }
 

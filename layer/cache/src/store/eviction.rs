@@ -2,6 +2,8 @@
 //!
 //! New ones stand in a small queue and leave it soon, unless they are used again: so a walk over everything does not push out what is
 //! used. Kept crates count entries, or weights that never change; a file's grows while it is fetched.
+//!
+//! A file that is held, as others read it through a descriptor of their own, is passed over.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -18,6 +20,7 @@ pub(super) struct Eviction {
     is_ghost: HashSet<ObjectId>,
     bytes: u64,
     small_bytes: u64,
+    held_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -28,6 +31,7 @@ struct Kept {
     /// How often it was used since it came, up to 3.
     uses: u8,
     is_main: bool,
+    holds: u32,
 }
 
 /// The small queue has a tenth.
@@ -58,10 +62,11 @@ impl Eviction {
         if let Some(kept) = self.files.get_mut(&id) {
             kept.bytes += bytes;
             self.small_bytes += if kept.is_main { 0 } else { bytes };
+            self.held_bytes += if kept.holds > 0 { bytes } else { 0 };
             return;
         }
         let is_main = self.is_ghost.remove(&id);
-        self.files.insert(id, Kept { generation, bytes, uses: 0, is_main });
+        self.files.insert(id, Kept { generation, bytes, uses: 0, is_main, holds: 0 });
         if is_main {
             self.main.push_back(id);
         } else {
@@ -82,11 +87,37 @@ impl Eviction {
         {
             self.bytes -= kept.bytes;
             self.small_bytes -= if kept.is_main { 0 } else { kept.bytes };
+            self.held_bytes -= if kept.holds > 0 { kept.bytes } else { 0 };
         }
     }
 
-    /// The next to go. It counts as gone.
+    /// Keeps these data until they are released as often. False if they are not here, or more than `most_bytes` would be held.
+    pub(super) fn hold(&mut self, id: ObjectId, generation: u64, most_bytes: u64) -> bool {
+        let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.generation == generation) else {
+            return false;
+        };
+        if kept.holds == 0 {
+            if self.held_bytes.saturating_add(kept.bytes) > most_bytes {
+                return false;
+            }
+            self.held_bytes += kept.bytes;
+        }
+        kept.holds += 1;
+        true
+    }
+
+    /// Ends one hold, if the data are still here.
+    pub(super) fn release(&mut self, id: ObjectId, generation: u64) {
+        if let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.generation == generation) {
+            kept.holds = kept.holds.saturating_sub(1);
+            self.held_bytes -= if kept.holds == 0 { kept.bytes } else { 0 };
+        }
+    }
+
+    /// The next to go, if any may. It counts as gone.
     pub(super) fn next(&mut self) -> Option<(ObjectId, u64)> {
+        // Each of them may be held, and is met again while another one's uses are counted down.
+        let mut held_left = 4 * (self.small.len() + self.main.len());
         loop {
             let from_small = self.small_bytes * SMALL_PART >= self.bytes || self.main.is_empty();
             let queue = if from_small { &mut self.small } else { &mut self.main };
@@ -100,13 +131,17 @@ impl Eviction {
             let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.is_main != from_small) else {
                 continue;
             };
-            if kept.uses > 0 {
-                kept.uses = if from_small { 0 } else { kept.uses - 1 };
+            if kept.uses > 0 || kept.holds > 0 {
+                let is_held = kept.holds > 0;
+                kept.uses = if from_small { 0 } else { kept.uses.saturating_sub(1) };
                 if from_small {
                     kept.is_main = true;
                     self.small_bytes -= kept.bytes;
                 }
                 self.main.push_back(id);
+                if is_held {
+                    held_left = held_left.checked_sub(1)?;
+                }
                 continue;
             }
             let generation = kept.generation;
@@ -164,6 +199,26 @@ mod tests {
         (100..118).for_each(|n| eviction.add(id(n), 1, 10));
         let next: Vec<_> = std::iter::from_fn(|| eviction.next()).map(|(id, _)| id).take(20).collect();
         assert!(!next[..10].contains(&first), "{next:?}");
+    }
+
+    #[test]
+    fn what_is_held_stays_until_it_is_released() {
+        let mut eviction = Eviction::default();
+        (0..10).for_each(|n| eviction.add(id(n), 1, 10));
+        assert!(eviction.hold(id(3), 1, 40) && eviction.hold(id(3), 1, 40) && eviction.hold(id(7), 1, 40));
+        eviction.add(id(7), 1, 20);
+        assert!(!eviction.hold(id(5), 1, 40), "too many bytes are held");
+        assert!(!eviction.hold(id(7), 2, 99) && !eviction.hold(id(11), 1, 99), "they are not here");
+        (0..10).for_each(|n| eviction.touch(id(n)));
+        let gone: Vec<_> = std::iter::from_fn(|| eviction.next()).map(|(id, _)| id.0).collect();
+        assert!(gone.len() == 8 && !gone.contains(&3) && !gone.contains(&7), "{gone:?}");
+        eviction.release(id(3), 1);
+        assert_eq!(eviction.next(), None, "it is held once more");
+        eviction.release(id(3), 1);
+        assert_eq!(eviction.next(), Some((id(3), 1)));
+        eviction.add(id(7), 2, 5);
+        eviction.release(id(7), 1);
+        assert_eq!((eviction.next(), eviction.bytes(), eviction.held_bytes), (Some((id(7), 2)), 0, 0));
     }
 
     #[test]

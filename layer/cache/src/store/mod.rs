@@ -102,6 +102,9 @@ const IDS: u64 = 1 << 16;
 /// Generations from here on are of data that are not kept, as no number could be had for them.
 const UNNUMBERED: u64 = 1 << 63;
 
+/// So much of the capacity may be held, so that there is always something to evict.
+const HELD_PART: (u64, u64) = (3, 4);
+
 /// So many data files are open at a time.
 const OPEN_MAX: usize = 1024;
 
@@ -379,6 +382,15 @@ impl Shared {
 
     fn touch(&self, id: ObjectId) {
         lock(&self.eviction).touch(id);
+    }
+
+    fn hold(&self, id: ObjectId, generation: u64) -> bool {
+        let (parts, of) = HELD_PART;
+        lock(&self.eviction).hold(id, generation, self.options.capacity_bytes / of * parts)
+    }
+
+    fn release(&self, id: ObjectId, generation: u64) {
+        lock(&self.eviction).release(id, generation);
     }
 
     /// A data file is gone.
