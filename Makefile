@@ -21,7 +21,7 @@ LIBRARY := $(BUILT)/release/libtombolo.so
 
 # Some tests of these open files by handle, act as several users, own devices or mount, which is root's alone.
 ROOT_TESTS := tombolo-sys tombolo-host-links tombolo-front-fuse tombolo-layer-replies tombolo-back-local-dir libtombolo tombolo-c tombolo-cli \
-	tombolo-conformance tombolo-nfs-tests tombolo-nfs-client-tests tombolo-vrpc-tests
+	tombolo-conformance tombolo-crash-images tombolo-nfs-tests tombolo-nfs-client-tests tombolo-vrpc-tests
 ifneq ($(shell id -u),0)
 LEFT_OUT := $(ROOT_TESTS:%=--exclude %)
 endif

@@ -63,8 +63,13 @@ impl Origin {
             Some(time) => Arc::new(delay::over(memory, time).expect("a timer")),
             None => memory,
         };
-        let counters = Counters::new();
-        Self { export: Arc::new(stats::over(far, counters.clone())), direct, counters }
+        Self { direct, ..Self::of(far) }
+    }
+
+    /// One that is there.
+    pub fn of(export: Arc<dyn Export>) -> Self {
+        let (direct, counters) = (attach(&*export), Counters::new());
+        Self { export: Arc::new(stats::over(export, counters.clone())), direct, counters }
     }
 
     /// How often the cache has asked for an operation.
@@ -91,7 +96,7 @@ impl Origin {
 
     pub fn cached_by(&self, dir: &Path, policy: impl Into<Policy>, store: StoreOptions) -> Cached {
         let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
-        let store = await_store(dir, &identity, store);
+        let store = await_store(dir, || Store::open(dir, &identity, store));
         let cache = tombolo_layer_cache::over(&*self.export, store, policy).expect("a cache");
         let session = attach(&cache);
         Cached { cache, session }
@@ -99,9 +104,9 @@ impl Origin {
 }
 
 /// A store whose last owner may still be about to end.
-fn await_store(dir: &Path, identity: &OriginIdentity, options: StoreOptions) -> Arc<Store> {
+pub fn await_store(dir: &Path, open: impl Fn() -> std::result::Result<Arc<Store>, OpenError>) -> Arc<Store> {
     for _ in 0..500 {
-        match Store::open(dir, identity, options) {
+        match open() {
             Err(OpenError::InUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
             opened => return opened.expect("a store"),
         }

@@ -1,0 +1,121 @@
+//! A workload that is recorded, and what is done with each image.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::image::{Choice, Image};
+use crate::log::Log;
+use crate::strace;
+
+const DIR: &str = "TOMBOLO_RECORDED_DIR";
+const MARKS: &str = "TOMBOLO_RECORDED_MARKS";
+
+/// Images in the gate, and in the long run.
+const IMAGES: (usize, usize) = (300, 12_000);
+
+/// In the process that is recorded: the directory that is.
+pub fn recorded() -> Option<PathBuf> {
+    std::env::var_os(DIR).map(PathBuf::from)
+}
+
+/// Writes down, in the process that is recorded, that something has happened: with its place among the calls.
+///
+/// # Panics
+/// It cannot be written.
+pub fn mark(text: &str) {
+    if let Some(marks) = std::env::var_os(MARKS) {
+        fs::write(marks, text).expect("a mark is written");
+    }
+}
+
+/// Runs the test that calls this again, in a process of its own in which [`recorded`] gives `dir`, which is made and must not be there yet.
+///
+/// # Panics
+/// There is no strace, the process fails, or it has changed the directory in a way that was not seen.
+pub fn record(dir: &Path) -> Log {
+    fs::create_dir(dir).expect("a directory for what is recorded");
+    let dir = dir.canonicalize().expect("a path");
+    let (trace, marks) = (dir.with_extension("trace"), dir.with_extension("marks"));
+    fs::write(&marks, "").expect("a file for marks");
+    let thread = std::thread::current();
+    let test = thread.name().expect("a test has a name");
+    let output = Command::new("strace")
+        .args([
+            "-f",
+            "-qq",
+            "-xx",
+            "-y",
+            "-v",
+            "-s",
+            "16777216",
+            "--seccomp-bpf",
+            "-e",
+            "signal=none",
+            "-e",
+            strace::CALLS,
+            "-o",
+        ])
+        .arg(&trace)
+        .arg(std::env::current_exe().expect("this program"))
+        .args(["--exact", test, "--nocapture"])
+        .env(DIR, &dir)
+        .env(MARKS, &marks)
+        .output()
+        .expect("strace is needed: make packages");
+    assert!(output.status.success(), "{test} fails when it is recorded: {output:?}");
+    let text = String::from_utf8(fs::read(&trace).expect("a trace")).expect("strace writes ASCII");
+    let log = Log::read(&text, &dir, &marks).unwrap_or_else(|error| panic!("{test}: {error}"));
+    fs::remove_file(&trace).expect("remove");
+    check(&log, &dir);
+    log
+}
+
+/// All that was seen adds up to the directory as it is.
+fn check(log: &Log, dir: &Path) {
+    let scratch = tempfile::tempdir().expect("a directory");
+    log.image(Choice { steps: log.steps.len(), seed: 0 }).write_to(scratch.path()).expect("an image");
+    let (mut seen, there) = (Image::of(scratch.path()).expect("list"), Image::of(dir).expect("list"));
+    for (path, data) in &there {
+        let recorded = seen.remove(path);
+        assert!(recorded.as_ref() == Some(data), "{}: changed in a way that was not seen", path.display());
+    }
+    assert!(seen.is_empty(), "they are gone, and it was not seen: {:?}", seen.keys());
+}
+
+/// Gives `check` each image, in a directory that it may change, with the marks from before the loss of power; two at a time.
+///
+/// # Panics
+/// `check` does. The image is made once more then, and kept.
+pub fn each_image(log: &Log, check: impl Fn(&Path, Choice, &[&str]) + Sync) {
+    let choices = log.choices(if std::env::var_os("TOMBOLO_LONG").is_some() { IMAGES.1 } else { IMAGES.0 });
+    // In memory if that can be: what is synced there costs nothing.
+    let memory = Path::new("/dev/shm");
+    let scratch =
+        tempfile::Builder::new().prefix("tombolo-crash-").tempdir_in(memory).or_else(|_| tempfile::tempdir());
+    let (scratch, next) = (scratch.expect("a directory"), AtomicUsize::new(0));
+    let work = || {
+        while let Some(choice) = choices.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let dir = scratch.path().join(choice.to_string());
+            log.image(*choice).write_to(&dir).expect("an image");
+            let marks = log.marks(choice.steps);
+            let checked =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&dir, *choice, &marks)));
+            if checked.is_err() {
+                next.store(choices.len(), Ordering::Relaxed);
+                let kept = std::env::temp_dir().join(format!("tombolo-crash-image-{choice}"));
+                log.image(*choice).write_to(&kept).expect("an image");
+                panic!("image {choice} of {} steps: see {}", log.steps.len(), kept.display());
+            }
+            fs::remove_dir_all(&dir).expect("remove");
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers = [scope.spawn(work), scope.spawn(work)];
+        let failed = workers.into_iter().filter_map(|worker| worker.join().err());
+        if let Some(panic) = failed.last() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}

@@ -1,0 +1,138 @@
+//! What `strace -f -xx -y` wrote. All strings and paths in it are hexadecimal, so that marks outside of them are strace's own.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// What is traced: all that changes files, all that gives descriptors of them, and what the recorder refuses.
+pub(crate) const CALLS: &str = "trace=open,openat,openat2,creat,dup,dup2,dup3,fcntl,lseek,chdir,fchdir,\
+    write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,fsync,fdatasync,syncfs,sync,sync_file_range,\
+    mkdir,mkdirat,rename,renameat,renameat2,unlink,unlinkat,rmdir,link,linkat,symlink,symlinkat,mknod,mknodat,\
+    mmap,msync,ioctl,copy_file_range,sendfile,splice,io_uring_setup";
+
+/// A call that succeeded.
+pub(crate) struct Call<'a> {
+    pub name: &'a str,
+    pub arguments: Vec<&'a str>,
+    pub result: u64,
+}
+
+/// Calls `begin` as each call begins and `end` as it ends, with what `begin` gave for it.
+pub(crate) fn calls<T: Default>(
+    text: &str,
+    mut begin: impl FnMut() -> T,
+    mut end: impl FnMut(T, &Call<'_>) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut begun: HashMap<&str, (T, &str)> = HashMap::new();
+    for line in text.lines() {
+        let Some((thread, call)) = line.split_once(' ') else { continue };
+        let call = call.trim_start();
+        if let Some(start) = call.strip_suffix("<unfinished ...>") {
+            begun.insert(thread, (begin(), start));
+            continue;
+        }
+        let (noted, call) = match call.strip_prefix("<... ").and_then(|rest| rest.split_once(" resumed>")) {
+            Some((_, rest)) => {
+                let (noted, start) = begun.remove(thread).unwrap_or_default();
+                (noted, format!("{start}{rest}"))
+            }
+            None => (begin(), call.to_owned()),
+        };
+        if let Some(call) = parsed(&call) {
+            end(noted, &call).map_err(|error| {
+                let shown: String = line.chars().take(300).collect();
+                format!("{error}: {shown}")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// `None`: it failed, or it is no call.
+fn parsed(call: &str) -> Option<Call<'_>> {
+    let (call, result) = call.rsplit_once(" = ")?;
+    let digits = result.split([' ', '<']).next()?;
+    let result = match digits.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok()?,
+        None => digits.parse().ok()?,
+    };
+    let (name, arguments) = call.split_once('(')?;
+    let arguments = split(arguments.trim_end().strip_suffix(')')?);
+    Some(Call { name, arguments, result })
+}
+
+/// Splits at the commas that stand in no brackets.
+fn split(text: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0_u32, 0);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                parts.push(text[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(text[start..].trim());
+    parts
+}
+
+impl Call<'_> {
+    pub(crate) fn argument(&self, index: usize) -> Result<&str, String> {
+        self.arguments.get(index).copied().ok_or_else(|| format!("{} without argument {index}", self.name))
+    }
+
+    pub(crate) fn number(&self, index: usize) -> Result<u64, String> {
+        let argument = self.argument(index)?;
+        argument.parse().map_err(|_| format!("{argument} is no number"))
+    }
+
+    pub(crate) fn has_flag(&self, index: usize, flag: &str) -> bool {
+        self.arguments.get(index).is_some_and(|flags| flags.split('|').any(|each| each == flag))
+    }
+
+    /// A descriptor's number, and the path that it leads to.
+    pub(crate) fn descriptor(&self, index: usize) -> Option<(&str, PathBuf)> {
+        let (number, rest) = self.arguments.get(index)?.split_once('<')?;
+        Some((number, path(&rest[..rest.rfind('>')?])?))
+    }
+
+    /// A path that is an argument; relative ones are taken from the directory that argument `from` leads to.
+    pub(crate) fn path(&self, index: usize, from: Option<usize>) -> Result<PathBuf, String> {
+        let quoted = self.argument(index)?.trim_matches('"');
+        let path = path(quoted).ok_or_else(|| format!("{quoted} is no path"))?;
+        let base = from.and_then(|from| self.descriptor(from)).map(|(_, base)| base);
+        Ok(base.map_or(path.clone(), |base| base.join(path)))
+    }
+
+    /// The bytes of a buffer, or of an array of them, as far as the call has taken them.
+    pub(crate) fn bytes(&self, index: usize) -> Result<Vec<u8>, String> {
+        let argument = self.argument(index)?;
+        let mut bytes = Vec::new();
+        for quoted in argument.split('"').skip(1).step_by(2) {
+            bytes.extend(unescaped(quoted).ok_or("bytes that are not hexadecimal")?);
+        }
+        let count = usize::try_from(self.result).map_err(|error| error.to_string())?;
+        if bytes.len() < count {
+            return Err(format!("{} of {count} bytes were recorded", bytes.len()));
+        }
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+}
+
+fn path(text: &str) -> Option<PathBuf> {
+    Some(PathBuf::from(OsString::from_vec(unescaped(text)?)))
+}
+
+fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let digits = |text: &[u8]| u8::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok();
+    let (bytes, rest) = text.as_bytes().as_chunks::<4>();
+    if !rest.is_empty() {
+        return None;
+    }
+    bytes.iter().map(|byte| digits(byte.strip_prefix(b"\\x")?)).collect()
+}

@@ -1,0 +1,110 @@
+//! What images are made of what was done.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Mutex;
+
+use tombolo_crash_images::{each_image, mark, record, recorded};
+
+/// A file that is replaced as a whole, and one that is written in place.
+fn work(dir: &Path) {
+    for version in 1..=3_u8 {
+        let mut fresh = File::create(dir.join("new")).expect("create");
+        fresh.write_all(&[version; 3000]).expect("write");
+        fresh.write_all(&[version; 3000]).expect("write");
+        fresh.sync_all().expect("sync");
+        fs::rename(dir.join("new"), dir.join("replaced")).expect("rename");
+        File::open(dir).and_then(|dir| dir.sync_all()).expect("sync");
+        mark(&version.to_string());
+    }
+    fs::create_dir(dir.join("sub")).expect("mkdir");
+    let file = File::create(dir.join("sub/file")).expect("create");
+    file.write_all_at(&[1; 9000], 100).expect("write");
+    file.sync_data().expect("sync");
+    File::open(dir.join("sub")).and_then(|sub| sub.sync_all()).expect("sync");
+    File::open(dir).and_then(|dir| dir.sync_all()).expect("sync");
+    mark("written");
+    for version in 2..=6 {
+        file.write_all_at(&[version; 9000], 100).expect("write");
+    }
+    file.set_len(5000).expect("truncate");
+    fs::remove_file(dir.join("replaced")).expect("unlink");
+}
+
+#[test]
+fn what_was_synced_is_there_and_all_else_may_be_or_not() {
+    if let Some(dir) = recorded() {
+        return work(&dir);
+    }
+    let area = tempfile::tempdir().expect("a directory");
+    let log = record(&area.path().join("dir"));
+    let seen = Mutex::new(BTreeSet::new());
+    each_image(&log, |dir, _, marks| {
+        let see = |what: &'static str| {
+            seen.lock().expect("no panic").insert(what);
+        };
+        let replaced = fs::read(dir.join("replaced")).ok();
+        let promised = marks.iter().filter_map(|mark| mark.parse::<u8>().ok()).max().unwrap_or(0);
+        match &replaced {
+            Some(bytes) => {
+                assert!(
+                    bytes.len() == 6000 && bytes.iter().all(|byte| *byte == bytes[0]),
+                    "a mix of versions"
+                );
+                assert!((promised..=3).contains(&bytes[0]), "{} after {promised}", bytes[0]);
+                see(if bytes[0] > promised { "newer than promised" } else { "as promised" });
+            }
+            None => assert!(promised == 0 || marks.contains(&"written"), "it was there"),
+        }
+        let Ok(bytes) = fs::read(dir.join("sub/file")) else {
+            assert!(!marks.contains(&"written"));
+            return see("not there");
+        };
+        if !marks.contains(&"written") {
+            see(if bytes.len() == 9100 { "there early" } else { "empty" });
+            return;
+        }
+        assert!(bytes.len() == 9100 || bytes.len() == 5000, "{}", bytes.len());
+        assert!(bytes[..100] == [0; 100] && bytes[100..].iter().all(|byte| (1..=6).contains(byte)));
+        let changes = bytes[100..].windows(2).filter(|pair| pair[0] != pair[1]).count();
+        see(match (bytes[100], changes) {
+            (1, 0) => "old",
+            (_, 0) => "new",
+            _ => "torn",
+        });
+        see(if replaced.is_some() { "name still there" } else { "name gone" });
+    });
+    let wanted = [
+        "newer than promised",
+        "as promised",
+        "not there",
+        "there early",
+        "empty",
+        "old",
+        "new",
+        "torn",
+        "name still there",
+        "name gone",
+    ];
+    let seen = seen.into_inner().expect("no panic");
+    let missing: Vec<_> = wanted.iter().filter(|wanted| !seen.contains(**wanted)).collect();
+    assert!(missing.is_empty(), "no image has {missing:?}");
+}
+
+#[test]
+fn a_call_that_is_not_known_fails_the_test() {
+    if let Some(dir) = recorded() {
+        fs::write(dir.join("file"), "bytes").expect("write");
+        // By copy_file_range(2).
+        fs::copy(dir.join("file"), dir.join("copy")).expect("copy");
+        return;
+    }
+    let area = tempfile::tempdir().expect("a directory");
+    let recorded = std::panic::catch_unwind(|| record(&area.path().join("dir")));
+    let error = recorded.expect_err("it is not known");
+    let error = error.downcast_ref::<String>().expect("text");
+    assert!(error.contains("copy_file_range"), "{error}");
+}
