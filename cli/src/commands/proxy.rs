@@ -41,7 +41,12 @@ impl ProxyArgs {
             return Err(Failure::usage(problem).remedy("use --contract"));
         }
         let mut plan = Plan::new(self.options)?;
+        let says_of_lease = self.cache.take_lease || self.cache.no_lease;
         let cache = CachePlan::new(self.cache)?;
+        if says_of_lease && !cache.is_exclusive() {
+            let problem = "--take-lease and --no-lease are for the contract exclusive";
+            return Err(Failure::usage(problem).remedy("leave them out, or add --contract exclusive"));
+        }
         if plan.front_ends.coherence == Coherence::Push && !cache.tells_changes() {
             let problem = "--coherence push takes a contract under which all changes come through the proxy";
             return Err(Failure::usage(problem).remedy("add --contract exclusive or immutable"));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tombolo_host_rpc::client::Counts as ClientCounts;
 use tombolo_host_rpc::server::Counts;
 use tombolo_layer_basic::stats::Snapshot;
-use tombolo_layer_cache::Counts as CacheCounts;
+use tombolo_layer_cache::{Counts as CacheCounts, LeaseState};
 
 /// The counters of one server since it started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -40,6 +40,28 @@ pub struct CacheCounters {
     /// What of that was small files that nobody had asked for, and what of these was read since.
     pub guessed_bytes: u64,
     pub guess_used_bytes: u64,
+    /// The lease of the tree, where one was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Lease>,
+}
+
+/// How a lease stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lease {
+    Held,
+    RunOut,
+    Lost,
+}
+
+impl From<LeaseState> for Lease {
+    fn from(state: LeaseState) -> Self {
+        match state {
+            LeaseState::Held => Self::Held,
+            LeaseState::RunOut => Self::RunOut,
+            LeaseState::Lost => Self::Lost,
+        }
+    }
 }
 
 impl From<CacheCounts> for CacheCounters {
@@ -52,6 +74,7 @@ impl From<CacheCounts> for CacheCounters {
             fetched_bytes: counts.fetched_bytes,
             guessed_bytes: counts.guessed_bytes + counts.listed_ahead_bytes,
             guess_used_bytes: counts.guess_used_bytes + counts.listing_used_bytes,
+            lease: counts.lease.map(Lease::from),
         }
     }
 }
@@ -66,6 +89,7 @@ impl CacheCounters {
             fetched_bytes: self.fetched_bytes.saturating_sub(earlier.fetched_bytes),
             guessed_bytes: self.guessed_bytes.saturating_sub(earlier.guessed_bytes),
             guess_used_bytes: self.guess_used_bytes.saturating_sub(earlier.guess_used_bytes),
+            lease: self.lease,
         }
     }
 }

@@ -16,7 +16,7 @@ use tombolo_layer_basic::stats::Operation;
 use crate::assembly::options::address::ListenAddress;
 use crate::failure::Failure;
 use crate::service::Service;
-use crate::service::counters::{CacheCounters, Counters, NfsClientCounters, NfsCounters};
+use crate::service::counters::{CacheCounters, Counters, Lease, NfsClientCounters, NfsCounters};
 
 /// Serves the metrics of a server, at all addresses of a name. Nothing narrows its clients, so that it warns where others than this host
 /// can.
@@ -117,6 +117,12 @@ const CLIENT_COUNTERS: &[Family<NfsClientCounters>] = &[
     ("nfs_client_received_bytes", "Bytes of replies", |client| client.received_bytes),
 ];
 
+const LEASE_GAUGES: &[Family<CacheCounters>] = &[(
+    "cache_lease_held",
+    "Whether the lease of the tree is held: 1, or 0 when it was lost or could not be renewed",
+    |cache| u64::from(cache.lease == Some(Lease::Held)),
+)];
+
 const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
     ("cache_hits", "Operations that were answered without the origin", |cache| cache.hits),
     ("cache_misses", "Operations that waited for the origin", |cache| cache.misses),
@@ -155,6 +161,10 @@ impl Collector for Snapshot {
             self.0.caches.iter().map(|(export, cache)| ([("export", &**export)], cache)).collect();
         if !caches.is_empty() {
             encode_all(encoder, CACHE_COUNTERS, MetricType::Counter, &caches)?;
+        }
+        let leased: Vec<_> = caches.into_iter().filter(|(_, cache)| cache.lease.is_some()).collect();
+        if !leased.is_empty() {
+            encode_all(encoder, LEASE_GAUGES, MetricType::Gauge, &leased)?;
         }
         let (name, help) = ("operation_duration", "Time from a request to its answer, sampled");
         let mut family =

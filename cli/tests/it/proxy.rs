@@ -284,3 +284,38 @@ fn a_mount_that_is_told_of_changes_asks_the_proxy_for_nothing_twice() {
     let url = format!("proxy nfs://127.0.0.1:{}/tree --cache cache --fuse mnt --coherence push", cached.port);
     cached.place.0.all_fail(&[(&url, 2, &["all changes come through the proxy", "--contract exclusive"])]);
 }
+
+#[test]
+fn a_tree_of_an_nfs_server_is_one_exclusive_proxy_s() {
+    let Some(cached) = Cached::new() else { return };
+    let first = cached.proxy("exclusive");
+    assert!(first.said.contains("contract=exclusive lease=.tombolo-lease"), "{}", first.said);
+    assert!(cached.tree(".tombolo-lease").exists() && !cached.mnt(".tombolo-lease").exists());
+    let told = cached.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
+    assert!(told.out.contains("\"lease\":\"held\""), "{}", told.out);
+    let url = format!("nfs://127.0.0.1:{}/tree", cached.port);
+    let words = ["proxy", &url, "--cache", "other", "--nfs", "0", "--contract", "exclusive", "--no-lease"];
+    cached.place.0.serve(&[&words[..], &["--control", "other.sock"]].concat(), "ready control").stop();
+    let other = format!("proxy {url} --cache other --nfs 0");
+    let holder = format!("process {} on ", first.pid());
+    let refused: &[&str] = &["cannot cache nfs://", &holder, "--take-lease"];
+    cached.place.0.all_fail(&[
+        (&format!("{other} --contract exclusive"), 1, refused),
+        (&format!("{other} --rule *.o,contract=exclusive"), 1, refused),
+        (&format!("{other} --no-lease"), 2, &["for the contract exclusive"]),
+    ]);
+
+    first.kill();
+    cached.place.0.run(&["umount", "mnt"]);
+    assert!(cached.tree(".tombolo-lease").exists(), "a sudden end leaves it");
+    cached.proxy("exclusive").stop();
+    assert!(!cached.tree(".tombolo-lease").exists(), "it is given back");
+
+    let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--readonly", "--control", "read-only.sock"];
+    let read_only = cached.place.0.serve(&words, "ready control");
+    let url = format!("nfs://{}/tree", read_only.nfs_address());
+    let refused =
+        cached.place.0.run(&["proxy", &url, "--cache", "third", "--nfs", "0", "--contract", "exclusive"]);
+    refused.failed(1, &[".tombolo-lease", "read-only", "--contract immutable", "--no-lease"]);
+    read_only.stop();
+}

@@ -11,13 +11,13 @@ use tombolo_host_runtime::thread_pool::Lane;
 use crate::counters::Counters;
 use crate::data::Data;
 use crate::files_ahead::FilesAhead;
+use crate::lease::{LEASE_NAME, Lease};
 use crate::line::Line;
 use crate::object::{Object, State};
 use crate::objects::Objects;
-use crate::options::Options;
 use crate::origin::{Origin, at_origin};
 use crate::room::Room;
-use crate::rules::Rule;
+use crate::rules::Policy;
 use crate::session::Session;
 use crate::store::{ObjectId, Store};
 use crate::walk::Walk;
@@ -27,9 +27,11 @@ pub(crate) struct Cache {
     pub origin: Arc<Origin>,
     pub objects: Objects,
     pub store: Arc<Store>,
-    /// How what no rule is for is cached.
-    pub options: Options,
-    pub rules: Vec<Rule>,
+    /// How files are cached.
+    pub held_policy: Policy,
+    /// The same while the lease that it takes is not held.
+    pub unheld_policy: Policy,
+    pub lease: Option<Arc<Lease>>,
     pub counters: Counters,
     /// For what may wait for the disk.
     pub lane: Lane,
@@ -47,11 +49,33 @@ pub(crate) struct Cache {
 const YOUNG: Duration = Duration::from_secs(2);
 
 impl Cache {
+    /// How files are cached now.
+    pub(crate) fn policy(&self) -> &Policy {
+        match self.is_unheld() {
+            true => &self.unheld_policy,
+            false => &self.held_policy,
+        }
+    }
+
+    /// Whether there is a lease that is not held.
+    pub(crate) fn is_unheld(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| !lease.is_held())
+    }
+
+    /// Whether a name is the lease file's, which is not shown.
+    pub(crate) fn hides(&self, dir: ObjectId, name: &[u8]) -> bool {
+        self.lease.is_some() && dir == ObjectId::ROOT && name == LEASE_NAME.as_bytes()
+    }
+
     /// The object of an entry that the origin gave in answer to what was asked at `asked`.
     pub(crate) async fn met(&self, cx: &Ctx, entry: &Entry, asked: Instant) -> Result<Arc<Object>> {
         let handle = self.origin.handles()?.handle_of(cx, entry.node).resolve().await?;
-        let object =
-            self.objects.met(&self.store, &self.origin, &handle, (entry, asked, self.options.contract))?;
+        let object = self.objects.met(
+            &self.store,
+            &self.origin,
+            &handle,
+            (entry, asked, self.policy().default.contract),
+        )?;
         self.keep(&object);
         Ok(object)
     }
@@ -131,7 +155,8 @@ impl Cache {
         self.keep(object);
         // What was asked for: what is known here may be older, if a change here came between. But for a time of access that moves alone.
         let known = object.state().attr;
-        let is_known = self.options.contract.tells_changes() && Attr { atime: known.atime, ..*attr } == known;
+        let is_known =
+            self.policy().default.contract.tells_changes() && Attr { atime: known.atime, ..*attr } == known;
         Ok(object.shown(if is_known { &known } else { attr }))
     }
 

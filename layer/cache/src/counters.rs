@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::lease::LeaseState;
+
 /// Counts since the start.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -37,6 +39,8 @@ pub struct Counts {
     pub listed_ahead_bytes: u64,
     /// Those of these in which somebody has looked since.
     pub listing_used_bytes: u64,
+    /// How the lease of the tree stands, where one was taken.
+    pub lease: Option<LeaseState>,
 }
 
 impl Counters {
@@ -53,6 +57,7 @@ impl Counters {
             guess_used_bytes: read(&self.guess_used_bytes),
             listed_ahead_bytes: read(&self.listed_ahead_bytes),
             listing_used_bytes: read(&self.listing_used_bytes),
+            lease: None,
         }
     }
 

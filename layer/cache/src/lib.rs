@@ -18,6 +18,7 @@ mod cache;
 mod counters;
 mod data;
 mod files_ahead;
+mod lease;
 mod line;
 mod names;
 mod object;
@@ -36,16 +37,18 @@ mod walk;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck, Watchers};
+use tombolo_core::fs::{Client, Export, FileSystem, NodeId, Notice, PermissionCheck, Watchers};
 use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::thread_pool::ThreadPool;
 
 pub use counters::Counts;
+pub use lease::{Claim, Holder, LEASE_NAME, LeaseError, LeaseState, PERIOD as LEASE_PERIOD};
 pub use options::{Contract, Options};
 pub use rules::{Policy, Rule};
 
 use cache::Cache;
+use lease::Keeper;
 use object::Object;
 use origin::{Origin, SESSION};
 use session::{CachedFileSystem, Session};
@@ -54,6 +57,7 @@ use store::{ObjectId, Store};
 /// An export that is cached.
 pub struct CacheExport {
     cache: Arc<Cache>,
+    keeper: Option<Keeper>,
     _pool: ThreadPool,
 }
 
@@ -62,7 +66,30 @@ pub struct CacheExport {
 /// # Errors
 /// The origin does not answer, or has no such handles.
 pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -> Result<CacheExport> {
-    let Policy { default: options, rules } = policy.into();
+    put_over(origin, store, policy.into(), None)
+}
+
+/// The same, with a lease of the origin's tree. While that is not held, what should be exclusive is close-to-open.
+///
+/// # Errors
+/// As [`over`], or there is no lease to be had.
+pub fn over_leased(
+    origin: &dyn Export,
+    store: Arc<Store>,
+    policy: impl Into<Policy>,
+    claim: Claim,
+) -> std::result::Result<CacheExport, LeaseError> {
+    let keeper = Keeper::take(origin, store.name(), claim)?;
+    Ok(put_over(origin, store, policy.into(), Some(keeper))?)
+}
+
+fn put_over(
+    origin: &dyn Export,
+    store: Arc<Store>,
+    policy: Policy,
+    keeper: Option<Keeper>,
+) -> Result<CacheExport> {
+    let options = policy.default;
     let contract = options.contract;
     let client = Client { session: SESSION, label: "cache".into(), checks: PermissionCheck::BackEnd };
     let fs = origin.attach(&client)?;
@@ -76,8 +103,9 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -
         origin: Arc::new(Origin { fs }),
         objects: objects::Objects::default(),
         store,
-        options,
-        rules,
+        unheld_policy: policy.shared(),
+        held_policy: policy,
+        lease: keeper.as_ref().map(|keeper| keeper.lease.clone()),
         counters: counters::Counters::default(),
         lane,
         complaints: RateLimit::default(),
@@ -96,7 +124,16 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -
     });
     root.state().node = Some(NodeId::ROOT);
     cache.keep(&root);
-    Ok(CacheExport { cache: Arc::new(cache), _pool: pool })
+    let cache = Arc::new(cache);
+    if let Some(lease) = &cache.lease {
+        let told = Arc::downgrade(&cache);
+        lease.on_change(move || {
+            if let Some(cache) = told.upgrade() {
+                cache.watchers.tell(|session| session.notices.push(Notice::Everything));
+            }
+        });
+    }
+    Ok(CacheExport { cache, keeper, _pool: pool })
 }
 
 impl CacheExport {
@@ -107,7 +144,15 @@ impl CacheExport {
 
     /// What it has come to so far.
     pub fn counts(&self) -> Counts {
-        self.cache.counters.counts()
+        let lease = self.cache.lease.as_ref().map(|lease| lease.state());
+        Counts { lease, ..self.cache.counters.counts() }
+    }
+
+    /// Gives the lease back, if there is one: from now on others may change the tree.
+    pub fn end_lease(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.end();
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use tombolo_sys::pattern::Pattern;
 
 use crate::cache::Cache;
 use crate::object::Object;
-use crate::options::Options;
+use crate::options::{Contract, Options};
 use crate::store::ObjectId;
 
 /// How files of these names are cached.
@@ -47,6 +47,25 @@ impl Policy {
     /// Whether nothing can be changed.
     pub fn is_read_only(&self) -> bool {
         all_are(&self.default, &self.rules, |options| options.read_only)
+    }
+
+    /// Whether it says of any file that all changes come through the cache.
+    pub fn is_exclusive(&self) -> bool {
+        !all_are(&self.default, &self.rules, |options| options.contract != Contract::Exclusive)
+    }
+
+    fn options_by(&self, rule: Option<usize>) -> &Options {
+        rule.and_then(|index| self.rules.get(index)).map_or(&self.default, |rule| &rule.options)
+    }
+
+    /// The same for a tree that others change.
+    pub(crate) fn shared(&self) -> Self {
+        let shared = |options: &Options| match options.contract {
+            Contract::Exclusive => Options { contract: Contract::CloseToOpen, ..*options },
+            _ => *options,
+        };
+        let rule = |rule: &Rule| Rule { pattern: rule.pattern.clone(), options: shared(&rule.options) };
+        Self { default: shared(&self.default), rules: self.rules.iter().map(rule).collect() }
     }
 }
 
@@ -94,33 +113,31 @@ const DEPTH_MAX: usize = 256;
 impl Cache {
     /// Whether sessions can be told of all changes.
     pub(crate) fn tells_changes(&self) -> bool {
-        all_are(&self.options, &self.rules, |options| options.contract.tells_changes())
+        self.held_policy.tells_changes()
     }
 
     /// Whether nothing can be changed.
     pub(crate) fn is_read_only(&self) -> bool {
-        all_are(&self.options, &self.rules, |options| options.read_only)
+        self.held_policy.is_read_only()
     }
 
     /// How an object is cached. Not to be asked while its state is locked.
     pub(crate) fn options_of(&self, object: &Object) -> &Options {
-        if self.rules.is_empty() {
-            return &self.options;
+        let policy = self.policy();
+        if policy.rules.is_empty() {
+            return &policy.default;
         }
         if object.place.rule.load(Ordering::Relaxed) == UNKNOWN {
             self.look_for_name(object);
         }
         let rule = object.place.rule.load(Ordering::Relaxed).checked_sub(NONE + 1);
-        self.options_by(rule.map(|index| index as usize))
+        policy.options_by(rule.map(|index| index as usize))
     }
 
     /// How what is made under a name is cached.
     pub(crate) fn options_for(&self, dir: &Object, name: &[u8]) -> &Options {
-        self.options_by(rule_for(&self.rules, name, || self.path_below(dir, name)))
-    }
-
-    fn options_by(&self, rule: Option<usize>) -> &Options {
-        rule.and_then(|index| self.rules.get(index)).map_or(&self.options, |rule| &rule.options)
+        let policy = self.policy();
+        policy.options_by(rule_for(&policy.rules, name, || self.path_below(dir, name)))
     }
 
     /// An object was met in this directory under this name.
@@ -131,19 +148,19 @@ impl Cache {
 
     /// The same, if it was never met under a name before.
     pub(crate) fn known_in(&self, object: &Object, dir: &Object, name: &[u8]) {
-        if !self.rules.is_empty() && object.place.rule.load(Ordering::Relaxed) == UNKNOWN {
+        if !self.held_policy.rules.is_empty() && object.place.rule.load(Ordering::Relaxed) == UNKNOWN {
             self.named(object, dir, name);
         }
     }
 
     fn named(&self, object: &Object, dir: &Object, name: &[u8]) {
-        if self.rules.is_empty() {
+        if self.held_policy.rules.is_empty() {
             return;
         }
         if object.file_type == FileType::Directory {
             *object.place.path() = self.path_below(dir, name).map(Into::into);
         }
-        object.place.set(rule_for(&self.rules, name, || self.path_below(dir, name)));
+        object.place.set(rule_for(&self.held_policy.rules, name, || self.path_below(dir, name)));
     }
 
     fn look_for_name(&self, object: &Object) {

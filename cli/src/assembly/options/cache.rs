@@ -29,10 +29,17 @@ pub struct CacheOptions {
     /// refresh=SECONDS.
     ///
     /// immutable: the tree never changes, nothing is asked twice. exclusive: all changes come through this proxy, nothing is asked
-    /// twice while it runs. close-to-open: each open asks the origin, and sees what was closed before; a look without an open may be
+    /// twice while it runs; over NFS it keeps a lease file at the root of the export, so that no other proxy does the same. close-to-open: each open asks the origin, and sees what was closed before; a look without an open may be
     /// as old as --attr-refresh says. refresh: everything may be so old.
     #[arg(long, value_name = "CONTRACT", help_heading = CACHE)]
     pub contract: Option<ContractArg>,
+    /// Take the lease of the tree from another proxy that holds it, under exclusive over NFS. The other is told within ten seconds, and asks
+    /// the origin from then on.
+    #[arg(long, help_heading = CACHE, conflicts_with = "no_lease")]
+    pub take_lease: bool,
+    /// Take no lease under exclusive: write no .tombolo-lease at the root of the export, and keep no other proxy away.
+    #[arg(long, help_heading = CACHE)]
+    pub no_lease: bool,
     /// For how many seconds attributes and names are believed without an open, under close-to-open (by default 3).
     #[arg(long, value_name = "SECONDS", help_heading = CACHE)]
     pub attr_refresh: Option<u32>,

@@ -2,16 +2,19 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tombolo_core::SessionId;
-use tombolo_core::fs::{Client, Export, PermissionCheck};
+use tombolo_core::fs::{Client, Export, PermissionCheck, Timestamp};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
-use tombolo_layer_cache::{CacheExport, Options, Policy};
+use tombolo_layer_cache::{CacheExport, Claim, LEASE_NAME, LEASE_PERIOD, LeaseError, Options, Policy};
 
 use super::tree::Tree;
+use crate::assembly::hints::nfs::host_name;
 use crate::assembly::options::cache::{CacheMode, CacheOptions, contract_word};
 use crate::assembly::options::policy::{PolicyFile, block_bytes};
+use crate::commands::files::shown;
+use crate::commands::files::user::Myself;
 use crate::failure::Failure;
 
 /// A cache over an export.
@@ -20,6 +23,18 @@ pub struct CachePlan {
     pub dir: PathBuf,
     store: StoreOptions,
     policy: Policy,
+    lease: Lease,
+}
+
+/// What a cache that is to have a tree for itself does about others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lease {
+    /// It takes the lease of the tree, if nobody has it.
+    Free,
+    /// It takes it from whatever proxy has it.
+    Taken,
+    /// It takes none.
+    None,
 }
 
 impl CachePlan {
@@ -49,7 +64,13 @@ impl CachePlan {
             options.attr_refresh = Duration::from_secs(seconds.into());
         }
         let rules = asked.rule.iter().chain(&file.rules).map(|rule| rule.over(options)).collect();
-        Ok(Self { dir: asked.cache, store, policy: Policy { default: options, rules } })
+        let policy = Policy { default: options, rules };
+        let lease = match (asked.take_lease, asked.no_lease) {
+            (true, _) => Lease::Taken,
+            (_, true) => Lease::None,
+            _ => Lease::Free,
+        };
+        Ok(Self { dir: asked.cache, store, policy, lease })
     }
 
     /// Whether nothing can be changed.
@@ -57,9 +78,20 @@ impl CachePlan {
         self.policy.is_read_only()
     }
 
+    /// Whether it says of any file that all changes come through it.
+    pub fn is_exclusive(&self) -> bool {
+        self.policy.is_exclusive()
+    }
+
     /// Whether mounts can be told of all changes.
     pub fn tells_changes(&self) -> bool {
         self.policy.tells_changes()
+    }
+
+    /// Whether others are kept from changing a tree by a lease.
+    pub fn takes_lease(&self, tree: &Tree) -> bool {
+        let is_over_nfs = matches!(tree, Tree::Nfs(_) | Tree::NfsShm(_));
+        is_over_nfs && self.lease != Lease::None && self.policy.is_exclusive()
     }
 
     /// How much data it may hold.
@@ -81,16 +113,39 @@ impl CachePlan {
         let identity = OriginIdentity { location: place(tree), volume };
         let store =
             Store::open(&self.dir, &identity, self.store).map_err(|error| not_opened(&serving, &error))?;
-        let cached = tombolo_layer_cache::over(origin, store, self.policy.clone());
+        let policy = self.policy.clone();
+        if self.takes_lease(tree) {
+            let cached = tombolo_layer_cache::over_leased(origin, store, policy, self.claim());
+            return cached.map(Arc::new).map_err(|error| not_leased(&serving, &error));
+        }
+        let cached = tombolo_layer_cache::over(origin, store, policy);
         cached.map(Arc::new).map_err(|error| Failure::cannot(&serving, &error))
     }
 
+    fn claim(&self) -> Claim {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = Timestamp { secs: now.as_secs().try_into().unwrap_or(0), nanos: 0 };
+        Claim {
+            identity: Myself::ask().identity,
+            host: host_name(),
+            process: std::process::id().to_string(),
+            since: shown::time(now),
+            takes: self.lease == Lease::Taken,
+            period: LEASE_PERIOD,
+        }
+    }
+
     /// What the line that begins with `ready` says.
-    pub fn words(&self) -> String {
+    pub fn words(&self, tree: &Tree) -> String {
         let Policy { default, rules } = &self.policy;
         let mode = if default.read_only { "read-only" } else { "write-through" };
         let rules = if rules.is_empty() { String::new() } else { format!(" rules={}", rules.len()) };
-        format!("{} mode={mode} contract={}{rules}", self.dir.display(), contract_word(default.contract))
+        let lease = if self.takes_lease(tree) { format!(" lease={LEASE_NAME}") } else { String::new() };
+        format!(
+            "{} mode={mode} contract={}{rules}{lease}",
+            self.dir.display(),
+            contract_word(default.contract)
+        )
     }
 }
 
@@ -100,6 +155,21 @@ fn place(tree: &Tree) -> String {
     match tree {
         Tree::Nfs(_) | Tree::NfsShm(_) => text.split('?').next().unwrap_or_default().to_owned(),
         Tree::Dir(_) | Tree::Shm(_) => text,
+    }
+}
+
+/// Why a tree is not this cache's alone, and what to do about it.
+fn not_leased(doing: &str, error: &LeaseError) -> Failure {
+    let failure = Failure::cannot(doing, error);
+    match error {
+        LeaseError::Held { .. } => failure.remedy(
+            "end that proxy, take the lease from it with --take-lease, or use --contract close-to-open",
+        ),
+        LeaseError::Unwritable { .. } => failure.remedy(
+            "use --contract immutable if the tree does not change, --contract close-to-open, \
+            or --no-lease if you know that all changes come through this proxy",
+        ),
+        LeaseError::Origin(_) => failure,
     }
 }
 

@@ -68,6 +68,8 @@ struct Serving {
     guests: Vec<VhostServer>,
     shm: ShmServers,
     nfs: NfsServers,
+    /// After all through which changes come.
+    _leases: Vec<LeaseEnd>,
     _state: Arc<DurableState>,
     sockets: Vec<GuestSocket>,
     metrics: Vec<Endpoint>,
@@ -107,8 +109,10 @@ impl Serving {
                 .map_err(|error| Failure::cannot(format_args!("serve {}", guests.socket), &error))
         });
         let guests = guests.collect::<Result<_, _>>()?;
+        let _leases = exports.iter().filter_map(|opened| opened.cache.clone().map(LeaseEnd)).collect();
         let (mounts, _state, _control) = (Vec::new(), state, control);
-        let mut serving = Self { mounts, guests, shm, nfs, _state, sockets, metrics, _control, control_path };
+        let mut serving =
+            Self { mounts, guests, shm, nfs, _leases, _state, sockets, metrics, _control, control_path };
         // One after the other: if one fails, those before it are ended with the rest.
         for mount in &plan.front_ends.mounts {
             let export = &exports[mount.export].export;
@@ -133,7 +137,9 @@ impl Serving {
             writeln!(out, "ready fuse {} export={}{coherence}{xattrs}", mount.path().display(), export.name)?;
         }
         if let Some(cache) = &plan.cache {
-            writeln!(out, "ready cache {}", cache.words())?;
+            for export in &plan.exports {
+                writeln!(out, "ready cache {}", cache.words(&export.tree))?;
+            }
         }
         self.shm.announce(&mut out, plan)?;
         let host = host_name();
@@ -164,6 +170,15 @@ impl Drop for Serving {
     }
 }
 
+/// Gives the lease of a tree back when it is dropped, though others may still hold its cache.
+struct LeaseEnd(Arc<CacheExport>);
+
+impl Drop for LeaseEnd {
+    fn drop(&mut self) {
+        self.0.end_lease();
+    }
+}
+
 /// Operations of all NFS clients of an export that may wait at a time; 64 clients have to work for it.
 const NFS_PENDING_MAX: u64 = 1 << 16;
 
@@ -176,8 +191,11 @@ struct OpenedExport {
 }
 
 fn open(index: usize, planned: &PlannedExport, plan: &Plan) -> Result<OpenedExport, Failure> {
+    // A cache that refuses changes itself has its lease to write.
+    let is_leased =
+        plan.cache.as_ref().is_some_and(|cache| cache.is_read_only() && cache.takes_lease(&planned.tree));
     let mut options = DirOptions {
-        read_only: plan.layers.read_only,
+        read_only: plan.layers.read_only && !is_leased,
         submounts: plan.layers.submounts.into(),
         watch_host: plan.layers.host_watch,
         ask: planned.ask.clone(),

@@ -63,6 +63,9 @@ impl FillArgs {
             block_size,
             mode: None,
             contract,
+            // Nobody is answered from it meanwhile.
+            take_lease: false,
+            no_lease: true,
             attr_refresh: None,
             rule: Vec::new(),
             policy: None,

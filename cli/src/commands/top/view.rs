@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tombolo_layer_basic::stats::{Operation, Snapshot};
 
 use super::source::Look;
-use crate::service::counters::{CacheCounters, NfsClientCounters, NfsCounters};
+use crate::service::counters::{CacheCounters, Lease, NfsClientCounters, NfsCounters};
 use crate::table::table;
 
 const HEADER: &[&str] =
@@ -90,9 +90,15 @@ fn client_lines(look: &Look, name: &str, total: &NfsClientCounters) -> String {
 fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     let recent = look.recent.caches.get(name).copied().unwrap_or_default();
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let lease = match total.lease {
+        None => "",
+        Some(Lease::Held) => "  lease held",
+        Some(Lease::RunOut) => "\nLEASE NOT RENEWED: close-to-open until it is, not exclusive",
+        Some(Lease::Lost) => "\nLEASE LOST to another: close-to-open from now on, not exclusive",
+    };
     format!(
         "cache  operations answered here {} (now {})  data {:.1} MB, {} of it here (now {})  fetched {:.1} MB, \
-         {:.1} MB of it ahead and not read yet",
+         {:.1} MB of it ahead and not read yet{lease}",
         share(total.hits, total.hits + total.misses),
         share(recent.hits, recent.hits + recent.misses),
         megabytes(total.served_bytes),

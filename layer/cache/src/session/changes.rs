@@ -21,7 +21,7 @@ impl Changes for CachedFileSystem {
     }
 
     fn is_complete(&self) -> bool {
-        true
+        !self.session().cache.is_unheld()
     }
 }
 

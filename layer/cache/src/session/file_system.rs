@@ -38,14 +38,20 @@ impl CachedFileSystem {
     /// Whether changes of a node are refused, or of a name in that directory.
     fn is_read_only(&self, node: NodeId, name: Option<Name<'_>>) -> bool {
         let cache = &self.0.cache;
-        if self.0.profile.read_only || cache.rules.is_empty() {
+        let policy = cache.policy();
+        if self.0.profile.read_only || policy.rules.is_empty() {
             return self.0.profile.read_only;
         }
-        let Ok(object) = id_of(node).and_then(|id| cache.object(id)) else { return cache.options.read_only };
+        let Ok(object) = id_of(node).and_then(|id| cache.object(id)) else { return policy.default.read_only };
         match name {
             Some(name) => cache.options_for(&object, name.as_bytes()).read_only,
             None => cache.options_of(&object).read_only,
         }
+    }
+
+    /// Whether a name is the lease file's, which is neither seen nor changed.
+    fn hides(&self, dir: NodeId, name: Name<'_>) -> bool {
+        id_of(dir).is_ok_and(|dir| self.0.cache.hides(dir, name.as_bytes()))
     }
 
     fn hit<T>(&self, value: Result<T, Error>) -> Answer<T> {
@@ -70,6 +76,9 @@ macro_rules! unless_read_only {
         if $self.is_read_only($dir, Some($name)) {
             return Answer::err(Error::ReadOnly);
         }
+        if $self.hides($dir, $name) {
+            return Answer::err(Error::NotPermitted);
+        }
     };
 }
 
@@ -89,6 +98,9 @@ impl FileSystem for CachedFileSystem {
     }
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        if self.hides(parent, name) {
+            return self.hit(Err(Error::NotFound));
+        }
         let view = self.view(cx);
         match view.known_entry(parent, name.as_bytes()) {
             Some(known) => self.hit(known),
@@ -267,7 +279,7 @@ impl FileSystem for CachedFileSystem {
     fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
         let view = self.view(cx);
         let object = or_answer!(view.object(node));
-        let (known, is_old) = self.0.cache.room.known(&self.0.cache.options);
+        let (known, is_old) = self.0.cache.room.known(&self.0.cache.policy().default);
         match known {
             Some(stat) if is_old => {
                 // Programs ask this all the time, and want no more than a rough answer: they do not wait for a better one.

@@ -78,6 +78,9 @@ impl View {
                 return Ok(page);
             };
             for (place, name, target) in part {
+                if self.cache().hides(dir.id, &name) {
+                    continue;
+                }
                 let entry = if page.wants_entries() { self.listed(dir, &name, target) } else { None };
                 let listed = DirEntry {
                     name: &name,

@@ -211,7 +211,7 @@ fn described(origin: &OriginIdentity) -> String {
     format!("{VERSION_LINE}\nid: {id}\norigin: {}\nvolume: {volume}\n", origin.location)
 }
 
-fn hex(volume: &Volume) -> String {
+pub(super) fn hex(volume: &Volume) -> String {
     volume.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -178,6 +178,11 @@ impl Store {
         Ok(Arc::new(Self { shared, began_empty, committer: Some(committer) }))
     }
 
+    /// A name that no other cache directory has.
+    pub(crate) fn name(&self) -> String {
+        directory::hex(&self.volume())
+    }
+
     /// What the cache calls itself in handles.
     pub(crate) fn volume(&self) -> Volume {
         self.shared.directory.volume

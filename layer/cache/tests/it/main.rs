@@ -5,6 +5,7 @@ mod coarse;
 mod contracts;
 mod damage;
 mod fetching;
+mod lease;
 mod life;
 mod policy;
 mod rights;

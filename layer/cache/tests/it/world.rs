@@ -95,12 +95,17 @@ impl Origin {
     }
 
     pub fn cached_by(&self, dir: &Path, policy: impl Into<Policy>, store: StoreOptions) -> Cached {
-        let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
-        let store = await_store(dir, || Store::open(dir, &identity, store));
+        let store = opened_store(dir, store);
         let cache = tombolo_layer_cache::over(&*self.export, store, policy).expect("a cache");
         let session = attach(&cache);
         Cached { cache, session }
     }
+}
+
+/// The store of a cache of such an origin.
+pub fn opened_store(dir: &Path, options: StoreOptions) -> Arc<Store> {
+    let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
+    await_store(dir, || Store::open(dir, &identity, options))
 }
 
 /// A store whose last owner may still be about to end.

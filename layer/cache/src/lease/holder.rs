@@ -1,0 +1,76 @@
+//! What the lease file says: which cache holds the lease.
+
+use std::fmt;
+use std::time::Duration;
+
+/// The holder of a lease, as people know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// The name of its host.
+    pub host: String,
+    /// The number of its process.
+    pub process: String,
+    /// When it took the lease, by its own clock.
+    pub since: String,
+    /// The name of its cache directory, which no other has.
+    pub(crate) id: String,
+}
+
+const VERSION_LINE: &str = "tombolo lease, version 1";
+
+/// No more of such a file is read.
+pub(super) const TEXT_BYTES_MAX: usize = 4096;
+
+/// No more of a field is shown.
+const FIELD_CHARS_MAX: usize = 128;
+
+impl Holder {
+    /// The lease file's text.
+    pub(super) fn text(&self, refresh: Duration) -> String {
+        let Self { host, process, since, id } = self;
+        format!(
+            "{VERSION_LINE}\nhost: {host}\nprocess: {process}\nsince: {since}\nid: {id}\n\n\
+            The proxy of tombolo that wrote this caches the whole tree under the contract exclusive: it believes that all changes go\n\
+            through it. It sets the times of this file every {} seconds, and removes it when it ends. If it ended otherwise, another\n\
+            takes the lease over after a while, or at once with --take-lease.\n",
+            refresh.as_secs_f64()
+        )
+    }
+
+    /// What the text of a file says that anybody may have written: fields that it lacks are empty.
+    pub(super) fn read(text: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(text);
+        let field = |name: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+            let shown = value.unwrap_or_default().chars().filter(|c| c.is_ascii_graphic() || *c == ' ');
+            shown.take(FIELD_CHARS_MAX).collect()
+        };
+        Self { host: field("host"), process: field("process"), since: field("since"), id: field("id") }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.is_empty() {
+            true => f.write_str("a holder that its file does not name"),
+            false => write!(f, "process {} on {} since {}", self.process, self.host, self.since),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_anything_else_is_no_holder() {
+        let text = |text: &str| text.to_owned();
+        let holder =
+            Holder { host: text("ship"), process: text("7"), since: text("1 May"), id: text("00ff") };
+        assert_eq!(Holder::read(holder.text(Duration::from_secs(10)).as_bytes()), holder);
+        assert_eq!(holder.to_string(), "process 7 on ship since 1 May");
+        assert_eq!(Holder::read(b"\xff\0 anything"), Holder::default());
+        let steering = Holder::read(format!("host: a\u{1b}[2J{}\n", "b".repeat(9999)).as_bytes());
+        assert!(steering.host.starts_with("a[2Jb") && steering.host.len() == FIELD_CHARS_MAX);
+    }
+}

@@ -1,0 +1,207 @@
+//! The lease of a tree that one cache has for itself.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tombolo_core::fs::{
+    Cookie, Create, DirBudget, DirPage, Export, File, FileSystem, NodeId, Notice, OpenFlags,
+};
+use tombolo_core::{Answer, Error, Identity};
+use tombolo_layer_basic::readonly;
+use tombolo_layer_basic::{Around, Layered, around};
+use tombolo_layer_cache::store::StoreOptions;
+use tombolo_layer_cache::{Claim, Contract, LEASE_NAME, LeaseError, LeaseState, Options};
+
+use crate::world::{Cached, Origin, attach, name, opened_store};
+
+/// So long that nothing is renewed or out of date within a test.
+const LONG: Duration = Duration::from_secs(3600);
+
+const SHORT: Duration = Duration::from_millis(20);
+
+fn claim(host: &str, period: Duration) -> Claim {
+    let (process, since) = ("7".to_owned(), "1 May".to_owned());
+    Claim { identity: Identity::ROOT, host: host.to_owned(), process, since, takes: false, period }
+}
+
+fn leased(origin: &dyn Export, dir: &Path, claim: Claim) -> Result<Cached, LeaseError> {
+    let store = opened_store(dir, StoreOptions::default());
+    let attr_refresh = Duration::ZERO;
+    let options =
+        Options { contract: Contract::Exclusive, walk_ahead: false, attr_refresh, ..Options::default() };
+    let cache = tombolo_layer_cache::over_leased(origin, store, options, claim)?;
+    let session = attach(&cache);
+    Ok(Cached { cache, session })
+}
+
+fn holder_of(refused: Result<Cached, LeaseError>) -> String {
+    match refused.map(drop) {
+        Err(LeaseError::Held { holder, .. }) => holder.host,
+        other => panic!("not refused because of another: {other:?}"),
+    }
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never came that {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Cached {
+    fn lease(&self) -> Option<LeaseState> {
+        self.cache.counts().lease
+    }
+}
+
+/// The text that a cache of this directory leaves, as it is after its sudden end.
+fn left_by(origin: &Origin, dir: &Path, host: &str) -> Vec<u8> {
+    let cached = leased(&*origin.export, dir, claim(host, LONG)).expect("a cache");
+    let text = origin.direct.get(LEASE_NAME).expect("a lease file");
+    drop(cached);
+    assert!(matches!(origin.direct.lookup(LEASE_NAME), Err(Error::NotFound)), "it is given back");
+    text
+}
+
+#[test]
+fn a_tree_is_one_cache_s_at_a_time() {
+    let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
+    let first = leased(&*origin.export, dirs[0].path(), claim("first", LONG)).expect("a cache");
+    assert_eq!(first.lease(), Some(LeaseState::Held));
+    let second = claim("second", Duration::from_secs(1));
+    assert_eq!(holder_of(leased(&*origin.export, dirs[1].path(), second)), "first");
+    first.cache.end_lease();
+    leased(&*origin.export, dirs[1].path(), claim("second", LONG)).expect("it is free");
+}
+
+#[test]
+fn after_a_sudden_end_the_same_cache_has_its_lease_at_once_and_no_other() {
+    let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
+    let text = left_by(&origin, dirs[0].path(), "first");
+    origin.direct.put(LEASE_NAME, &text);
+    assert_eq!(holder_of(leased(&*origin.export, dirs[1].path(), claim("second", LONG))), "first");
+    // It would wait for an hour if it were another's.
+    let again = leased(&*origin.export, dirs[0].path(), claim("first", LONG)).expect("its own");
+    assert_eq!(again.lease(), Some(LeaseState::Held));
+}
+
+#[test]
+fn a_lease_that_is_out_of_date_by_the_origin_s_clock_is_taken() {
+    let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
+    let text = left_by(&origin, dirs[0].path(), "first");
+    origin.direct.put(LEASE_NAME, &text);
+    std::thread::sleep(10 * SHORT);
+    let second = leased(&*origin.export, dirs[1].path(), claim("second", SHORT)).expect("it is free");
+    assert!(
+        String::from_utf8(origin.direct.get(LEASE_NAME).expect("read")).expect("text").contains("second")
+    );
+    drop(second);
+}
+
+#[test]
+fn what_is_in_the_way_under_that_name_is_left_alone() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put(LEASE_NAME, b"something else");
+    assert_eq!(holder_of(leased(&*origin.export, dir.path(), claim("here", Duration::from_secs(1)))), "");
+    assert_eq!(origin.direct.get(LEASE_NAME).expect("read"), b"something else");
+    assert_eq!(names(&origin.direct.fs), [LEASE_NAME], "nothing is left beside it");
+}
+
+#[test]
+fn a_tree_that_cannot_be_written_is_refused() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let read_only = readonly::over(origin.export.clone());
+    let refused = leased(&read_only, dir.path(), claim("here", LONG)).map(drop);
+    assert!(matches!(refused, Err(LeaseError::Unwritable { source: Error::ReadOnly })), "{refused:?}");
+}
+
+#[test]
+fn from_when_the_lease_is_lost_the_origin_is_asked() {
+    let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
+    origin.direct.put("file", b"one");
+    let first = leased(&*origin.export, dirs[0].path(), claim("first", 25 * SHORT)).expect("a cache");
+    assert_eq!(first.session.get("file").expect("read"), b"one");
+    let watcher = attach(&first.cache);
+    let changes = watcher.fs.changes().expect("it is told of changes");
+    let told = changes.next(&watcher.cx, 0, 1 << 16).wait().expect("the first notice");
+    assert!(changes.is_complete());
+
+    let taking = Claim { takes: true, ..claim("second", SHORT) };
+    let second = leased(&*origin.export, dirs[1].path(), taking).expect("it is taken");
+    until("it is lost", || first.lease() == Some(LeaseState::Lost));
+    second.session.put("file", b"other");
+    assert_eq!(first.session.get("file").expect("read"), b"other");
+    let told = changes.next(&watcher.cx, told.last, 1 << 16).wait().expect("a notice");
+    assert_eq!((told.list, changes.is_complete()), (vec![Notice::Everything], false));
+    drop(first);
+    origin.direct.lookup(LEASE_NAME).expect("the second's file is left alone");
+    drop(second);
+}
+
+#[test]
+fn a_lease_that_was_removed_is_lost() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let cached = leased(&*origin.export, dir.path(), claim("here", SHORT)).expect("a cache");
+    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
+    fs.unlink(cx, NodeId::ROOT, name(LEASE_NAME)).wait().expect("removed");
+    until("it is lost", || cached.lease() == Some(LeaseState::Lost));
+}
+
+#[test]
+fn nobody_sees_or_changes_the_file_through_the_cache() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", b"");
+    let cached = leased(&*origin.export, dir.path(), claim("here", LONG)).expect("a cache");
+    let (fs, cx, lease) = (&cached.session.fs, &cached.session.cx, name(LEASE_NAME));
+    assert!(matches!(cached.session.lookup(LEASE_NAME), Err(Error::NotFound)));
+    assert_eq!(names(fs), ["file"]);
+    let root = NodeId::ROOT;
+    let file = cached.session.lookup("file").expect("there").node;
+    let refused = [
+        fs.unlink(cx, root, lease).wait().map(drop),
+        fs.rename(cx, root, name("file"), root, lease, Default::default()).wait().map(drop),
+        fs.link(cx, file, root, lease).wait().map(drop),
+        fs.create(cx, root, lease, &Create::default()).wait().map(drop),
+    ];
+    assert!(refused.iter().all(|each| matches!(each, Err(Error::NotPermitted))), "{refused:?}");
+    origin.direct.lookup(LEASE_NAME).expect("it is there");
+}
+
+fn names(fs: &Arc<dyn FileSystem>) -> Vec<String> {
+    let cx = tombolo_core::Ctx::root(tombolo_core::SessionId(1));
+    let opened = fs.open(&cx, NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");
+    let file = File { node: NodeId::ROOT, open: opened.open };
+    let page = DirPage::new(DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: false });
+    let page = fs.readdir(&cx, file, Cookie::START, page).wait().expect("list");
+    fs.release(&cx, file);
+    let names = page.iter().map(|entry| String::from_utf8_lossy(entry.name).into_owned());
+    names.filter(|name| !name.starts_with('.') || name.len() > 2).collect()
+}
+
+/// A line that can be cut: then everything fails.
+struct Line(AtomicBool);
+
+impl Around for Line {
+    fn around<T: around::Payload>(&self, _: around::Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        if self.0.load(Ordering::SeqCst) { Answer::err(Error::Disconnected) } else { inner() }
+    }
+}
+
+#[test]
+fn a_lease_that_cannot_be_renewed_runs_out_and_is_held_again() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", b"one");
+    let line = Arc::new(Line(AtomicBool::new(false)));
+    let far = Layered::new(origin.export.clone(), line.clone());
+    let cached = leased(&far, dir.path(), claim("here", SHORT)).expect("a cache");
+    assert_eq!(cached.session.get("file").expect("read"), b"one");
+    line.0.store(true, Ordering::SeqCst);
+    until("it has run out", || cached.lease() == Some(LeaseState::RunOut));
+    cached.session.get("file").expect_err("the origin would have to be asked");
+    origin.direct.put("file", b"other");
+    line.0.store(false, Ordering::SeqCst);
+    until("it is held again", || cached.lease() == Some(LeaseState::Held));
+}
