@@ -1,18 +1,15 @@
 //! Changes that are answered here and brought to a file system that is far away.
 //!
 //! Over a cache whose nodes are numbers that never change. What differs from it is in memory, and in a journal on the local disk that is
-//! committed in groups; data are in sparse files. Not here yet: bringing them to the origin (`docs/decisions/write-back.md`).
+//! committed in groups; data are in sparse files. A thread brings them to the origin (`docs/decisions/write-back.md`).
 //!
-//! Reading order: `tree` (what differs), `journal`, `session` (the operations), `shared`.
+//! Reading order: `tree` (what differs), `journal`, `session` (the operations), `origin` (bringing changes there), `shared`.
 #![forbid(unsafe_code)]
-#![expect(
-    dead_code,
-    reason = "what brings changes to the origin is to come, and uses it: docs/decisions/write-back.md"
-)]
 
 mod data_file;
 mod extents;
 mod journal;
+mod origin;
 mod rows;
 mod session;
 mod shared;
@@ -20,14 +17,17 @@ mod tree;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tombolo_core::Result;
 use tombolo_core::fs::{Client, Export, FileSystem, PermissionCheck};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
 pub use journal::JournalError;
+pub use origin::{Report, Status};
 
 use journal::Journal;
+use origin::Sender;
 use session::{Session, WriteBackFileSystem};
 use shared::{SESSION, Shared};
 use tree::Tree;
@@ -37,16 +37,24 @@ use tree::Tree;
 pub struct Options {
     /// Writers wait while the origin lacks so many bytes.
     pub dirty_bytes_max: u64,
+    /// Changes are brought to the origin when none was made for so long,
+    pub idle: Duration,
+    /// and at the latest so long after they were made.
+    pub delay_max: Duration,
+    /// How many operations are under way at the origin at a time.
+    pub in_flight_max: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { dirty_bytes_max: 4 << 30 }
+        let (idle, delay_max) = (Duration::from_secs(1), Duration::from_secs(5));
+        Self { dirty_bytes_max: 4 << 30, idle, delay_max, in_flight_max: 64 }
     }
 }
 
 /// An export whose changes are answered here.
 pub struct WriteBackExport {
+    sender: Sender,
     shared: Arc<Shared>,
     _pool: ThreadPool,
 }
@@ -60,10 +68,35 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
     let below = below.attach(&client)?;
     let (journal, kept, files) = Journal::open(dir).map_err(tombolo_core::Error::io)?;
     let ids = journal.reserve_ids(kept.next_id.max(1))?;
+    let at_origin = kept.at_origin;
     let tree = Tree::kept(kept, ids, &files, dir).map_err(tombolo_core::Error::io)?;
     let pool = ThreadPool::new("write-back", ThreadPoolLimits::default());
     let shared = Arc::new(Shared::new(below, options, (journal, tree), pool.lane()));
-    Ok(WriteBackExport { shared, _pool: pool })
+    shared.control.begin(at_origin, !shared.tree().is_clean());
+    Ok(WriteBackExport { sender: Sender::start(&shared)?, shared, _pool: pool })
+}
+
+impl WriteBackExport {
+    /// Waits until the origin has all that was changed before this call.
+    ///
+    /// # Errors
+    /// The origin cannot take it all now: it is kept, and goes on being tried.
+    pub fn flush(&self) -> Result<Report> {
+        self.sender.flush(None)
+    }
+
+    /// The same, but it waits no longer than `time`: then it fails with [`TimedOut`](tombolo_core::Error::TimedOut).
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn flush_within(&self, time: Duration) -> Result<Report> {
+        self.sender.flush(Some(time))
+    }
+
+    /// What the origin lacks, and what the local disk has.
+    pub fn status(&self) -> Status {
+        self.sender.status()
+    }
 }
 
 impl Export for WriteBackExport {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::FileSystem;
-use tombolo_core::{Ctx, Error, Result};
+use tombolo_core::{Ctx, Result};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::thread_pool::Lane;
@@ -42,12 +42,15 @@ pub(crate) struct ControlState {
     pub is_closing: bool,
     /// When the first change that the origin lacks was made, and the last.
     pub dirty_since: Option<(Instant, Instant)>,
-    /// Counts operations that the origin has performed.
-    pub progress: u64,
     /// The latest change that the origin has.
     pub at_origin: u64,
+    /// Attempts to bring changes to the origin that have begun, and ended.
+    pub begun: u64,
+    pub ended: u64,
     /// Why the last attempt failed, if it did.
     pub failure: Option<String>,
+    /// When the next attempt is made after one that failed.
+    pub retry: Option<Instant>,
     /// Versions of others that were kept beside ours.
     pub conflicts: u64,
 }
@@ -179,6 +182,14 @@ impl Control {
         lock(&self.state)
     }
 
+    /// What an earlier life has left.
+    pub(crate) fn begin(&self, at_origin: u64, is_dirty: bool) {
+        self.state().at_origin = at_origin;
+        if is_dirty {
+            self.made_dirty();
+        }
+    }
+
     pub(crate) fn made_dirty(&self) {
         let now = Instant::now();
         let mut state = self.state();
@@ -257,12 +268,4 @@ impl Drop for Inside<'_> {
         lock(&self.0.state).inside -= 1;
         self.0.left.notify_all();
     }
-}
-
-/// An error that says nothing of what has become of the operation.
-pub(crate) fn is_ambiguous(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Disconnected | Error::TimedOut | Error::Interrupted | Error::Io { .. } | Error::WouldBlock
-    )
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bitflags::bitflags;
 use tombolo_core::Identity;
@@ -22,6 +22,9 @@ pub(crate) const MADE_HERE: u64 = 1 << 62;
 
 /// Names of this kind are at the origin alone: what has no name there yet, or none any more.
 pub(crate) const HIDDEN: &[u8] = b".tombolo-wb-";
+
+/// Names that do not differ any more are kept for so long.
+const SETTLED_KEPT: Duration = Duration::from_secs(60);
 
 bitflags! {
     /// What of a node's attributes is to be set below.
@@ -120,6 +123,8 @@ pub(crate) struct Tree {
     pub dirty_bytes: u64,
     pub ids: Range<u64>,
     pub files: Arc<DataFiles>,
+    /// Nodes that may differ.
+    dirty: HashSet<NodeId>,
     touched_nodes: HashSet<NodeId>,
     touched_names: HashSet<(NodeId, NameBuf)>,
     batch: Batch,
@@ -175,10 +180,8 @@ impl Node {
 
     /// Where the bytes of a range are, in order. What is above a layer hides it.
     pub(crate) fn pieces(&self, range: Range<u64>) -> Vec<Piece> {
-        let mut pieces = Vec::new();
         let end = range.end.min(self.attr.size);
-        gather(&self.layers, range.start..end.max(range.start), &mut pieces);
-        pieces
+        pieces(&self.layers, range.start..end.max(range.start))
     }
 
     fn row(&self) -> NodeRow {
@@ -194,6 +197,13 @@ impl Node {
             layers: self.layers.iter().map(|layer| (layer.file.generation, layer.below_len)).collect(),
         }
     }
+}
+
+/// Where the bytes of a range are, in order, by these layers.
+pub(crate) fn pieces(layers: &[Layer], range: Range<u64>) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    gather(layers, range, &mut pieces);
+    pieces
 }
 
 fn gather(layers: &[Layer], range: Range<u64>, pieces: &mut Vec<Piece>) {
@@ -234,6 +244,7 @@ impl Tree {
             dirty_bytes: 0,
             ids,
             files: files.clone(),
+            dirty: HashSet::new(),
             touched_nodes: HashSet::new(),
             touched_names: HashSet::new(),
             batch: Batch::default(),
@@ -250,6 +261,7 @@ impl Tree {
             tree.dirty_bytes += layers.iter().map(|layer| layer.extents.bytes()).sum::<u64>();
             let NodeRow { attr, below, parent, link, verifier, user, set, version, .. } = row;
             let node = Node { below, parent, link, verifier, set, version, layers, ..Node::made(attr, user) };
+            tree.dirty.insert(id);
             tree.made.extend(below.filter(|below| *below != id).map(|below| (below, id)));
             tree.nodes.insert(id, node);
         }
@@ -259,7 +271,7 @@ impl Tree {
             tree.names.entry(NodeId(dir)).or_default().insert(name, place);
         }
         // What was open without a name.
-        tree.bury_all();
+        tree.bury_gone();
         Ok(tree)
     }
 
@@ -283,7 +295,7 @@ impl Tree {
 
     /// A node that is about to be changed. `attr` is what it is below, unless it is here already.
     pub(crate) fn touch(&mut self, id: NodeId, attr: &Attr) -> &mut Node {
-        self.touched_nodes.insert(id);
+        self.touched(id);
         let node = self.nodes.entry(id).or_insert_with(|| Node::below(id, *attr));
         if !node.is_dirty() {
             node.attr = *attr;
@@ -293,12 +305,17 @@ impl Tree {
 
     /// A node that is here, and about to be changed.
     pub(crate) fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
-        self.touched_nodes.insert(id);
+        self.touched(id);
         self.nodes.get_mut(&id)
     }
 
-    pub(crate) fn add(&mut self, id: NodeId, node: Node) {
+    fn touched(&mut self, id: NodeId) {
         self.touched_nodes.insert(id);
+        self.dirty.insert(id);
+    }
+
+    pub(crate) fn add(&mut self, id: NodeId, node: Node) {
+        self.touched(id);
         self.nodes.insert(id, node);
     }
 
@@ -310,12 +327,15 @@ impl Tree {
     }
 
     /// The same for all nodes that the origin has no name of either.
-    pub(crate) fn bury_all(&mut self) {
+    pub(crate) fn bury_gone(&mut self) {
+        let gone: Vec<_> = self.dirty.iter().copied().filter(|id| self.is_unnamed(*id)).collect();
+        if gone.is_empty() {
+            return;
+        }
         let places = self.names.values().flat_map(BTreeMap::values);
         let named: HashSet<NodeId> =
             places.filter_map(|place| place.before).map(|target| target.node).collect();
-        let gone = self.nodes.iter().filter(|(_, node)| node.attr.nlink == 0).map(|(id, _)| *id);
-        for id in gone.collect::<Vec<_>>() {
+        for id in gone {
             self.bury_unless(id, |id| named.contains(&id));
         }
     }
@@ -330,6 +350,7 @@ impl Tree {
             self.touched_names.insert((id, name));
         });
         let Some(node) = self.nodes.remove(&id) else { return };
+        self.dirty.remove(&id);
         if let Some(below) = node.below {
             self.made.remove(&below);
         }
@@ -399,12 +420,28 @@ impl Tree {
         }
     }
 
-    /// Forgets names that have not differed since `then`.
-    pub(crate) fn forget_settled(&mut self, then: Instant) {
+    /// Forgets names that have not differed for a while.
+    pub(crate) fn forget_settled(&mut self) {
         self.names.retain(|_, names| {
-            names.retain(|_, place| place.settled.is_none_or(|settled| settled > then));
+            names.retain(|_, place| place.settled.is_none_or(|settled| settled.elapsed() < SETTLED_KEPT));
             !names.is_empty()
         });
+    }
+
+    /// Nodes of which the origin lacks something, but for those that have no name.
+    pub(crate) fn dirty_nodes(&mut self) -> Vec<NodeId> {
+        let Self { nodes, dirty, .. } = self;
+        dirty.retain(|id| nodes.get(id).is_some_and(Node::is_dirty));
+        self.dirty.iter().copied().filter(|id| !self.is_unnamed(*id)).collect()
+    }
+
+    /// A node is on its way to the origin: what is changed from now on is for the next time.
+    pub(crate) fn send(&mut self, id: NodeId) -> Option<&Node> {
+        let node = self.nodes.get_mut(&id)?;
+        node.is_sent = true;
+        node.sending |= std::mem::take(&mut node.set);
+        node.layers.iter_mut().for_each(|layer| layer.is_frozen = true);
+        Some(node)
     }
 
     /// The layer of a file that is written now.
@@ -468,8 +505,14 @@ impl Tree {
 
     /// Whether the origin lacks nothing.
     pub(crate) fn is_clean(&self) -> bool {
-        self.differences().next().is_none()
-            && !self.nodes.iter().any(|(id, node)| node.is_dirty() && !self.is_unnamed(*id))
+        self.differences().next().is_none() && self.dirty_count() == 0
+    }
+
+    /// How many nodes the origin lacks something of.
+    pub(crate) fn dirty_count(&self) -> usize {
+        let is_dirty =
+            |id: &&NodeId| self.nodes.get(id).is_some_and(Node::is_dirty) && !self.is_unnamed(**id);
+        self.dirty.iter().filter(is_dirty).count()
     }
 
     /// Made here, without a name: it is not for the origin.

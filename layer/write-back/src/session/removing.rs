@@ -65,7 +65,8 @@ impl View {
                     .await?;
             }
             let (renamed, ticket) = self.shared().change(|tree| {
-                let is_free = is_swap || target.target().is_none_or(|target| is_still_empty(tree, target));
+                let is_free =
+                    is_swap || is_same || target.target().is_none_or(|target| is_still_empty(tree, target));
                 if !source.holds(tree) || !target.holds(tree) || !is_free {
                     return Ok(None);
                 }

@@ -1,0 +1,181 @@
+//! Bringing changes to the origin: a thread that does it soon after they were made, and what its callers are told.
+//!
+//! Reading order: `plan` (what differs at one moment), `round` (one attempt), `nodes`, `data`, `names`, `window`.
+
+mod data;
+mod names;
+mod nodes;
+mod plan;
+mod round;
+mod window;
+
+use std::sync::{Arc, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tombolo_core::{Error, Interrupt, Result};
+
+use crate::shared::{ControlState, Shared};
+
+use round::Round;
+
+/// What a flush has achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The origin has all changes up to this one.
+    pub change: u64,
+    /// Versions of others that were kept beside ours, since the start.
+    pub conflicts: u64,
+}
+
+/// What the origin lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Bytes of data that the origin does not have.
+    pub dirty_bytes: u64,
+    /// Nodes of which it lacks something.
+    pub dirty_nodes: usize,
+    /// How long ago the oldest change was made that it lacks.
+    pub oldest: Option<Duration>,
+    /// The latest change.
+    pub change: u64,
+    /// The local disk has all changes up to this one.
+    pub on_disk: u64,
+    /// The origin has all changes up to this one.
+    pub at_origin: u64,
+    /// Why the last attempt to bring changes there failed, if it did.
+    pub failure: Option<String>,
+    /// Versions of others that were kept beside ours, since the start.
+    pub conflicts: u64,
+}
+
+/// The thread that brings changes to the origin.
+pub(crate) struct Sender {
+    shared: Arc<Shared>,
+    interrupt: Interrupt,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// After an attempt that failed the next waits for so long; twice as long each time, up to the second.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+impl Sender {
+    pub(crate) fn start(shared: &Arc<Shared>) -> Result<Self> {
+        let interrupt = Interrupt::new();
+        let (sending, ending) = (shared.clone(), interrupt.clone());
+        let thread = thread::Builder::new().name("write-back".into());
+        let thread = thread.spawn(move || run(&sending, &ending)).map_err(Error::io)?;
+        Ok(Self { shared: shared.clone(), interrupt, thread: Some(thread) })
+    }
+
+    /// Waits until the origin has all that was changed so far, or says why not. It does not wait longer than `time`.
+    pub(crate) fn flush(&self, time: Option<Duration>) -> Result<Report> {
+        let (change, is_clean) = {
+            let tree = self.shared.tree();
+            (tree.change, tree.is_clean())
+        };
+        let (control, end) = (&self.shared.control, time.map(|time| Instant::now() + time));
+        let mut state = control.state();
+        if is_clean {
+            state.at_origin = state.at_origin.max(change);
+            return Ok(Report { change, conflicts: state.conflicts });
+        }
+        let (begun, was_behind) = (state.begun, state.at_origin < change);
+        drop(state);
+        control.urge();
+        state = control.state();
+        let has_all = |state: &ControlState| was_behind && state.at_origin >= change;
+        // One that had begun already does not have it all.
+        while !has_all(&state) && state.ended <= begun {
+            let left =
+                end.map_or(Duration::from_secs(3600), |end| end.saturating_duration_since(Instant::now()));
+            match () {
+                () if state.is_closing => return Err(Error::Interrupted),
+                () if left.is_zero() => return Err(Error::TimedOut),
+                () => state = control.wait(state, left),
+            }
+        }
+        match &state.failure {
+            Some(failure) if !has_all(&state) => Err(Error::io(failure.clone())),
+            _ => Ok(Report { change: state.at_origin, conflicts: state.conflicts }),
+        }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let (dirty_bytes, dirty_nodes, change) = {
+            let tree = self.shared.tree();
+            (tree.dirty_bytes, tree.dirty_count(), tree.change)
+        };
+        let on_disk = self.shared.journal.stable_change();
+        let state = self.shared.control.state();
+        Status {
+            dirty_bytes,
+            dirty_nodes,
+            oldest: state.dirty_since.map(|(first, _)| first.elapsed()),
+            change,
+            on_disk,
+            at_origin: state.at_origin,
+            failure: state.failure.clone(),
+            conflicts: state.conflicts,
+        }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.interrupt.raise();
+        self.shared.control.close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
+    let mut pause = RETRY.0;
+    while let Some(since) = next(shared) {
+        let done = Round::run(shared, interrupt);
+        shared.control.tell(|state| {
+            state.ended = state.begun;
+            match done {
+                Ok(change) => {
+                    state.at_origin = state.at_origin.max(change);
+                    (state.failure, state.retry) = (None, None);
+                    pause = RETRY.0;
+                }
+                Err(failure) => {
+                    state.failure = Some(failure);
+                    state.retry = Some(Instant::now() + pause);
+                    pause = RETRY.1.min(pause * 2);
+                    let last = state.dirty_since.map_or(since.1, |(_, last)| last);
+                    state.dirty_since = Some((since.0, last));
+                }
+            }
+        });
+    }
+}
+
+/// Waits until changes are to be brought to the origin. Answers when the first and the last of them were made; `None`: it is over.
+fn next(shared: &Shared) -> Option<(Instant, Instant)> {
+    let mut state = shared.control.state();
+    loop {
+        if state.is_closing {
+            return None;
+        }
+        let now = Instant::now();
+        let due = due(shared, &state);
+        if state.is_urgent || due.is_some_and(|due| due <= now) {
+            state.is_urgent = false;
+            state.begun += 1;
+            return Some(state.dirty_since.take().unwrap_or((now, now)));
+        }
+        let time = due.map_or(Duration::from_secs(3600), |due| due - now);
+        state = shared.control.wait(state, time);
+    }
+}
+
+fn due(shared: &Shared, state: &MutexGuard<'_, ControlState>) -> Option<Instant> {
+    let (first, last) = state.dirty_since?;
+    let due = (first + shared.options.delay_max).min(last + shared.options.idle);
+    Some(state.retry.map_or(due, |retry| retry.max(due)))
+}

@@ -1,0 +1,397 @@
+//! Names: each node's places there and here become renames, links and removals, in an order in which nothing is lost.
+//!
+//! A name is given when its node's data are committed, and to a place that is free or held by a file that goes: a rename replaces that. What
+//! waits in a ring, or is replaced and cannot be by a rename, moves to a hidden name in the root first. Removals are the last.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::fs::{Attr, FileType, NodeId, RenameFlags, SetAttr, SetTime};
+use tombolo_core::{Error, Identity, Result};
+use tombolo_host_runtime::lock;
+
+use super::plan::Key;
+use super::round::Round;
+use crate::tree::{Target, hidden_name, is_hidden};
+
+/// One operation on names.
+#[derive(Clone, Debug)]
+struct Op {
+    kind: Kind,
+    target: Target,
+    user: Identity,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Rename {
+        from: Key,
+        to: Key,
+    },
+    /// To a hidden name.
+    Hide {
+        from: Key,
+        to: Key,
+    },
+    Link {
+        to: Key,
+    },
+    Remove {
+        from: Key,
+    },
+}
+
+/// Where nodes are at the origin, among the names that matter.
+struct Names<'a> {
+    round: &'a Arc<Round>,
+    holders: BTreeMap<Key, Option<Target>>,
+    /// Nodes whose last operation was refused as one that makes a loop: others are to move first.
+    stuck: HashSet<NodeId>,
+}
+
+/// What is to happen to the names of nodes.
+#[derive(Default)]
+struct Moves {
+    /// Names that a node has and is not to have.
+    from: HashMap<NodeId, Vec<Key>>,
+    /// Names that it is to have and has not.
+    to: BTreeMap<NodeId, Vec<Key>>,
+}
+
+impl Round {
+    /// Gives nodes the names that they have here.
+    pub(super) fn send_names(self: &Arc<Self>) {
+        let mut names = Names::new(self);
+        let others = self.other_directories(&names);
+        while !self.is_over() {
+            let ops = match names.next() {
+                ops if !ops.is_empty() => ops,
+                _ => names.unblock().into_iter().collect(),
+            };
+            if ops.is_empty() || !names.perform(ops) {
+                break;
+            }
+        }
+        names.give_up_the_rest();
+        while !self.is_over() {
+            let ops = names.removals();
+            if ops.is_empty() || !names.perform(ops) {
+                break;
+            }
+        }
+        self.restore(&others);
+    }
+
+    /// Directories whose names change and that do not differ themselves, as they are: what is done to hidden names does not show.
+    fn other_directories(&self, names: &Names<'_>) -> Vec<(NodeId, Attr)> {
+        let dirs: HashSet<NodeId> = names.holders.keys().map(|key| key.0).chain([NodeId::ROOT]).collect();
+        let others = dirs.into_iter().filter(|dir| !self.plan.nodes.contains_key(dir));
+        let attr = |dir| {
+            let below = self.below(dir).ok()?;
+            let cx = self.cx(Identity::ROOT);
+            Some((dir, self.shared.below.getattr(&cx, below, None).wait().ok()?))
+        };
+        others.filter_map(attr).collect()
+    }
+
+    fn restore(self: &Arc<Self>, others: &[(NodeId, Attr)]) {
+        for (dir, attr) in others {
+            let (round, dir, attr) = (self.clone(), *dir, *attr);
+            if !self.has_changed(dir) {
+                continue;
+            }
+            self.start(dir, async move {
+                let set = SetAttr { mtime: Some(SetTime::At(attr.mtime)), ..SetAttr::default() };
+                let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
+                let (fs, below) = (&round.shared.below, round.below(dir)?);
+                match round.by_first(&[Identity::ROOT, owner], |cx| fs.setattr(cx, below, None, &set)).await {
+                    Ok(_) => round.set_version(dir, None),
+                    Err(Error::Stale | Error::NotFound) => {}
+                    Err(error) => return Err(error),
+                }
+                Ok(())
+            });
+        }
+        self.window.wait();
+    }
+
+    async fn perform(&self, op: &Op) -> Result<()> {
+        let fs = &self.shared.below;
+        let users = [op.user.clone(), Identity::ROOT];
+        let node = self.below(op.target.node)?;
+        match &op.kind {
+            Kind::Rename { from, to } | Kind::Hide { from, to } => {
+                if matches!(op.kind, Kind::Hide { .. }) {
+                    // Before it is there: so it is found.
+                    let (_, ticket) = self.shared.note(|tree| tree.set_below(to.0, &to.1, Some(op.target)));
+                    self.shared.journal.stable(ticket).await?;
+                }
+                let (from_dir, to_dir) = (self.below(from.0)?, self.below(to.0)?);
+                let (from_name, to_name) = (from.1.as_name(), to.1.as_name());
+                let flags = RenameFlags::empty();
+                self.by_first(&users, |cx| fs.rename(cx, from_dir, from_name, to_dir, to_name, flags))
+                    .await?;
+                self.shared.note(|tree| {
+                    tree.set_below(from.0, &from.1, None);
+                    tree.set_below(to.0, &to.1, Some(op.target));
+                });
+            }
+            Kind::Link { to } => {
+                let dir = self.below(to.0)?;
+                let (made, cx) = self.by_first(&users, |cx| fs.link(cx, node, dir, to.1.as_name())).await?;
+                fs.forget(&cx, &[(made.entry.node, 1)]);
+                self.shared.note(|tree| tree.set_below(to.0, &to.1, Some(op.target)));
+            }
+            Kind::Remove { from } => {
+                let (dir, name) = (self.below(from.0)?, from.1.as_name());
+                let is_directory = op.target.file_type == FileType::Directory;
+                let remove = |cx: &_| match is_directory {
+                    true => fs.rmdir(cx, dir, name),
+                    false => fs.unlink(cx, dir, name),
+                };
+                match self.by_first(&users, remove).await {
+                    Ok(_) | Err(Error::NotFound) => {}
+                    Err(error) => return Err(error),
+                }
+                self.shared.note(|tree| tree.set_below(from.0, &from.1, None));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Names<'a> {
+    fn new(round: &'a Arc<Round>) -> Self {
+        let tree = round.shared.tree();
+        let holder = |key: &Key| tree.place(key.0, &key.1).and_then(|place| place.before);
+        let holders = round.plan.names.keys().map(|key| (key.clone(), holder(key))).collect();
+        drop(tree);
+        Self { round, holders, stuck: HashSet::new() }
+    }
+
+    /// What a name is to lead to.
+    fn wanted(&self, key: &Key) -> Option<Target> {
+        self.round.plan.names.get(key).and_then(|wanted| wanted.target)
+    }
+
+    fn user(&self, key: &Key) -> Identity {
+        self.round.plan.names.get(key).map_or(Identity::ROOT, |wanted| wanted.user.clone())
+    }
+
+    fn moves(&self) -> Moves {
+        let mut moves = Moves::default();
+        for (key, holder) in &self.holders {
+            let wanted = self.wanted(key);
+            if wanted == *holder {
+                continue;
+            }
+            if let Some(holder) = holder {
+                moves.from.entry(holder.node).or_default().push(key.clone());
+            }
+            if let Some(wanted) = wanted {
+                moves.to.entry(wanted.node).or_default().push(key.clone());
+            }
+        }
+        // Those that nobody shall see first: what they leave is free for nobody.
+        for from in moves.from.values_mut() {
+            from.sort_by_key(|key| is_hidden(&key.1));
+        }
+        moves
+    }
+
+    /// Operations that can be performed now, all at the same time.
+    fn next(&self) -> Vec<Op> {
+        let mut moves = self.moves();
+        let (mut ops, mut busy) = (Vec::new(), HashSet::new());
+        let mut spare: HashMap<NodeId, usize> = HashMap::new();
+        for (node, from) in &moves.from {
+            let to = moves.to.get(node).map_or(0, Vec::len);
+            spare.insert(*node, from.len().saturating_sub(to));
+        }
+        for (node, keys) in &moves.to {
+            if self.round.has_failed(*node) || self.stuck.contains(node) {
+                continue;
+            }
+            for key in keys {
+                let Some(target) = self.wanted(key).filter(|_| !busy.contains(key)) else { continue };
+                let holder = self.holders.get(key).copied().flatten();
+                if let Some(holder) = holder {
+                    let spare = spare.entry(holder.node).or_default();
+                    if *spare == 0 || self.round.has_failed(holder.node) {
+                        continue;
+                    }
+                    *spare -= 1;
+                    if !self.can_replace(target, holder) {
+                        busy.insert(key.clone());
+                        ops.extend(self.hide(key, holder).filter(|op| op.takes_hidden_name(&mut busy)));
+                        continue;
+                    }
+                    // It is not there to be moved any more.
+                    moves.from.entry(holder.node).or_default().retain(|from| from != key);
+                }
+                let free = moves.from.entry(*node).or_default();
+                free.retain(|from| !busy.contains(from));
+                let kind = match free.pop() {
+                    Some(from) => {
+                        busy.insert(from.clone());
+                        Kind::Rename { from, to: key.clone() }
+                    }
+                    None if holder.is_none() => Kind::Link { to: key.clone() },
+                    None => {
+                        let Some(name) = hidden_name(*node) else { continue };
+                        Kind::Link { to: (key.0, name) }
+                    }
+                };
+                busy.insert(key.clone());
+                ops.push(Op { kind, target, user: self.user(key) });
+            }
+        }
+        ops
+    }
+
+    /// Whether a rename replaces one with the other.
+    fn can_replace(&self, target: Target, holder: Target) -> bool {
+        let is_directory = |target: Target| target.file_type == FileType::Directory;
+        !is_directory(target) && !is_directory(holder) && !self.is_in_use(holder.node)
+    }
+
+    /// Open here though it has no name left: its data are read from below.
+    fn is_in_use(&self, node: NodeId) -> bool {
+        let tree = self.round.shared.tree();
+        tree.is_unnamed(node) && tree.open.contains_key(&node)
+    }
+
+    fn hide(&self, from: &Key, target: Target) -> Option<Op> {
+        let (from, to) = (from.clone(), (NodeId::ROOT, hidden_name(target.node)?));
+        let user = self.user(&from);
+        // One is enough, and between two names of one file a rename does nothing (rename(2)).
+        let kind = match self.holders.get(&to).copied().flatten() == Some(target) {
+            true => Kind::Remove { from },
+            false => Kind::Hide { from, to },
+        };
+        Some(Op { kind, target, user })
+    }
+
+    /// Nothing can be done: one of those that wait for each other makes room.
+    fn unblock(&mut self) -> Option<Op> {
+        let moves = self.moves();
+        let stuck = std::mem::take(&mut self.stuck);
+        let mut waiting = moves.to.iter().filter(|(node, _)| !self.round.has_failed(**node));
+        waiting.find_map(|(node, keys)| {
+            let holder = |key: &Key| {
+                let held = self.holders.get(key).copied().flatten()?;
+                let moves_on = moves.to.contains_key(&held.node) && !self.round.has_failed(held.node);
+                moves_on.then(|| self.hide(key, held)).flatten()
+            };
+            if stuck.contains(node) {
+                let from = moves.from.get(node)?.iter().find(|key| !is_hidden(&key.1))?;
+                return self.hide(from, self.holders.get(from).copied().flatten()?);
+            }
+            keys.iter().find_map(holder)
+        })
+    }
+
+    /// What waits for something that failed is for the next time.
+    fn give_up_the_rest(&self) {
+        for (node, keys) in self.moves().to {
+            for key in keys {
+                let error = Error::io("what it replaces, or is to become, is not there yet");
+                for node in [node, key.0] {
+                    if !self.round.has_failed(node) {
+                        self.round.fail(Some(node), &error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Removals that can be performed now.
+    fn removals(&self) -> Vec<Op> {
+        let moves = self.moves();
+        let is_over = |node: &NodeId| !moves.to.contains_key(node) && !self.round.has_failed(*node);
+        let gone = moves.from.iter().filter(|(node, _)| is_over(node)).flat_map(|(_, keys)| keys);
+        let gone: Vec<&Key> = gone.filter(|key| self.wanted(key).is_none()).collect();
+        let full: HashSet<NodeId> = gone.iter().map(|key| key.0).collect();
+        let (mut ops, mut busy) = (Vec::new(), HashSet::new());
+        for key in gone {
+            let Some(target) = self.holders.get(key).copied().flatten() else { continue };
+            if target.file_type == FileType::Directory && full.contains(&target.node) {
+                continue;
+            }
+            if self.is_in_use(target.node) {
+                let op = self.hide(key, target).filter(|_| !is_hidden(&key.1));
+                ops.extend(op.filter(|op| op.takes_hidden_name(&mut busy)));
+                continue;
+            }
+            let kind = Kind::Remove { from: key.clone() };
+            ops.push(Op { kind, target, user: self.user(key) });
+        }
+        ops
+    }
+
+    /// Performs operations. Answers whether any was.
+    fn perform(&mut self, ops: Vec<Op>) -> bool {
+        let done = Arc::new(Mutex::new(Vec::new()));
+        for op in ops {
+            let (round, done) = (self.round.clone(), done.clone());
+            self.round.start(op.target.node, async move {
+                let result = round.perform(&op).await;
+                let (is_done, result) = match result {
+                    Ok(()) => (true, Ok(())),
+                    Err(Error::InvalidArgument) if matches!(op.kind, Kind::Rename { .. }) => (false, Ok(())),
+                    Err(error) => {
+                        op.directories().for_each(|dir| round.fail(Some(dir), &error));
+                        (false, Err(error))
+                    }
+                };
+                lock(&done).push((op, is_done));
+                result
+            });
+        }
+        self.round.window.wait();
+        let done = std::mem::take(&mut *lock(&done));
+        let any = !done.is_empty();
+        for (op, is_done) in done {
+            match is_done {
+                true => self.done(op),
+                false => drop(self.stuck.insert(op.target.node)),
+            }
+        }
+        any
+    }
+
+    fn done(&mut self, op: Op) {
+        self.stuck.clear();
+        self.round.set_version(op.target.node, None);
+        op.directories().for_each(|dir| self.round.set_changed(dir));
+        let Op { kind, target, .. } = op;
+        match kind {
+            Kind::Rename { from, to } | Kind::Hide { from, to } => {
+                self.holders.insert(from, None);
+                if let Some(replaced) = self.holders.insert(to, Some(target)).flatten() {
+                    self.round.set_version(replaced.node, None);
+                }
+            }
+            Kind::Link { to } => drop(self.holders.insert(to, Some(target))),
+            Kind::Remove { from } => drop(self.holders.insert(from, None)),
+        }
+    }
+}
+
+impl Op {
+    /// Whether no other operation has taken the hidden name that this one gives.
+    fn takes_hidden_name(&self, busy: &mut HashSet<Key>) -> bool {
+        match &self.kind {
+            Kind::Hide { to, .. } => busy.insert(to.clone()),
+            _ => true,
+        }
+    }
+
+    fn directories(&self) -> impl Iterator<Item = NodeId> {
+        let (one, other) = match &self.kind {
+            Kind::Rename { from, to } | Kind::Hide { from, to } => (from.0, Some(to.0)),
+            Kind::Link { to: key } | Kind::Remove { from: key } => (key.0, None),
+        };
+        [Some(one), other].into_iter().flatten()
+    }
+}

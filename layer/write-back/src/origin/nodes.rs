@@ -1,0 +1,181 @@
+//! Making what is new, and setting attributes.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{
+    Attr, Create, Entry, Exclusive, File, FileType, Mode, NewMode, NodeId, OpenFlags, SetAttr, SetTime,
+    WeakAttr,
+};
+use tombolo_core::{Ctx, Error, Identity, Result};
+
+use super::plan::Chosen;
+use super::round::Round;
+use crate::tree::Set;
+
+/// A file that is open below.
+pub(super) struct OpenBelow {
+    pub file: File,
+    pub attr: Attr,
+    pub cx: Ctx,
+}
+
+impl Round {
+    /// New directories, those above first.
+    pub(super) fn make_directories(self: &Arc<Self>) {
+        for level in &self.plan.new_directories {
+            for chosen in level.iter().filter_map(|id| self.plan.nodes.get(id)) {
+                let (round, chosen) = (self.clone(), chosen.clone());
+                self.start(chosen.id, async move { round.make(&chosen).await.map(drop) });
+            }
+            self.window.wait();
+        }
+    }
+
+    /// Files, links and devices: made where they are new, with their data and attributes.
+    pub(super) fn send_files(self: &Arc<Self>) {
+        for chosen in self.plan.files() {
+            let (round, chosen) = (self.clone(), chosen.clone());
+            self.start(chosen.id, async move { round.send_file(&chosen).await });
+        }
+        self.window.wait();
+    }
+
+    /// The attributes of directories, once nothing is made or removed in them any more.
+    pub(super) fn send_directories(self: &Arc<Self>) {
+        for chosen in self.plan.directories().filter(|chosen| !self.has_failed(chosen.id)) {
+            let (round, chosen) = (self.clone(), chosen.clone());
+            self.start(chosen.id, async move {
+                let below = round.below(chosen.id)?;
+                let cx = round.cx(Identity::ROOT);
+                let attr = round.shared.below.getattr(&cx, below, None).resolve().await?;
+                round.set_attributes(&chosen, below, &attr, None).await
+            });
+        }
+        self.window.wait();
+    }
+
+    async fn send_file(&self, chosen: &Chosen) -> Result<()> {
+        let made = match chosen.home {
+            Some(_) => Some(self.make(chosen).await?),
+            None => None,
+        };
+        let below = self.below(chosen.id)?;
+        let (attr, open) = match made {
+            Some((attr, open)) => (attr, open),
+            None => {
+                let cx = self.cx(Identity::ROOT);
+                (self.shared.below.getattr(&cx, below, None).resolve().await?, None)
+            }
+        };
+        let open = match open {
+            None if chosen.layers.is_empty() => None,
+            None => Some(self.open_to_write(chosen, below).await?),
+            open => open,
+        };
+        let sent = match &open {
+            Some(open) if !chosen.layers.is_empty() => self.send_data(chosen, open).await,
+            _ => Ok(()),
+        };
+        let sent = match sent {
+            Ok(()) => self.set_attributes(chosen, below, &attr, open.as_ref()).await,
+            failed => failed,
+        };
+        if let Some(open) = open {
+            self.release(&open.cx, open.file);
+        }
+        sent
+    }
+
+    async fn open_to_write(&self, chosen: &Chosen, below: NodeId) -> Result<OpenBelow> {
+        let fs = &self.shared.below;
+        let owner = Identity { uid: chosen.attr.uid, gid: chosen.attr.gid, groups: None };
+        let users = [chosen.user.clone(), owner, Identity::ROOT];
+        let (opened, cx) = self.by_first(&users, |cx| fs.open(cx, below, OpenFlags::WRITE)).await?;
+        let file = File { node: below, open: opened.open };
+        match fs.getattr(&cx, below, Some(file)).resolve().await {
+            Ok(attr) => Ok(OpenBelow { file, attr, cx }),
+            Err(error) => {
+                self.release(&cx, file);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a node. One that is there already was made by an attempt before: nothing else has such a name.
+    async fn make(&self, chosen: &Chosen) -> Result<(Attr, Option<OpenBelow>)> {
+        let Some((dir, name)) = &chosen.home else { return Err(Error::Stale) };
+        let (dir, name) = (self.below(*dir)?, name.as_name());
+        let (fs, attr) = (&self.shared.below, &chosen.attr);
+        let users = [chosen.user.clone(), Identity::ROOT];
+        // What it is not to have in the end is taken away then.
+        let owner = if chosen.is_directory() { 0o700 } else { 0o600 };
+        let mode = NewMode::settled(Mode::new(attr.mode.bits() & 0o777 | owner));
+        let made = match attr.file_type {
+            FileType::Regular => {
+                let flags = OpenFlags::READ | OpenFlags::WRITE;
+                let how = Create { mode, flags, exclusive: Exclusive::No };
+                let (created, cx) = self.by_first(&users, |cx| fs.create(cx, dir, name, &how)).await?;
+                let Entry { node, attr } = created.entry;
+                let file = File { node, open: created.open };
+                self.bind(chosen, node, &cx);
+                return Ok((attr, Some(OpenBelow { file, attr, cx })));
+            }
+            FileType::Directory => self.by_first(&users, |cx| fs.mkdir(cx, dir, name, mode)).await,
+            FileType::Symlink => {
+                let link = chosen.link.as_deref().unwrap_or_default();
+                self.by_first(&users, |cx| fs.symlink(cx, dir, name, link)).await
+            }
+            file_type => {
+                self.by_first(&users, |cx| fs.mknod(cx, dir, name, file_type, mode, attr.rdev)).await
+            }
+        };
+        let (entry, cx) = match made {
+            Ok((made, cx)) => (made.entry, cx),
+            Err(Error::Exists) => self.by_first(&users, |cx| fs.lookup(cx, dir, name)).await?,
+            Err(error) => return Err(error),
+        };
+        if entry.attr.file_type != attr.file_type {
+            return Err(Error::Exists);
+        }
+        self.bind(chosen, entry.node, &cx);
+        Ok((entry.attr, None))
+    }
+
+    fn bind(&self, chosen: &Chosen, below: NodeId, cx: &Ctx) {
+        self.shared.below.forget(cx, &[(below, 1)]);
+        self.shared.note(|tree| tree.bind(chosen.id, below));
+    }
+
+    /// Sets what is to be set. `attr` is what it was below before its data were written.
+    async fn set_attributes(
+        &self,
+        chosen: &Chosen,
+        below: NodeId,
+        attr: &Attr,
+        open: Option<&OpenBelow>,
+    ) -> Result<()> {
+        let (wanted, set) = (&chosen.attr, chosen.set);
+        let (is_owner, is_mode) = (set.contains(Set::OWNER), set.contains(Set::MODE));
+        let is_link = wanted.file_type == FileType::Symlink;
+        let changes_owner = is_owner && (wanted.uid, wanted.gid) != (attr.uid, attr.gid);
+        let change = SetAttr {
+            uid: changes_owner.then_some(wanted.uid),
+            gid: changes_owner.then_some(wanted.gid),
+            mode: (is_mode && !is_link && (changes_owner || wanted.mode != attr.mode)).then_some(wanted.mode),
+            atime: set.contains(Set::ATIME).then_some(SetTime::At(wanted.atime)),
+            mtime: set.contains(Set::MTIME).then_some(SetTime::At(wanted.mtime)),
+            ..SetAttr::default()
+        };
+        if change == SetAttr::default() {
+            // Data that were written, or names, have changed it.
+            self.set_sent(chosen.id, None);
+            return Ok(());
+        }
+        let (fs, file) = (&self.shared.below, open.map(|open| open.file));
+        let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
+        let users = [chosen.user.clone(), owner, Identity::ROOT];
+        let ((attr, _), _) = self.by_first(&users, |cx| fs.setattr(cx, below, file, &change)).await?;
+        self.set_sent(chosen.id, Some(WeakAttr::from(&attr)));
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! What is to be brought to the origin: all that differs at one moment.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use tombolo_core::Identity;
+use tombolo_core::fs::{Attr, NameBuf, NodeId};
+
+use crate::tree::{self, Layer, Node, Piece, Set, Target, Tree, hidden_name, is_hidden};
+
+/// A directory and a name in it.
+pub(super) type Key = (NodeId, NameBuf);
+
+/// A node that differs, as it was then.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    pub id: NodeId,
+    pub attr: Attr,
+    pub set: Set,
+    pub layers: Vec<Layer>,
+    pub link: Option<Vec<u8>>,
+    pub user: Identity,
+    /// Where it is to be made, if it is new.
+    pub home: Option<Key>,
+}
+
+/// What a name was to lead to.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub target: Option<Target>,
+    pub user: Identity,
+}
+
+/// All that differs.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// The number of the latest change that is in it.
+    pub change: u64,
+    pub nodes: HashMap<NodeId, Arc<Chosen>>,
+    /// New directories: those above before those in them.
+    pub new_directories: Vec<Vec<NodeId>>,
+    pub names: BTreeMap<Key, Wanted>,
+}
+
+impl Plan {
+    /// Chooses what differs, and freezes its data. Where new nodes are to be made is in the tree then.
+    pub(super) fn choose(tree: &mut Tree) -> Self {
+        let mut plan = Self { change: tree.change, ..Self::default() };
+        let (mut homes, mut places) = (HashMap::new(), HashMap::new());
+        for (dir, name, place) in tree.differences() {
+            let key = (dir, name.clone());
+            let wanted = Wanted { target: place.now, user: place.user.clone() };
+            if let Some(before) = place.before {
+                homes.entry(before.node).or_insert_with(|| key.clone());
+            }
+            if let Some(now) = place.now {
+                places.entry(now.node).or_insert_with(|| key.clone());
+            }
+            plan.names.insert(key, wanted);
+        }
+        let ids = tree.dirty_nodes();
+        let is_new = |tree: &Tree, id| tree.below(id).is_none();
+        let new: HashSet<NodeId> = ids.iter().copied().filter(|id| is_new(tree, *id)).collect();
+        for id in ids {
+            let exists = |key: &&Key| new.contains(&key.0) || !is_new(tree, key.0);
+            let home = new.contains(&id).then(|| {
+                let kept = homes.get(&id).filter(exists).cloned();
+                kept.or_else(|| places.get(&id).and_then(|place| home_by(place, id, &new)))
+            });
+            let home = match home {
+                // It has no name any more that leads to it: not to be made.
+                Some(None) => continue,
+                home => home.flatten(),
+            };
+            let Some(node) = tree.send(id) else { continue };
+            let chosen = Chosen::of(id, node, home.clone());
+            let target = Target { node: id, file_type: chosen.attr.file_type };
+            if let Some((dir, name)) = home {
+                tree.set_below(dir, &name, Some(target));
+                if is_hidden(&name) {
+                    let wanted = Wanted { target: None, user: chosen.user.clone() };
+                    plan.names.insert((dir, name), wanted);
+                }
+            }
+            plan.nodes.insert(id, Arc::new(chosen));
+        }
+        plan.order_new_directories(&new);
+        plan
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.names.is_empty()
+    }
+
+    fn order_new_directories(&mut self, new: &HashSet<NodeId>) {
+        let mut by_parent: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
+        let mut level = Vec::new();
+        for chosen in self.nodes.values().filter(|chosen| chosen.is_directory()) {
+            let Some((dir, _)) = &chosen.home else { continue };
+            match new.contains(dir) {
+                true => by_parent.entry(*dir).or_default().push(chosen.id),
+                false => level.push(chosen.id),
+            }
+        }
+        while !level.is_empty() {
+            let next = level.iter().filter_map(|id| by_parent.remove(id)).flatten().collect();
+            self.new_directories.push(std::mem::replace(&mut level, next));
+        }
+    }
+
+    /// Nodes that are no directories.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Arc<Chosen>> {
+        self.nodes.values().filter(|chosen| !chosen.is_directory())
+    }
+
+    pub(super) fn directories(&self) -> impl Iterator<Item = &Arc<Chosen>> {
+        self.nodes.values().filter(|chosen| chosen.is_directory())
+    }
+}
+
+impl Chosen {
+    fn of(id: NodeId, node: &Node, home: Option<Key>) -> Self {
+        let Node { attr, layers, link, user, .. } = node.clone();
+        Self { id, attr, set: node.sending, layers, link, user, home }
+    }
+
+    /// Where its data are.
+    pub(super) fn pieces(&self) -> Vec<Piece> {
+        tree::pieces(&self.layers, 0..self.attr.size)
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        self.attr.file_type == tombolo_core::fs::FileType::Directory
+    }
+}
+
+/// Where a new node with this place is made: there if nobody sees it as the directory is new too, else beside it.
+fn home_by((dir, name): &Key, id: NodeId, new: &HashSet<NodeId>) -> Option<Key> {
+    match new.contains(dir) {
+        true => Some((*dir, name.clone())),
+        false => Some((*dir, hidden_name(id)?)),
+    }
+}

@@ -1,0 +1,217 @@
+//! One attempt to bring all that differs to the origin.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::fs::{File, NodeId, WeakAttr};
+use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Result};
+use tombolo_host_runtime::lock;
+
+use super::plan::{Chosen, Plan};
+use super::window::Window;
+use crate::shared::{SESSION, Shared};
+use crate::tree::Tree;
+
+/// The attempt. Shared by what is under way.
+pub(super) struct Round {
+    pub shared: Arc<Shared>,
+    pub plan: Plan,
+    pub window: Arc<Window>,
+    interrupt: Interrupt,
+    found: Mutex<Found>,
+}
+
+/// What came of it so far.
+#[derive(Debug, Default)]
+struct Found {
+    /// Nodes that could not be brought there.
+    failed: HashSet<NodeId>,
+    /// The first reason.
+    failure: Option<String>,
+    /// The origin is away: the rest is not tried.
+    is_over: bool,
+    /// Nodes whose data and attributes are there.
+    sent: HashSet<NodeId>,
+    /// Directories in which names were changed.
+    changed: HashSet<NodeId>,
+    /// What nodes are there now; `None`: to be looked at.
+    versions: HashMap<NodeId, Option<WeakAttr>>,
+}
+
+impl Round {
+    /// Brings all that differs now to the origin. Answers the latest change that is in it, or the first reason why it is not all there.
+    pub(super) fn run(shared: &Arc<Shared>, interrupt: &Interrupt) -> std::result::Result<u64, String> {
+        let (plan, ticket) = shared.gate.closed(|| shared.note(Plan::choose));
+        if plan.is_empty() {
+            return Ok(plan.change);
+        }
+        let window = Window::new(shared.options.in_flight_max);
+        let (shared, interrupt) = (shared.clone(), interrupt.clone());
+        let round = Arc::new(Self { shared, plan, window, interrupt, found: Mutex::default() });
+        // What is found at the origin later is known to be ours.
+        if let Err(error) = tombolo_core::block_on(round.shared.journal.stable(ticket)) {
+            round.fail(None, &error);
+        } else {
+            round.make_directories();
+            round.send_files();
+            round.send_names();
+            round.send_directories();
+            round.look_at_versions();
+        }
+        round.settle();
+        let failure = lock(&round.found).failure.take();
+        failure.map_or(Ok(round.plan.change), Err)
+    }
+
+    /// Begins with work for a node.
+    pub(super) fn start<F>(self: &Arc<Self>, id: NodeId, work: F)
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        if self.is_over() {
+            return;
+        }
+        let round = self.clone();
+        self.window.start(async move {
+            if let Err(error) = work.await {
+                round.fail(Some(id), &error);
+            }
+        });
+    }
+
+    pub(super) fn fail(&self, id: Option<NodeId>, error: &Error) {
+        tracing::warn!(node = id.map(|id| id.0), %error, "a change cannot be brought to the origin yet");
+        let mut found = lock(&self.found);
+        found.failed.extend(id);
+        found.is_over |= is_away(error) || id.is_none();
+        found.failure.get_or_insert_with(|| error.to_string());
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        lock(&self.found).is_over
+    }
+
+    pub(super) fn has_failed(&self, id: NodeId) -> bool {
+        lock(&self.found).failed.contains(&id)
+    }
+
+    /// What a node is at the origin since its last change there; `None`: it is to be looked at.
+    pub(super) fn set_version(&self, id: NodeId, version: Option<WeakAttr>) {
+        lock(&self.found).versions.insert(id, version);
+    }
+
+    /// Its data and attributes are at the origin.
+    pub(super) fn set_sent(&self, id: NodeId, version: Option<WeakAttr>) {
+        lock(&self.found).sent.insert(id);
+        self.set_version(id, version);
+    }
+
+    /// Names were changed in a directory.
+    pub(super) fn set_changed(&self, dir: NodeId) {
+        lock(&self.found).changed.insert(dir);
+    }
+
+    pub(super) fn has_changed(&self, dir: NodeId) -> bool {
+        lock(&self.found).changed.contains(&dir)
+    }
+
+    pub(super) fn cx(&self, identity: Identity) -> Ctx {
+        Ctx { identity, interrupt: self.interrupt.clone(), ..Ctx::root(SESSION) }
+    }
+
+    /// The number below of a node that is there.
+    pub(super) fn below(&self, id: NodeId) -> Result<NodeId> {
+        self.shared.tree().below(id).ok_or(Error::Stale)
+    }
+
+    /// Does work in the name of the first of these users that may.
+    pub(super) async fn by_first<T>(
+        &self,
+        users: &[Identity],
+        work: impl Fn(&Ctx) -> Answer<T>,
+    ) -> Result<(T, Ctx)> {
+        let mut refused = Error::AccessDenied;
+        for (index, user) in users.iter().enumerate() {
+            if users.get(..index).is_some_and(|before| before.contains(user)) {
+                continue;
+            }
+            let cx = self.cx(user.clone());
+            match work(&cx).resolve().await {
+                Err(error @ (Error::AccessDenied | Error::NotPermitted)) => refused = error,
+                done => return done.map(|done| (done, cx)),
+            }
+        }
+        Err(refused)
+    }
+
+    /// What is not known yet of what nodes are at the origin now.
+    fn look_at_versions(self: &Arc<Self>) {
+        let unknown: Vec<NodeId> = {
+            let found = lock(&self.found);
+            found.versions.iter().filter(|(_, version)| version.is_none()).map(|(id, _)| *id).collect()
+        };
+        for id in unknown {
+            let round = self.clone();
+            self.start(id, async move {
+                let below = round.below(id)?;
+                let cx = round.cx(Identity::ROOT);
+                match round.shared.below.getattr(&cx, below, None).resolve().await {
+                    Ok(attr) => round.set_version(id, Some(WeakAttr::from(&attr))),
+                    // It had no other name.
+                    Err(Error::Stale | Error::NotFound) => {}
+                    Err(error) => return Err(error),
+                }
+                Ok(())
+            });
+        }
+        self.window.wait();
+    }
+
+    /// What is at the origin differs no more.
+    fn settle(&self) {
+        let found = std::mem::take(&mut *lock(&self.found));
+        self.shared.note(|tree| {
+            for chosen in self.plan.nodes.values() {
+                settle(tree, chosen, found.sent.contains(&chosen.id) && !found.failed.contains(&chosen.id));
+            }
+            for (id, version) in found.versions {
+                if tree.nodes.contains_key(&id)
+                    && let Some(node) = tree.node_mut(id)
+                {
+                    node.version = version;
+                }
+            }
+            tree.bury_gone();
+            tree.epoch += 1;
+            tree.forget_settled();
+            if found.failure.is_none() {
+                tree.at_origin(self.plan.change);
+            }
+        });
+        lock(&self.found).failure = found.failure;
+        self.shared.freed();
+    }
+
+    /// Ends an opening below.
+    pub(super) fn release(&self, cx: &Ctx, file: File) {
+        self.shared.below.release(cx, file);
+    }
+}
+
+fn settle(tree: &mut Tree, chosen: &Chosen, is_there: bool) {
+    let Some(node) = tree.node_mut(chosen.id) else { return };
+    node.is_sent = false;
+    let sending = std::mem::take(&mut node.sending);
+    if !is_there {
+        node.set |= sending;
+        return;
+    }
+    let later = node.layers.split_off(chosen.layers.len().min(node.layers.len()));
+    let sent = std::mem::replace(&mut node.layers, later);
+    sent.into_iter().for_each(|layer| tree.drop_layer(layer));
+}
+
+/// Nothing else would be answered now.
+fn is_away(error: &Error) -> bool {
+    matches!(error, Error::Disconnected | Error::TimedOut | Error::Interrupted)
+}

@@ -1,0 +1,50 @@
+//! Work for the origin, so much of it at a time.
+
+use std::future::Future;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use tombolo_host_runtime::{lock, task};
+
+/// Futures that go on at the same time.
+#[derive(Debug)]
+pub(super) struct Window {
+    under_way: Mutex<usize>,
+    ended: Condvar,
+    width: usize,
+}
+
+/// One of them: also where it panics or is dropped, it ends.
+struct Ending(Arc<Window>);
+
+impl Window {
+    pub(super) fn new(width: usize) -> Arc<Self> {
+        Arc::new(Self { under_way: Mutex::new(0), ended: Condvar::new(), width: width.max(1) })
+    }
+
+    /// Begins with `work` when there is room for it.
+    pub(super) fn start(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        *self.until_fewer_than(self.width) += 1;
+        let ending = Ending(self.clone());
+        task::spawn(async move {
+            let _ending = ending;
+            work.await;
+        });
+    }
+
+    /// Waits until all has ended.
+    pub(super) fn wait(&self) {
+        drop(self.until_fewer_than(1));
+    }
+
+    fn until_fewer_than(&self, count: usize) -> std::sync::MutexGuard<'_, usize> {
+        let waited = self.ended.wait_while(lock(&self.under_way), |under_way| *under_way >= count);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        *lock(&self.0.under_way) -= 1;
+        self.0.ended.notify_all();
+    }
+}

@@ -1,0 +1,43 @@
+//! What arrives, and how often the origin is asked for it.
+
+use crate::world::Origin;
+
+#[test]
+fn a_flush_brings_what_was_changed_before_it() {
+    let origin = Origin::new();
+    let proxy = origin.proxy();
+    proxy.session.mkdir("dir").expect("a directory");
+    proxy.session.put("dir/file", b"hello").expect("a file");
+    assert!(origin.direct.find("dir").is_err(), "nothing is there before it is time");
+    let status = proxy.write_back.status();
+    assert_eq!((status.dirty_bytes, status.dirty_nodes), (5, 3));
+    let report = proxy.write_back.flush().expect("a flush");
+    assert_eq!(report.change, status.change);
+    assert_eq!(origin.direct.get("dir/file").expect("the file"), b"hello");
+    assert_eq!(proxy.write_back.status().at_origin, status.change);
+    assert_eq!(proxy.write_back.status().dirty_bytes, 0);
+}
+
+#[test]
+fn a_file_that_is_written_ten_times_goes_once() {
+    let origin = Origin::new();
+    let proxy = origin.proxy();
+    for round in 0..10 {
+        proxy.session.put("file", &[round; 1000]).expect("a file");
+    }
+    proxy.write_back.flush().expect("a flush");
+    assert_eq!(["create", "write", "fsync", "rename"].map(|op| origin.asked(op)), [1, 1, 1, 1]);
+    assert_eq!(origin.direct.get("file").expect("the file"), [9; 1000]);
+}
+
+#[test]
+fn what_is_made_and_removed_never_goes() {
+    let origin = Origin::new();
+    let proxy = origin.proxy();
+    proxy.session.mkdir("dir").expect("a directory");
+    proxy.session.put("dir/file", b"hello").expect("a file");
+    proxy.session.unlink("dir/file").expect("removed");
+    proxy.session.rmdir("dir").expect("removed");
+    proxy.write_back.flush().expect("a flush");
+    assert_eq!(["create", "mkdir", "write", "unlink", "rmdir", "rename"].map(|op| origin.asked(op)), [0; 6]);
+}

@@ -1,0 +1,6 @@
+//! Write-back over a cache of an origin in memory: what arrives there, in which order, and what is found there after trouble.
+
+mod arriving;
+mod random;
+mod shown;
+mod world;

@@ -1,0 +1,152 @@
+//! Random changes: the origin shows in the end what a twin shows to which the same was done directly.
+
+use std::sync::Arc;
+
+use tombolo_back_memory::Memory;
+use tombolo_core::Result;
+use tombolo_core::fs::{File, Mode, RenameFlags, SetAttr};
+
+use crate::shown::{set_mtime, symlink, tree};
+use crate::world::{Origin, Session, attach};
+
+/// Something that is done to a tree; whether it can be depends on the tree alone.
+#[derive(Clone, Debug)]
+pub enum Action {
+    Put(String, Vec<u8>),
+    Write(String, u64, Vec<u8>),
+    Cut(String, u64),
+    Mode(String, u32),
+    Owner(String, u32),
+    Time(String, i64),
+    Link(String, String),
+    Symlink(String, String),
+    Rename(String, String),
+    Swap(String, String),
+    Unlink(String),
+    Mkdir(String),
+    Rmdir(String),
+    /// Opens a file that stays open, instead of the one that was.
+    Hold(String),
+    /// Writes to that.
+    WriteHeld(u64, Vec<u8>),
+}
+
+/// Few names, so that they are made, moved and removed again and again.
+fn path(random: &mut fastrand::Rng) -> String {
+    let depth = random.usize(1..=3);
+    let parts: Vec<_> = (0..depth).map(|_| ["a", "b", "c", "d"][random.usize(0..4)]).collect();
+    parts.join("/")
+}
+
+impl Action {
+    pub fn random(random: &mut fastrand::Rng) -> Self {
+        let most = if random.u8(0..4) == 0 { 40_000 } else { 100 };
+        let len = random.usize(0..most);
+        let bytes = std::iter::repeat_with(|| random.u8(..)).take(len).collect();
+        let (one, other) = (path(random), path(random));
+        match random.u8(0..24) {
+            0..=3 => Self::Put(one, bytes),
+            4 | 5 => Self::Write(one, random.u64(0..50_000), bytes),
+            6 => Self::Cut(one, random.u64(0..50_000)),
+            7 => Self::Mode(one, 0o700 | random.u32(0..0o100)),
+            8 => Self::Owner(one, random.u32(0..5)),
+            9 => Self::Time(one, random.i64(0..2_000_000_000)),
+            10 | 11 => Self::Link(one, other),
+            12 => Self::Symlink(one, other),
+            13..=16 => Self::Rename(one, other),
+            17 => Self::Swap(one, other),
+            18 | 19 => Self::Unlink(one),
+            20 | 21 => Self::Mkdir(one),
+            22 => Self::Rmdir(one),
+            _ if random.bool() => Self::Hold(one),
+            _ => Self::WriteHeld(random.u64(0..1000), bytes),
+        }
+    }
+
+    pub fn perform(&self, session: &Session, held: &mut Option<File>) -> Result<()> {
+        let set = |path: &str, set: SetAttr| {
+            let node = session.find(path)?.node;
+            session.fs.setattr(&session.cx, node, None, &set).wait().map(drop)
+        };
+        match self {
+            Self::Put(path, bytes) => session.put(path, bytes),
+            Self::Write(path, offset, bytes) => {
+                let file = session.open(path)?;
+                let written = session.write(file, *offset, bytes);
+                session.close(file);
+                written
+            }
+            Self::Cut(path, size) => set(path, SetAttr { size: Some(*size), ..SetAttr::default() }),
+            Self::Mode(path, mode) => {
+                set(path, SetAttr { mode: Some(Mode::new(*mode)), ..SetAttr::default() })
+            }
+            Self::Owner(path, id) => {
+                set(path, SetAttr { uid: Some(*id), gid: Some(*id), ..SetAttr::default() })
+            }
+            Self::Time(path, secs) => set_mtime(session, path, *secs),
+            Self::Link(from, to) => session.link(from, to),
+            Self::Symlink(target, path) => symlink(session, path, target),
+            Self::Rename(from, to) => session.rename(from, to, RenameFlags::empty()),
+            Self::Swap(one, other) => session.rename(one, other, RenameFlags::EXCHANGE),
+            Self::Unlink(path) => session.unlink(path),
+            Self::Mkdir(path) => session.mkdir(path),
+            Self::Rmdir(path) => session.rmdir(path),
+            Self::Hold(path) => {
+                let file = session.open(path)?;
+                held.replace(file).into_iter().for_each(|file| session.close(file));
+                Ok(())
+            }
+            Self::WriteHeld(offset, bytes) => match held {
+                Some(file) => session.write(*file, *offset, bytes),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+/// A session and what is held open in it.
+pub struct Side {
+    pub session: Session,
+    pub held: Option<File>,
+}
+
+impl Side {
+    pub fn new(session: Session) -> Self {
+        Self { session, held: None }
+    }
+
+    pub fn perform(&mut self, action: &Action) -> std::result::Result<(), String> {
+        action.perform(&self.session, &mut self.held).map_err(|error| error.to_string())
+    }
+}
+
+#[test]
+fn the_origin_becomes_what_a_twin_is() {
+    for seed in 0..8 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let origin = Origin::new();
+        let twin: Arc<Memory> = Arc::default();
+        let (mut twin, proxy) = (Side::new(attach(&*twin)), origin.proxy());
+        let mut here = Side::new(proxy.session.clone());
+        for step in 0..400 {
+            let action = Action::random(&mut random);
+            let (expected, got) = (twin.perform(&action), here.perform(&action));
+            assert_eq!(got, expected, "seed {seed}, step {step}: {action:?}");
+            if random.u8(0..30) == 0 {
+                proxy.write_back.flush().unwrap_or_else(|error| panic!("seed {seed}, step {step}: {error}"));
+                let context = format!("seed {seed}, step {step}");
+                assert_eq!(tree(&origin.direct, false), tree(&twin.session, false), "{context}");
+                assert_eq!(tree(&origin.direct, true), tree(&here.session, true), "{context}");
+            }
+        }
+        if let (Some(file), Some(other)) = (twin.held, here.held) {
+            let expected = twin.session.read(file).expect("what is open is kept");
+            assert_eq!(here.session.read(other).expect("what is open is kept"), expected, "seed {seed}");
+            here.session.close(other);
+        }
+        proxy.write_back.flush().expect("a flush");
+        let status = proxy.write_back.status();
+        assert_eq!((status.dirty_bytes, status.dirty_nodes), (0, 0), "seed {seed}");
+        assert_eq!(tree(&origin.direct, false), tree(&twin.session, false), "seed {seed}");
+    }
+}

@@ -1,0 +1,114 @@
+//! What a tree shows.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use tombolo_core::fs::{
+    Cookie, DirBudget, DirPage, File, FileType, NodeId, OpenFlags, SetAttr, SetTime, Timestamp,
+};
+
+use crate::world::{Session, name};
+
+/// What names at the origin begin with that are not shown.
+pub const HIDDEN: &str = ".tombolo-wb-";
+
+/// What one name shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub file_type: FileType,
+    pub mode: u32,
+    pub nlink: u32,
+    pub owner: (u32, u32),
+    /// The first name of the same node.
+    pub same_as: String,
+    pub size: u64,
+    /// A sum of the data, or of the target of a link.
+    pub content: u64,
+    pub mtime: Option<Timestamp>,
+}
+
+/// All names but hidden ones, by path; with times of changes or without.
+pub fn tree(session: &Session, times: bool) -> BTreeMap<String, Shown> {
+    let (mut shown, mut first) = (BTreeMap::new(), HashMap::new());
+    gather(session, "", times, &mut first, &mut shown);
+    shown
+}
+
+fn gather(
+    session: &Session,
+    path: &str,
+    times: bool,
+    first: &mut HashMap<NodeId, String>,
+    shown: &mut BTreeMap<String, Shown>,
+) {
+    let found = session.find(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let attr = found.attr;
+    let is_directory = attr.file_type == FileType::Directory;
+    let same_as = first.entry(found.node).or_insert_with(|| path.to_owned()).clone();
+    let content = match attr.file_type {
+        FileType::Regular => session.get(path).unwrap_or_else(|error| panic!("{path}: {error}")),
+        FileType::Symlink => session.fs.readlink(&session.cx, found.node).wait().expect("a link"),
+        _ => Vec::new(),
+    };
+    let one = Shown {
+        file_type: attr.file_type,
+        mode: attr.mode.bits(),
+        nlink: attr.nlink,
+        owner: (attr.uid, attr.gid),
+        same_as,
+        size: if is_directory { 0 } else { attr.size },
+        content: sum(&content),
+        mtime: times.then_some(attr.mtime),
+    };
+    shown.insert(path.to_owned(), one);
+    if is_directory {
+        for name in names(session, found.node).into_iter().filter(|name| !name.starts_with(HIDDEN)) {
+            let path = if path.is_empty() { name } else { format!("{path}/{name}") };
+            gather(session, &path, times, first, shown);
+        }
+    }
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The names in a directory, in order.
+pub fn names(session: &Session, node: NodeId) -> Vec<String> {
+    let flags = OpenFlags::DIRECTORY | OpenFlags::READ;
+    let open = session.fs.open(&session.cx, node, flags).wait().expect("a directory").open;
+    let file = File { node, open };
+    let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: false };
+    let (mut all, mut cookie, mut page) = (Vec::new(), Cookie::START, DirPage::new(budget));
+    loop {
+        page.reset(budget);
+        page = session.fs.readdir(&session.cx, file, cookie, page).wait().expect("a listing");
+        for entry in page.iter() {
+            cookie = entry.cookie;
+            all.push(String::from_utf8_lossy(entry.name).into_owned());
+        }
+        if page.is_end() {
+            break;
+        }
+    }
+    session.close(file);
+    all.retain(|name| name != "." && name != "..");
+    all.sort();
+    all
+}
+
+/// Gives a node this time of its last change.
+pub fn set_mtime(session: &Session, path: &str, secs: i64) -> tombolo_core::Result<()> {
+    let node = session.find(path)?.node;
+    let mtime = Some(SetTime::At(Timestamp { secs, nanos: 5 }));
+    session.fs.setattr(&session.cx, node, None, &SetAttr { mtime, ..SetAttr::default() }).wait().map(drop)
+}
+
+/// Makes a symbolic link.
+pub fn symlink(session: &Session, path: &str, target: &str) -> tombolo_core::Result<()> {
+    let (dir, last) = path.rsplit_once('/').unwrap_or(("", path));
+    let dir = session.find(dir)?.node;
+    session.fs.symlink(&session.cx, dir, name(last), target.as_bytes()).wait().map(drop)
+}

@@ -1,0 +1,204 @@
+//! An origin in memory, a cache of it and write-back over that, and sessions of each.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{
+    Client, Create, Entry, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
+    PermissionCheck, RenameFlags, Volume, Write,
+};
+use tombolo_core::{Ctx, Result, SessionId};
+use tombolo_layer_basic::stats::{self, Counters};
+use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::{CacheExport, Contract};
+use tombolo_layer_write_back::{Options, WriteBackExport};
+use tombolo_mem::{Region, Sink, Source};
+
+/// The origin.
+pub struct Origin {
+    pub direct: Session,
+    /// What it was asked for by the proxy.
+    pub counters: Arc<Counters>,
+    /// As the proxy sees it.
+    pub export: Arc<dyn Export>,
+    dir: TempDir,
+}
+
+/// A proxy of it.
+pub struct Proxy {
+    pub session: Session,
+    pub write_back: WriteBackExport,
+    _cache: CacheExport,
+}
+
+/// A session of the superuser.
+#[derive(Clone)]
+pub struct Session {
+    pub fs: Arc<dyn FileSystem>,
+    pub cx: Ctx,
+}
+
+pub fn attach(export: &dyn Export) -> Session {
+    let session = SessionId(1);
+    let client = Client { session, label: "test".into(), checks: PermissionCheck::BackEnd };
+    Session { fs: export.attach(&client).expect("attach"), cx: Ctx::root(session) }
+}
+
+pub fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).expect("a name")
+}
+
+impl Origin {
+    pub fn new() -> Self {
+        Self::with(|memory| memory)
+    }
+
+    /// One that the proxy sees through another layer.
+    pub fn with(layer: impl FnOnce(Arc<dyn Export>) -> Arc<dyn Export>) -> Self {
+        let memory: Arc<dyn Export> = Arc::new(Memory::default());
+        let direct = attach(&*memory);
+        let counters = Counters::new();
+        let export = Arc::new(stats::over(layer(memory), counters.clone()));
+        Self { direct, counters, export, dir: tempfile::tempdir().expect("a directory") }
+    }
+
+    /// Only what is asked for is brought there.
+    pub fn proxy(&self) -> Proxy {
+        let never = Duration::from_secs(3600);
+        self.proxy_with(Options { idle: never, delay_max: never, ..Options::default() })
+    }
+
+    pub fn proxy_with(&self, options: Options) -> Proxy {
+        let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
+        let store = await_store(&self.dir.path().join("cache"), &identity);
+        let contract = tombolo_layer_cache::Options {
+            contract: Contract::Exclusive,
+            ..tombolo_layer_cache::Options::default()
+        };
+        let cache = tombolo_layer_cache::over(&*self.export, store, contract).expect("a cache");
+        let dir = self.dir.path().join("write-back");
+        let write_back = tombolo_layer_write_back::over(&cache, &dir, options).expect("write-back");
+        Proxy { session: attach(&write_back), write_back, _cache: cache }
+    }
+
+    /// How often the proxy has asked for an operation.
+    pub fn asked(&self, operation: &str) -> u64 {
+        let all = self.counters.snapshot().operations;
+        all.iter().filter(|each| each.name == operation).map(|each| each.count).sum()
+    }
+}
+
+/// A store whose last owner may still be about to end.
+fn await_store(dir: &Path, identity: &OriginIdentity) -> Arc<Store> {
+    for _ in 0..500 {
+        match Store::open(dir, identity, StoreOptions::default()) {
+            Err(OpenError::InUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
+            opened => return opened.expect("a store"),
+        }
+    }
+    panic!("{} is in use for ever", dir.display());
+}
+
+impl Session {
+    /// The node of a path; "" is the root.
+    pub fn find(&self, path: &str) -> Result<Entry> {
+        let attr = self.fs.getattr(&self.cx, NodeId::ROOT, None).wait()?;
+        let mut at = Entry { node: NodeId::ROOT, attr };
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            at = self.fs.lookup(&self.cx, at.node, name(part)).wait()?;
+        }
+        Ok(at)
+    }
+
+    /// The directory of a path and the last name.
+    pub fn place<'a>(&self, path: &'a str) -> Result<(NodeId, Name<'a>)> {
+        let (dir, last) = path.rsplit_once('/').unwrap_or(("", path));
+        Ok((self.find(dir)?.node, name(last)))
+    }
+
+    pub fn create(&self, path: &str, mode: u32) -> Result<File> {
+        let (dir, last) = self.place(path)?;
+        let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::TRUNCATE;
+        let how = Create { mode: NewMode::settled(Mode::new(mode)), flags, exclusive: Exclusive::No };
+        let created = self.fs.create(&self.cx, dir, last, &how).wait()?;
+        Ok(File { node: created.entry.node, open: created.open })
+    }
+
+    pub fn open(&self, path: &str) -> Result<File> {
+        let node = self.find(path)?.node;
+        let opened = self.fs.open(&self.cx, node, OpenFlags::READ | OpenFlags::WRITE).wait()?;
+        Ok(File { node, open: opened.open })
+    }
+
+    pub fn close(&self, file: File) {
+        self.fs.release(&self.cx, file);
+    }
+
+    pub fn write(&self, file: File, offset: u64, bytes: &[u8]) -> Result<()> {
+        let how = Write { offset, ..Write::default() };
+        let written = self.fs.write(&self.cx, file, &how, Source::from(bytes.to_vec())).wait()?;
+        assert_eq!(written.count, bytes.len());
+        Ok(())
+    }
+
+    /// Makes a file, or empties it, and writes it.
+    pub fn put(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let file = self.create(path, 0o644)?;
+        let written = if bytes.is_empty() { Ok(()) } else { self.write(file, 0, bytes) };
+        self.close(file);
+        written
+    }
+
+    pub fn read(&self, file: File) -> Result<Vec<u8>> {
+        let size = self.fs.getattr(&self.cx, file.node, Some(file)).wait()?.size;
+        let region = Region::heap(size as usize);
+        let mut at = 0;
+        while at < size {
+            let mut sink = Sink::from(&region);
+            sink.advance(at as usize);
+            let done = self.fs.read(&self.cx, file, at, sink).wait()?;
+            assert!(done.count > 0, "the file ends early");
+            at += done.count as u64;
+        }
+        let mut bytes = vec![0; size as usize];
+        region.read_at(0, &mut bytes).expect("within");
+        Ok(bytes)
+    }
+
+    /// What is in a file.
+    pub fn get(&self, path: &str) -> Result<Vec<u8>> {
+        let file = self.open(path)?;
+        let bytes = self.read(file);
+        self.close(file);
+        bytes
+    }
+
+    pub fn mkdir(&self, path: &str) -> Result<()> {
+        let (dir, last) = self.place(path)?;
+        let mode = NewMode::settled(Mode::new(0o755));
+        self.fs.mkdir(&self.cx, dir, last, mode).wait().map(drop)
+    }
+
+    pub fn rename(&self, from: &str, to: &str, flags: RenameFlags) -> Result<()> {
+        let (from, to) = (self.place(from)?, self.place(to)?);
+        self.fs.rename(&self.cx, from.0, from.1, to.0, to.1, flags).wait().map(drop)
+    }
+
+    pub fn link(&self, from: &str, to: &str) -> Result<()> {
+        let (node, to) = (self.find(from)?.node, self.place(to)?);
+        self.fs.link(&self.cx, node, to.0, to.1).wait().map(drop)
+    }
+
+    pub fn unlink(&self, path: &str) -> Result<()> {
+        let (dir, last) = self.place(path)?;
+        self.fs.unlink(&self.cx, dir, last).wait().map(drop)
+    }
+
+    pub fn rmdir(&self, path: &str) -> Result<()> {
+        let (dir, last) = self.place(path)?;
+        self.fs.rmdir(&self.cx, dir, last).wait().map(drop)
+    }
+}
