@@ -3,9 +3,10 @@
 //! [`Export`] is what a server offers; attaching to it gives one session's [`FileSystem`]. Operations take a [`Ctx`](crate::Ctx) and
 //! return an [`Answer`](crate::Answer): `Done` when nothing had to wait, `Later` when something did. Operations that only some file
 //! systems have are in optional groups ([`Xattrs`], [`Locks`], [`PersistentHandles`], [`Ranges`], [`Changes`],
-//! [`Versions`]).
+//! [`Versions`], [`BackingFiles`]).
 
 mod attr;
+mod backing;
 mod changes;
 mod dir;
 mod file_system;
@@ -20,6 +21,7 @@ mod permission;
 mod read_whole;
 
 pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
+pub use backing::{BackingFile, BackingFiles};
 pub use changes::{Changes, NOTICE_BYTES, Notice, NoticeQueue, Notices, Version, Versions, Watchers};
 pub use dir::{DirBudget, DirEntry, DirPage};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, AllocateMode, Attr, Change, Changes, Client, Created, DirPage, Entry, Export, File,
-    FileSystem, Lock, LockFamily, LockOwner, LockRange, Locks, Made, NodeId, Op, OpenFlags, Opened,
+    AccessMask, AllocateMode, Attr, BackingFiles, Change, Changes, Client, Created, DirPage, Entry, Export,
+    File, FileSystem, Lock, LockFamily, LockOwner, LockRange, Locks, Made, NodeId, Op, OpenFlags, Opened,
     PersistentHandle, PersistentHandles, Profile, Ranges, ReadDone, Renamed, StatFs, Versions, Volume,
     Whence, Write, Written, XattrName, XattrSet, Xattrs,
 };
@@ -193,6 +193,10 @@ impl<A: Around> FileSystem for Layered<dyn FileSystem, A> {
 
     fn versions(&self) -> Option<&dyn Versions> {
         self.inner.versions()
+    }
+
+    fn backing_files(&self) -> Option<&dyn BackingFiles> {
+        self.inner.backing_files()
     }
 }
 
