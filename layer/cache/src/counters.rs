@@ -16,6 +16,7 @@ pub struct Counters {
     guess_used_bytes: AtomicU64,
     listed_ahead_bytes: AtomicU64,
     listing_used_bytes: AtomicU64,
+    backed: AtomicU64,
 }
 
 /// What [`Counters`] say at one moment.
@@ -41,6 +42,8 @@ pub struct Counts {
     pub listing_used_bytes: u64,
     /// How the lease of the tree stands, where one was taken.
     pub lease: Option<LeaseState>,
+    /// Times that a file was given to be read past the cache: what is read so counts nowhere here.
+    pub backed: u64,
 }
 
 impl Counters {
@@ -58,6 +61,7 @@ impl Counters {
             listed_ahead_bytes: read(&self.listed_ahead_bytes),
             listing_used_bytes: read(&self.listing_used_bytes),
             lease: None,
+            backed: read(&self.backed),
         }
     }
 
@@ -86,6 +90,10 @@ impl Counters {
 
     pub(crate) fn listing_used(&self, bytes: u64) {
         self.listing_used_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn backed(&self) {
+        self.backed.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn guessed(&self, bytes: u64) {

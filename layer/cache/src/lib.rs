@@ -14,6 +14,7 @@
 //! Reading order: `options`, `object` (what is known of a file), `session` (the operations), `data` (how data come), `store` (the disk).
 #![forbid(unsafe_code)]
 
+mod backing;
 mod cache;
 mod counters;
 mod data;

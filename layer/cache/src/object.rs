@@ -1,11 +1,12 @@
 //! One file of the origin, as far as it is known here.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use tombolo_core::Identity;
 use tombolo_core::fs::{AccessMask, Attr, FileType, NodeId, PersistentHandle, WeakAttr};
 
+use crate::backing::Held;
 use crate::data::Data;
 use crate::names::Names;
 use crate::options::{Contract, Options};
@@ -58,6 +59,8 @@ pub(crate) struct State {
     pub is_dirty: bool,
     /// Openings here through which it may be written: until the last of them has ended, the origin alone knows what it holds.
     pub writers: usize,
+    /// The present version is read past this cache.
+    pub held: Weak<Held>,
 }
 
 /// An object as the database has it.
@@ -95,6 +98,7 @@ impl Object {
             young: None,
             is_dirty: true,
             writers: 0,
+            held: Weak::new(),
         };
         Self { id, file_type: attr.file_type, handle, place: Place::default(), state: Mutex::new(state) }
     }
@@ -114,7 +118,8 @@ impl Object {
         Attr { fileid: self.id.0, generation: 0, volatile: false, ..*attr }
     }
 
-    /// Takes in attributes that the origin told in answer to what was asked at `asked`. False if they are another file's.
+    /// Takes in attributes that the origin told in answer to what was asked at `asked`. False if they are another file's, or another version's
+    /// while this one is [held](crate::backing): that is another file here.
     pub(crate) fn learn(&self, attr: &Attr, asked: Instant, contract: Contract) -> bool {
         let mut state = self.state();
         if (attr.fileid, attr.fsid, attr.file_type) != (state.attr.fileid, state.attr.fsid, self.file_type) {
@@ -124,6 +129,9 @@ impl Object {
             return true;
         }
         if WeakAttr::from(attr) != WeakAttr::from(&state.attr) {
+            if state.is_held() {
+                return false;
+            }
             state.changed();
         }
         let same = Attr { atime: state.attr.atime, ..*attr } == state.attr;
@@ -141,7 +149,7 @@ impl Object {
     /// tell is dropped once.
     pub(crate) fn settle(&self, asked: Instant) {
         let mut state = self.state();
-        if state.young.is_some_and(|came| asked > came) {
+        if !state.is_held() && state.young.is_some_and(|came| asked > came) {
             state.changed();
         }
     }
@@ -275,6 +283,10 @@ impl State {
     pub(crate) fn changed_here(&mut self) {
         self.latest = Some(Instant::now());
         self.changed = self.latest;
+    }
+
+    fn is_held(&self) -> bool {
+        self.held.strong_count() > 0
     }
 
     pub(crate) fn version(&self) -> WeakAttr {

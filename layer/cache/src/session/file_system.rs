@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
-    FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
-    ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File,
+    FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
+    Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host_runtime::task;
@@ -27,7 +27,7 @@ impl CachedFileSystem {
         Self(Arc::new(session))
     }
 
-    pub(super) fn session(&self) -> &Arc<Session> {
+    pub(crate) fn session(&self) -> &Arc<Session> {
         &self.0
     }
 
@@ -303,6 +303,11 @@ impl FileSystem for CachedFileSystem {
 
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
         Some(self)
+    }
+
+    fn backing_files(&self) -> Option<&dyn BackingFiles> {
+        let never_changes = self.0.profile.read_only && self.0.tells_changes;
+        never_changes.then_some(self as &dyn BackingFiles)
     }
 }
 

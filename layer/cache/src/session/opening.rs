@@ -32,6 +32,7 @@ impl View {
         let attr = object.believed(look, self.cache().options_of(object))?;
         let opened = match (self.may(object, mask(flags))?, fits(object.file_type, flags)) {
             (true, Ok(())) => self.session.openings.permit().map(|permit| {
+                touch(object);
                 let open = self.session.openings.add(permit, object, flags, None);
                 Opened { open, attr: Some(attr) }
             }),
@@ -62,10 +63,7 @@ impl View {
         let (origin, _, attr) = opened?;
         // What the open itself has fetched came after that.
         object.settle(began);
-        let data = object.state().data.clone();
-        if let Some(data) = data {
-            data.file.touch();
-        }
+        touch(&object);
         let open = self.session.openings.add(permit, &object, flags, Some(origin));
         Ok(Opened { open, attr: Some(attr) })
     }
@@ -179,6 +177,14 @@ impl View {
         let file = OriginFile::new(&self.cache().origin, file, &self.cx);
         let (entry, object) = self.met(&created.entry, asked).await?;
         Ok((entry, object, file))
+    }
+}
+
+/// A file is used: its data are evicted later than others.
+fn touch(object: &Object) {
+    let data = object.state().data.clone();
+    if let Some(data) = data {
+        data.file.touch();
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -186,9 +186,18 @@ impl DataFile {
     }
 
     /// Keeps it from being evicted. `None` if it is gone already, or too much is held.
-    #[expect(dead_code, reason = "what lends descriptors is to come")]
     pub(crate) fn hold(&self) -> Option<Hold> {
         self.0.shared.hold(self.0.id, self.0.generation).then(|| Hold(self.0.clone()))
+    }
+
+    /// Whether all of it is here and known to be good.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.0.version.size > 0 && self.0.blocks().verified_bytes == self.0.version.size
+    }
+
+    /// A descriptor to read it by.
+    pub(crate) fn reader(&self) -> io::Result<OwnedFd> {
+        File::open(&self.0.path).map(OwnedFd::from)
     }
 
     /// Which data of the object they are.

@@ -27,8 +27,8 @@ use tombolo_core::{Error, Result};
 
 use crate::object::Object;
 use commit::Queue;
-pub(crate) use data_file::DataFile;
 use data_file::State as DataState;
+pub(crate) use data_file::{DataFile, Hold};
 use database::Database;
 use directory::Directory;
 pub use directory::{OpenError, OriginIdentity};

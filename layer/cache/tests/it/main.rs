@@ -1,5 +1,6 @@
 //! All tests, in one program.
 
+mod backing;
 mod bad_input;
 mod coarse;
 mod contracts;

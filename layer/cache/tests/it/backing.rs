@@ -1,0 +1,147 @@
+//! Files that are read past the cache.
+
+use std::path::Path;
+
+use tombolo_core::Error;
+use tombolo_core::fs::{BackingFile, File, OpenFlags};
+use tombolo_layer_cache::store::StoreOptions;
+use tombolo_layer_cache::{Contract, Options};
+
+use crate::world::{Cached, Origin, Session, grow_old, pattern};
+
+const LEN: usize = 200_000;
+
+fn read_only(origin: &Origin, dir: &Path) -> Cached {
+    let options =
+        Options { contract: Contract::Exclusive, read_only: true, walk_ahead: false, ..Options::default() };
+    let store = StoreOptions { capacity_bytes: 1 << 20, ..StoreOptions::default() };
+    origin.cached_with(dir, options, store)
+}
+
+fn backed(session: &Session, file: File) -> Option<BackingFile> {
+    session.fs.backing_files().expect("a read-only tree has them").backing_file(file)
+}
+
+fn bytes_of(backing: &BackingFile) -> Vec<u8> {
+    let file = std::fs::File::from(backing.descriptor.try_clone().expect("a descriptor"));
+    let mut bytes = vec![0; LEN + 1];
+    let count = std::os::unix::fs::FileExt::read_at(&file, &mut bytes, 0).expect("read");
+    bytes.truncate(count);
+    bytes
+}
+
+#[test]
+fn only_a_file_that_is_whole_and_known_to_be_good_is_read_past_the_cache() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let large = 4 << 20;
+    origin.direct.put("file", &pattern(LEN, 1));
+    origin.direct.put("large", &pattern(large, 2));
+    origin.direct.put("empty", b"");
+    grow_old();
+    {
+        let cached = read_only(&origin, dir.path());
+        let session = &cached.session;
+        let file = session.open("file").expect("open");
+        assert!(backed(session, file).is_none(), "nothing is here");
+        session.get("file").expect("read");
+        let backing = backed(session, file).expect("all is here");
+        assert_eq!(bytes_of(&backing), pattern(LEN, 1));
+        let partly = session.open("large").expect("open");
+        session.read(partly, 0, 4096).expect("read");
+        assert!(backed(session, partly).is_none(), "most is not here");
+        let empty = session.open("empty").expect("open");
+        assert!(backed(session, empty).is_none(), "there is nothing to read");
+    }
+    // An earlier life has left all of it; one block is not what it was.
+    let object = std::fs::read_dir(dir.path().join("objects")).expect("list").flatten();
+    let mut objects = object.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten());
+    let is_file = |object: &std::fs::DirEntry| object.metadata().expect("there").len() == LEN as u64;
+    let path = objects.find(is_file).expect("the data").path();
+    let mut bytes = std::fs::read(&path).expect("read");
+    bytes[LEN / 2] ^= 1;
+    std::fs::write(&path, bytes).expect("write");
+    let cached = read_only(&origin, dir.path());
+    let session = &cached.session;
+    let file = session.open("file").expect("open");
+    session.read(file, 0, 4096).expect("read");
+    assert!(backed(session, file).is_none(), "most was not looked at since");
+    assert_eq!(session.get("file").expect("read"), pattern(LEN, 1));
+    assert_eq!(bytes_of(&backed(session, file).expect("all was looked at")), pattern(LEN, 1));
+}
+
+#[test]
+fn what_can_be_changed_or_promises_to_show_others_changes_has_no_backing_files() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let modes =
+        [Contract::Immutable, Contract::Exclusive, Contract::CloseToOpen].map(|c| [(c, true), (c, false)]);
+    for (n, (contract, read_only)) in modes.into_iter().flatten().enumerate() {
+        let options = Options { contract, read_only, ..Options::default() };
+        let cached = origin.cached_with(&dir.path().join(n.to_string()), options, StoreOptions::default());
+        let may = read_only && contract != Contract::CloseToOpen;
+        assert_eq!(cached.session.fs.backing_files().is_some(), may, "{options:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_read_past_the_cache_stays_when_room_is_made() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    (0..40_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(LEN, n)));
+    let cached = read_only(&origin, dir.path());
+    let session = &cached.session;
+    let file = session.open("file-0").expect("open");
+    session.get("file-0").expect("read");
+    let backing = backed(session, file).expect("all is here");
+    for _ in 0..3 {
+        for n in 1..40_u8 {
+            // Twice: it is used again, like the one that is held.
+            for _ in 0..2 {
+                assert!(session.get(&format!("file-{n}")).expect("read") == pattern(LEN, n), "file {n}");
+            }
+        }
+    }
+    assert_eq!(bytes_of(&backing), pattern(LEN, 0));
+    let read = origin.asked("read");
+    assert_eq!(session.get("file-0").expect("read"), pattern(LEN, 0));
+    assert_eq!(origin.asked("read"), read, "it is still here");
+}
+
+#[test]
+fn no_more_is_read_past_the_cache_than_leaves_room_for_others() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    (0..12_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(LEN, n)));
+    let cached = read_only(&origin, dir.path());
+    let session = &cached.session;
+    let mut holds = Vec::new();
+    for n in 0..12_u8 {
+        let text = format!("file-{n}");
+        assert!(session.get(&text).expect("read") == pattern(LEN, n), "file {n}");
+        holds.extend(backed(session, session.open(&text).expect("open")));
+    }
+    assert_eq!(holds.len(), 3, "of 200 kB each, in three quarters of 1 MiB");
+}
+
+#[test]
+fn another_version_of_a_file_that_is_read_past_the_cache_is_another_file() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", &pattern(LEN, 1));
+    let cached = read_only(&origin, dir.path());
+    let session = &cached.session;
+    session.get("file").expect("read");
+    let file = session.open("file").expect("open");
+    let backing = backed(session, file).expect("all is here");
+    // What the contract rules out: another writer.
+    origin.direct.put("file", &pattern(LEN, 2));
+    assert_eq!(session.get("file").expect("read"), pattern(LEN, 1), "nothing is asked again");
+    // A user of whom nothing is known is asked for, and with that the file.
+    let other = session.of_user(1000);
+    let opened = other.fs.open(&other.cx, file.node, OpenFlags::READ).wait();
+    assert!(matches!(opened, Err(Error::Stale)), "{opened:?}");
+    let new = other.open("file").expect("looked up again");
+    assert_ne!(new.node, file.node);
+    assert_eq!(other.get("file").expect("read"), pattern(LEN, 2));
+    assert_eq!(bytes_of(&backing), pattern(LEN, 1));
+    session.fs.release(&session.cx, file);
+    assert_eq!(bytes_of(&backing), pattern(LEN, 1));
+    drop(backing);
+    assert_eq!(session.get("file").expect("read"), pattern(LEN, 2));
+}
