@@ -39,6 +39,37 @@ pub fn clone(device: BorrowedFd<'_>) -> Result<OwnedFd> {
 /// `_IOR(229, 0, uint32_t)`.
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 
+/// Whether this process may tell kernels of backing files: until backing files can be seen from outside, only the superuser's may.
+pub fn may_back() -> bool {
+    let held = rustix::thread::capabilities(None);
+    held.is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
+}
+
+/// Has the connection keep `file`, which its kernel then reads in place of what an OPEN names it for (`FUSE_DEV_IOC_BACKING_OPEN`, since
+/// Linux 6.9). Returns its number there. The descriptor may be closed.
+///
+/// EPERM: passthrough was not agreed on, or this process is not privileged. ELOOP: the file lies on a stacked file system.
+pub fn open_backing(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<i32> {
+    // struct fuse_backing_map: descriptor, flags, padding.
+    let map: [u64; 2] = [u64::from(file.as_raw_fd().cast_unsigned()), 0];
+    // SAFETY: the request takes the address of these 16 bytes, which outlive the call.
+    let outcome = unsafe { libc::ioctl(device.as_raw_fd(), FUSE_DEV_IOC_BACKING_OPEN, &raw const map) };
+    check(outcome.into())?;
+    Ok(outcome)
+}
+
+/// Ends that. Files that are open go on being read by it.
+pub fn close_backing(device: BorrowedFd<'_>, number: i32) -> Result<()> {
+    // SAFETY: the request takes the address of a number, which outlives the call.
+    let outcome = unsafe { libc::ioctl(device.as_raw_fd(), FUSE_DEV_IOC_BACKING_CLOSE, &raw const number) };
+    check(outcome.into()).map(drop)
+}
+
+/// `_IOW(229, 1, struct fuse_backing_map)`.
+const FUSE_DEV_IOC_BACKING_OPEN: libc::Ioctl = 0x4010_e501;
+/// `_IOW(229, 2, uint32_t)`.
+const FUSE_DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
+
 /// Waits for a request and reads it into the start of `into`; returns its length.
 ///
 /// ENODEV: unmounted. ENOENT: the request was withdrawn while it was read; ask again. EAGAIN on a descriptor that does

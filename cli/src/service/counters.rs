@@ -40,6 +40,9 @@ pub struct CacheCounters {
     /// What of that was small files that nobody had asked for, and what of these was read since.
     pub guessed_bytes: u64,
     pub guess_used_bytes: u64,
+    /// Times that a kernel was given a file to read by itself; what it reads so is in no other number.
+    #[serde(default)]
+    pub backed: u64,
     /// The lease of the tree, where one was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
@@ -74,6 +77,7 @@ impl From<CacheCounts> for CacheCounters {
             fetched_bytes: counts.fetched_bytes,
             guessed_bytes: counts.guessed_bytes + counts.listed_ahead_bytes,
             guess_used_bytes: counts.guess_used_bytes + counts.listing_used_bytes,
+            backed: counts.backed,
             lease: counts.lease.map(Lease::from),
         }
     }
@@ -89,6 +93,7 @@ impl CacheCounters {
             fetched_bytes: self.fetched_bytes.saturating_sub(earlier.fetched_bytes),
             guessed_bytes: self.guessed_bytes.saturating_sub(earlier.guessed_bytes),
             guess_used_bytes: self.guess_used_bytes.saturating_sub(earlier.guess_used_bytes),
+            backed: self.backed.saturating_sub(earlier.backed),
             lease: self.lease,
         }
     }

@@ -135,6 +135,7 @@ const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
         |cache| cache.guessed_bytes,
     ),
     ("cache_guess_used_bytes", "What of these was looked at since", |cache| cache.guess_used_bytes),
+    ("cache_backed", "Times that a kernel was given a file to read by itself", |cache| cache.backed),
 ];
 
 impl Collector for Snapshot {

@@ -36,6 +36,6 @@ pub use decode::Decoded;
 pub use errno::Errno;
 pub use error::DecodeError;
 pub use extension::Extensions;
-pub use ids::{FileHandle, LockOwner, NodeId, Unique};
+pub use ids::{BackingId, FileHandle, LockOwner, NodeId, Unique};
 pub use opcode::{Extent, Opcode};
 pub use request::Request;

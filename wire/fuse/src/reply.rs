@@ -1,7 +1,7 @@
 //! Replies: encoders from typed answers to bytes, into a buffer of the caller's. None of them allocates.
 
 use crate::errno::Errno;
-use crate::ids::{FileHandle, LockOwner, NodeId, Unique};
+use crate::ids::{BackingId, FileHandle, LockOwner, NodeId, Unique};
 use crate::layout::attr::{AttrOut, EntryOut, FuseAttr, FuseStatx, StatxOut};
 use crate::layout::header::OutHeader;
 use crate::layout::lock::{self, FileLock, LkOut};
@@ -133,6 +133,12 @@ pub fn statx(stat: FuseStatx, keep: Duration) -> StatxOut {
 #[must_use]
 pub fn open(handle: FileHandle, flags: OpenOutFlags) -> OpenOut {
     OpenOut { fh: handle.0, open_flags: flags.bits(), backing_id: 0 }
+}
+
+/// The same of a file that the kernel reads by itself; PASSTHROUGH is among the flags.
+#[must_use]
+pub fn open_backed(handle: FileHandle, flags: OpenOutFlags, backing: BackingId) -> OpenOut {
+    OpenOut { backing_id: backing.0, ..open(handle, flags) }
 }
 
 /// WRITE's and COPY_FILE_RANGE's answer.

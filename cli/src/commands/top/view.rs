@@ -98,7 +98,7 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     };
     format!(
         "cache  operations answered here {} (now {})  data {:.1} MB, {} of it here (now {})  fetched {:.1} MB, \
-         {:.1} MB of it ahead and not read yet{lease}",
+         {:.1} MB of it ahead and not read yet  given to the kernel {} files (now {}){lease}",
         share(total.hits, total.hits + total.misses),
         share(recent.hits, recent.hits + recent.misses),
         megabytes(total.served_bytes),
@@ -106,6 +106,8 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
         share(recent.hit_bytes, recent.served_bytes),
         megabytes(total.fetched_bytes),
         megabytes(total.guessed_bytes.saturating_sub(total.guess_used_bytes)),
+        total.backed,
+        recent.backed,
     )
 }
 

@@ -1,14 +1,14 @@
 //! A descriptor of a FUSE connection, and one request read from it.
 
 use super::buffer_pool::BufferPool;
-use crate::session::{Exchange, Slot};
+use crate::session::{Backing, Exchange, Slot};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_sys::{Errno, fuse_dev};
 use tombolo_wire_fuse::layout::header::InHeader;
 use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn};
-use tombolo_wire_fuse::{DecodeError, Errno as WireErrno, Extent, Opcode, Unique, reply};
+use tombolo_wire_fuse::{BackingId, DecodeError, Errno as WireErrno, Extent, Opcode, Unique, reply};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A WRITE's data, and a READ's, begin here, on a page of their own: the host's file system then copies whole pages.
@@ -27,6 +27,21 @@ impl Device {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Weak, so that the connection ends with the threads that serve.
+impl Backing for Weak<Device> {
+    fn open(&self, file: BorrowedFd<'_>) -> Result<BackingId, Errno> {
+        let device = self.upgrade().ok_or(Errno::NODEV)?;
+        fuse_dev::open_backing(device.fd(), file).map(BackingId)
+    }
+
+    fn close(&self, backing: BackingId) {
+        let Some(device) = self.upgrade() else { return };
+        if let Err(error) = fuse_dev::close_backing(device.fd(), backing.0) {
+            tracing::debug!(%error, "a backing file was not closed");
+        }
     }
 }
 

@@ -10,7 +10,7 @@ mod read_ahead;
 mod thread_pool;
 mod worker;
 
-use crate::session::{Coherence, Options as SessionOptions, Session};
+use crate::session::{Backing, Coherence, Options as SessionOptions, Session};
 use buffer_pool::BufferPool;
 use device::Device;
 use notifier::Notifier;
@@ -139,7 +139,9 @@ impl Mount {
         let data = mount_data(file_system.as_ref(), session, options)?;
         let (device, by_helper) = mount(&path, options, &data)?;
         let devices = descriptors(device, options.threads);
+        let backing = devices.first().filter(|_| fuse_dev::may_back());
         let session_options = SessionOptions {
+            backing: backing.map(|device| Arc::new(Arc::downgrade(device)) as Arc<dyn Backing>),
             coherence: options.coherence,
             kernel_checks: options.allow_other,
             local_callers: true,

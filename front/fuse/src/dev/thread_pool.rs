@@ -83,6 +83,7 @@ impl ThreadPool {
 
     pub(super) fn end(&self) {
         self.state().ended = true;
+        self.session.end_openings();
         self.called.notify_all();
     }
 

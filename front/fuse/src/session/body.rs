@@ -8,7 +8,7 @@ use tombolo_wire_fuse::dirent::DirentWriter;
 use tombolo_wire_fuse::layout::attr::EntryOut;
 use tombolo_wire_fuse::layout::open::OpenOutFlags;
 use tombolo_wire_fuse::reply::{self, Blocker, Reply};
-use tombolo_wire_fuse::{FileHandle, Unique, attr};
+use tombolo_wire_fuse::{BackingId, FileHandle, Unique, attr};
 
 /// The answer to one request.
 #[derive(Debug)]
@@ -22,7 +22,8 @@ pub(super) enum Body {
     Attr(Attr),
     /// Attributes, in the long form.
     Statx(Attr),
-    Open(File, OpenOutFlags),
+    /// With the backing file that the kernel reads in its place.
+    Open(File, OpenOutFlags, Option<BackingId>),
     /// An open file that the requester may have once it has looked at it again.
     LookAgain(File),
     Created(Entry, OpenId, OpenOutFlags),
@@ -70,7 +71,10 @@ impl Body {
             Body::Statx(attr) => {
                 out.with(&reply::statx(attr::to_statx(attr), session.lifetimes_of(attr).attr))
             }
-            Body::Open(file, flags) => out.with(&reply::open(FileHandle(file.open.0), *flags)),
+            Body::Open(file, flags, None) => out.with(&reply::open(FileHandle(file.open.0), *flags)),
+            Body::Open(file, flags, Some(backing)) => {
+                out.with(&reply::open_backed(FileHandle(file.open.0), *flags, *backing))
+            }
             Body::Created(entry, open, flags) => {
                 out.with(&entry_out(entry, session)).with(&reply::open(FileHandle(open.0), *flags))
             }
@@ -92,7 +96,10 @@ impl Body {
         let file_system = session.file_system();
         match self {
             Body::Entry(entry) => session.take_back(entry.node),
-            Body::Open(file, _) | Body::LookAgain(file) => {
+            Body::Open(file, ..) | Body::LookAgain(file) => {
+                if let (Body::Open(..), Some(passthrough)) = (self, session.passthrough()) {
+                    passthrough.released(file.node);
+                }
                 session.callers.closed(file.open);
                 file_system.release(&ctx, *file);
             }

@@ -24,6 +24,9 @@ const ALWAYS: Capabilities = Capabilities::ASYNC_READ
 /// Requests that the kernel may send without a program waiting for each.
 const BACKGROUND_MAX: u16 = 64;
 
+/// Backing files lie on file systems that do not stand on others, so that this one may have an overlay on it.
+const STACK_DEPTH_MAX: u32 = 1;
+
 pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes {
     let profile = file_system.profile();
     let mut capabilities = ALWAYS;
@@ -43,6 +46,9 @@ pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes 
         capabilities |=
             Capabilities::CACHE_SYMLINKS | Capabilities::DO_READDIRPLUS | Capabilities::READDIRPLUS_AUTO;
     }
+    if options.backing.is_some() && file_system.backing_files().is_some() {
+        capabilities |= Capabilities::PASSTHROUGH;
+    }
     Wishes {
         capabilities,
         max_write_bytes: options.max_write_bytes,
@@ -50,7 +56,7 @@ pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes 
         max_background: BACKGROUND_MAX,
         time_granularity_ns: profile.time_granularity_ns,
         map_alignment_log2: 0,
-        max_stack_depth: 0,
+        max_stack_depth: STACK_DEPTH_MAX,
         request_timeout_s: 0,
     }
 }

@@ -11,6 +11,7 @@ mod exchange;
 mod init;
 mod open_retry;
 mod ops;
+mod passthrough;
 mod pending;
 mod posix_locks;
 mod push;
@@ -19,6 +20,7 @@ mod slot;
 pub use coherence::Coherence;
 pub use counters::Counters;
 pub use exchange::Exchange;
+pub use passthrough::Backing;
 use push::About;
 pub(crate) use push::Push;
 pub use slot::Slot;
@@ -27,6 +29,7 @@ use body::Body;
 use callers::Callers;
 use coherence::PageCache;
 use open_retry::OpenRetry;
+use passthrough::Passthrough;
 use pending::{OnSignal, Pending};
 use posix_locks::PosixLocks;
 use std::sync::Arc;
@@ -64,6 +67,8 @@ pub struct Options {
     pub local_locks: bool,
     /// Are extended attributes shown? If not, each of their four operations is not implemented, which a kernel is told once.
     pub xattrs: bool,
+    /// The way to tell the kernel of backing files, where there is one.
+    pub backing: Option<Arc<dyn Backing>>,
 }
 
 impl Default for Options {
@@ -77,6 +82,7 @@ impl Default for Options {
             local_callers: false,
             local_locks: false,
             xattrs: true,
+            backing: None,
         }
     }
 }
@@ -96,6 +102,8 @@ pub struct Session {
     pages: Arc<PageCache>,
     open_retry: Arc<OpenRetry>,
     posix_locks: PosixLocks,
+    /// Where the file system has backing files and the transport a way to tell of them.
+    passthrough: Option<Arc<Passthrough>>,
     /// With [`Coherence::Push`].
     push: Option<Arc<Push>>,
     /// The minor version that both sides speak.
@@ -111,8 +119,10 @@ impl Session {
     pub fn new(id: SessionId, file_system: Arc<dyn FileSystem>, options: Options) -> Arc<Session> {
         let checks = file_system.profile().permission_check == PermissionCheck::BackEnd;
         let callers = Callers::new(checks, options.local_callers);
+        let backing = options.backing.clone();
         Arc::new(Session {
             id,
+            passthrough: backing.and_then(|kernel| Passthrough::new(&file_system, kernel)),
             file_system,
             agreed: AtomicU64::new(0),
             ready: AtomicBool::new(false),
@@ -199,6 +209,23 @@ impl Session {
     /// How many requests pend.
     pub fn pending_count(&self) -> usize {
         self.pending.len()
+    }
+
+    /// How many openings the kernel has read by itself, of those that ended too.
+    pub fn passthrough_openings(&self) -> u64 {
+        self.passthrough.as_ref().map_or(0, |passthrough| passthrough.openings())
+    }
+
+    /// No request comes any more.
+    pub(crate) fn end_openings(&self) {
+        if let Some(passthrough) = &self.passthrough {
+            passthrough.ended();
+        }
+    }
+
+    /// What keeps account of openings, once passthrough is agreed on.
+    fn passthrough(&self) -> Option<&Arc<Passthrough>> {
+        self.passthrough.as_ref().filter(|_| self.agreed().contains(Capabilities::PASSTHROUGH))
     }
 
     /// Asks every pending operation to end, because no caller waits for it any more.

@@ -6,6 +6,7 @@ mod local_dir;
 mod memory;
 mod model;
 mod mount;
+mod passthrough;
 mod planted;
 mod replies;
 mod simulation;

@@ -81,7 +81,7 @@ pub(super) fn opendir(call: Call<'_>) -> Answer<Body> {
     let answer = call.fs.open(call.ctx, node, OpenFlags::READ | OpenFlags::DIRECTORY);
     answer.map(move |opened| {
         callers.opened(opened.open, opener);
-        Body::Open(File { node, open: opened.open }, fopen)
+        Body::Open(File { node, open: opened.open }, fopen, None)
     })
 }
 

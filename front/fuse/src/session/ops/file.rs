@@ -48,14 +48,19 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let by_path = open.flags != 0;
     let attempt = open_retry.attempt(call.thread, node, how);
     let (callers, opener) = call.opener();
+    let passthrough = call.session.passthrough().cloned();
     let answer = call.fs.open(call.ctx, node, how);
     answer.map(move |opened| {
         if by_path && open_retry.is_due(coherence, attempt, opened.attr.as_ref()) {
             return Body::LookAgain(File { node, open: opened.open });
         }
         callers.opened(opened.open, opener);
-        let fopen = pages.flags(coherence, node, how, opened.attr.as_ref(), agreed) | without_flush;
-        Body::Open(File { node, open: opened.open }, fopen)
+        let (file, attr) = (File { node, open: opened.open }, opened.attr.as_ref());
+        let fopen = pages.flags(coherence, node, how, attr, agreed) | without_flush;
+        let Some(passthrough) = passthrough else { return Body::Open(file, fopen, None) };
+        let may_pass = coherence != Coherence::Strict && !attr.is_some_and(|attr| attr.volatile);
+        let (fopen, backing) = passthrough.opened(file, how, attr, may_pass, fopen);
+        Body::Open(file, fopen, backing)
     })
 }
 
@@ -170,6 +175,9 @@ pub(super) fn release(call: Call<'_>, release: &Release) -> Answer<Body> {
         }
     }
     call.fs.release(call.ctx, file);
+    if let Some(passthrough) = call.session.passthrough() {
+        passthrough.released(file.node);
+    }
     call.session.callers.closed(file.open);
     Answer::ok(Body::Empty)
 }

@@ -1,0 +1,194 @@
+//! Files of a cache that the kernel of a mount reads by itself. Needs root, `/dev/fuse` and Linux 6.9.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{
+    Client, Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
+    Volume, Write,
+};
+use tombolo_core::{Ctx, Error, Identity, SessionId};
+use tombolo_front_fuse::dev::{Mount, Options as MountOptions};
+use tombolo_front_fuse::session::Coherence;
+use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::{CacheExport, Contract, Options, over};
+use tombolo_mem::Source;
+use tombolo_wire_fuse::Opcode;
+
+const LEN: usize = 1 << 20;
+/// What a file is named by.
+const LARGE: &str = "large";
+
+/// An origin with one large file, a cache of it that cannot be changed, and a mount of that.
+struct World {
+    origin: Arc<dyn FileSystem>,
+    cache: CacheExport,
+    mount: Mount,
+    _dirs: [tempfile::TempDir; 2],
+}
+
+fn client() -> Client {
+    Client { session: SessionId(0), label: "test".into(), checks: PermissionCheck::BackEnd }
+}
+
+fn pattern(seed: usize) -> Vec<u8> {
+    (0..LEN).map(|at| (at / 4096 + at / 7 + seed) as u8).collect()
+}
+
+/// Makes the file, or gives it another content.
+fn put(fs: &dyn FileSystem, bytes: Vec<u8>) {
+    let (cx, name) = (Ctx::root(SessionId(0)), Name::new(LARGE.as_bytes()).expect("a name"));
+    let how = Create {
+        mode: NewMode::settled(Mode::new(0o644)),
+        flags: OpenFlags::WRITE | OpenFlags::TRUNCATE,
+        ..Create::default()
+    };
+    let created = fs.create(&cx, NodeId::ROOT, name, &how).wait().expect("create");
+    let (file, len) = (File { node: created.entry.node, open: created.open }, bytes.len());
+    let written = fs.write(&cx, file, &Write::default(), Source::from(bytes)).wait().expect("write");
+    assert_eq!(written.count, len);
+    fs.release(&cx, file);
+}
+
+impl World {
+    /// `None` where kernels cannot be told of backing files.
+    fn new(coherence: Coherence) -> Option<Self> {
+        if !Path::new("/dev/fuse").exists() || !tombolo_sys::fuse_dev::may_back() {
+            eprintln!("skipped: passthrough needs /dev/fuse and the superuser");
+            return None;
+        }
+        let export = Memory::default();
+        let origin = export.attach(&client()).expect("attach");
+        put(&*origin, pattern(0));
+        let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
+        let store = Store::open(dirs[0].path(), &identity, StoreOptions::default()).expect("a store");
+        let options = Options { contract: Contract::Exclusive, read_only: true, ..Options::default() };
+        let cache = over(&export, store, options).expect("a cache");
+        let options = MountOptions { coherence, read_only: true, ..MountOptions::default() };
+        let mount = Mount::start(&cache, SessionId(1), dirs[1].path(), &options).expect("the mount");
+        Some(Self { origin, cache, mount, _dirs: dirs })
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.mount.path().join(LARGE)
+    }
+
+    fn open(&self) -> fs::File {
+        fs::File::open(self.path()).expect("open")
+    }
+
+    /// Reads all of it by requests, so that it is here from now on.
+    fn fetch(&self) {
+        assert!(fs::read(self.path()).expect("read") == pattern(0));
+        assert_eq!(self.mount.session().passthrough_openings(), 0);
+    }
+
+    fn reads(&self) -> u64 {
+        self.mount.session().counters().requests(Opcode::Read)
+    }
+
+    /// Opens until the kernel reads by itself: a close reaches the server after it has returned.
+    fn open_past(&self) -> fs::File {
+        let before = self.mount.session().passthrough_openings();
+        for _ in 0..1000 {
+            let file = self.open();
+            if self.mount.session().passthrough_openings() > before {
+                return file;
+            }
+            drop(file);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        panic!("the kernel is given no backing file");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.mount.unmount().expect("unmount");
+        self.mount.wait();
+    }
+}
+
+fn all_of(file: &fs::File) -> Vec<u8> {
+    let mut bytes = vec![0; LEN + 1];
+    let mut count = 0;
+    while let more @ 1.. = file.read_at(&mut bytes[count..], count as u64).expect("read") {
+        count += more;
+    }
+    bytes.truncate(count);
+    bytes
+}
+
+#[test]
+fn what_is_wholly_here_is_read_without_a_request() {
+    for coherence in [Coherence::Auto, Coherence::Always, Coherence::Push] {
+        let Some(world) = World::new(coherence) else { return };
+        world.fetch();
+        let file = world.open_past();
+        let reads = world.reads();
+        assert!(all_of(&file) == pattern(0));
+        assert_eq!(fs::metadata(world.path()).expect("stat").len(), LEN as u64);
+        // Another program, by a mapping too.
+        let same = Command::new("cmp").arg(world.path()).arg(world.path()).status().expect("cmp runs");
+        assert!(same.success());
+        assert_eq!(world.reads(), reads, "{coherence:?}: no READ");
+        assert!(world.cache.counts().backed >= 1);
+    }
+}
+
+#[test]
+fn openings_of_one_file_are_all_read_in_one_way() {
+    let Some(world) = World::new(Coherence::Auto) else { return };
+    let before = world.open();
+    world.fetch();
+    let beside = world.open();
+    assert!(all_of(&before) == pattern(0) && all_of(&beside) == pattern(0));
+    assert_eq!(world.mount.session().passthrough_openings(), 0, "the first is open still");
+    drop((before, beside));
+    let file = world.open_past();
+    let (reads, openings) = (world.reads(), world.mount.session().passthrough_openings());
+    let second = world.open();
+    assert!(all_of(&second) == pattern(0));
+    assert_eq!((world.reads(), world.mount.session().passthrough_openings()), (reads, openings + 1));
+    // Past the page cache, wherever it lies: by requests.
+    let direct = fs::File::options().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(world.path());
+    let mut some = [0; 100];
+    assert_eq!(direct.expect("open").read_at(&mut some, 7).expect("read"), 100);
+    assert!(some == pattern(0)[7..107] && world.reads() > reads);
+    drop((file, second));
+    assert!(all_of(&world.open()) == pattern(0));
+}
+
+#[test]
+fn a_mount_that_asks_for_everything_reads_by_requests() {
+    let Some(world) = World::new(Coherence::Strict) else { return };
+    for _ in 0..3 {
+        world.fetch();
+    }
+}
+
+#[test]
+fn another_version_is_another_file_and_readers_keep_theirs() {
+    let Some(world) = World::new(Coherence::Auto) else { return };
+    world.fetch();
+    let file = world.open_past();
+    put(&*world.origin, pattern(1));
+    // The contract promises not to look; a user of whom nothing is known makes it.
+    let session = world.cache.attach(&client()).expect("attach");
+    let (root, name) = (Ctx::root(SessionId(0)), Name::new(LARGE.as_bytes()).expect("a name"));
+    let entry = session.lookup(&root, NodeId::ROOT, name).wait().expect("there");
+    let cx = Ctx { identity: Identity { uid: 1000, gid: 1000, groups: None }, ..root };
+    let opened = session.open(&cx, entry.node, OpenFlags::READ).wait();
+    assert!(matches!(opened, Err(Error::Stale)), "{opened:?}");
+    assert!(all_of(&file) == pattern(0), "what was opened is read on");
+    assert!(all_of(&world.open()) == pattern(1), "a new opening is of the new one");
+    assert!(all_of(&file) == pattern(0), "and the old one is no mix of both");
+    drop(file);
+    assert!(all_of(&world.open_past()) == pattern(1));
+}
