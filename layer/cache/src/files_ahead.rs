@@ -66,12 +66,19 @@ const READ_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl FilesAhead {
-    /// A caller waits for a file of `dir`, which lies in `above`. How many workers are to be started.
+    /// A caller waits for a file of `dir`, which lies in `above`. `is_wanted` says that the files beside it are wanted even if it is the
+    /// first. How many workers are to be started.
     #[must_use]
-    pub(crate) fn missed(&self, file: ObjectId, dir: ObjectId, above: Option<ObjectId>) -> usize {
+    pub(crate) fn missed(
+        &self,
+        file: ObjectId,
+        dir: ObjectId,
+        above: Option<ObjectId>,
+        is_wanted: bool,
+    ) -> usize {
         let mut state = self.state();
         state.forget_if_over();
-        let again = state.note(dir, file);
+        let again = state.note(dir, file) || is_wanted;
         let beside = above.is_some_and(|above| state.note(above, dir));
         state.last = Some(Instant::now());
         state.unread_bytes = state.unread_bytes.saturating_sub(MISS_BYTES);
@@ -194,18 +201,25 @@ mod tests {
     #[test]
     fn one_file_says_nothing_and_two_of_a_directory_do() {
         let ahead = FilesAhead::default();
-        assert_eq!(ahead.missed(ObjectId(1), DIR, None), 0);
-        assert_eq!(ahead.missed(ObjectId(2), DIR, None), 1);
+        assert_eq!(ahead.missed(ObjectId(1), DIR, None, false), 0);
+        assert_eq!(ahead.missed(ObjectId(2), DIR, None, false), 1);
         assert_eq!(ahead.next(), Some(Next::Dir { dir: DIR, after: Some(ObjectId(2)) }));
-        assert_eq!(ahead.missed(ObjectId(3), DIR, None), 0, "that is under way");
+        assert_eq!(ahead.missed(ObjectId(3), DIR, None, false), 0, "that is under way");
         assert_eq!(ahead.next(), None);
+    }
+
+    #[test]
+    fn one_file_is_enough_where_those_beside_it_are_wanted() {
+        let ahead = FilesAhead::default();
+        assert_eq!(ahead.missed(ObjectId(1), DIR, None, true), 1);
+        assert_eq!(ahead.next(), Some(Next::Dir { dir: DIR, after: Some(ObjectId(1)) }));
     }
 
     #[test]
     fn from_one_directory_to_the_next_is_a_walk_through_the_one_above() {
         let ahead = FilesAhead::default();
-        assert_eq!(ahead.missed(ObjectId(1), DIR, Some(ABOVE)), 0);
-        assert_eq!(ahead.missed(ObjectId(2), ObjectId(101), Some(ABOVE)), 2);
+        assert_eq!(ahead.missed(ObjectId(1), DIR, Some(ABOVE), false), 0);
+        assert_eq!(ahead.missed(ObjectId(2), ObjectId(101), Some(ABOVE), false), 2);
         assert_eq!(ahead.next(), Some(Next::Dir { dir: ObjectId(101), after: Some(ObjectId(2)) }));
         assert_eq!(ahead.next(), Some(Next::Dir { dir: ABOVE, after: Some(ObjectId(101)) }));
     }
@@ -213,8 +227,8 @@ mod tests {
     #[test]
     fn no_more_is_fetched_than_the_window_until_it_is_read() {
         let ahead = FilesAhead::default();
-        let _ = ahead.missed(ObjectId(1), DIR, None);
-        let _ = ahead.missed(ObjectId(2), DIR, None);
+        let _ = ahead.missed(ObjectId(1), DIR, None, false);
+        let _ = ahead.missed(ObjectId(2), DIR, None, false);
         let size = 32 << 10;
         assert!(ahead.next().is_some() && ahead.add(files(3, 1000), none()) > 0);
         let fetch_all = || {
@@ -229,17 +243,17 @@ mod tests {
         assert_eq!(fetch_all(), WINDOW_BYTES.0 / size);
         let _ = ahead.used(size);
         assert_eq!(fetch_all(), 2, "what was right lets it grow");
-        let _ = ahead.missed(ObjectId(999), DIR, None);
+        let _ = ahead.missed(ObjectId(999), DIR, None, false);
         assert_eq!(fetch_all(), MISS_BYTES / size, "what is wrong costs so much for each file that is read");
     }
 
     #[test]
     fn when_nothing_is_read_any_more_nothing_is_fetched() {
         let ahead = FilesAhead::default();
-        let _ = ahead.missed(ObjectId(1), DIR, None);
-        let _ = ahead.missed(ObjectId(2), DIR, None);
+        let _ = ahead.missed(ObjectId(1), DIR, None, false);
+        let _ = ahead.missed(ObjectId(2), DIR, None, false);
         ahead.state().last = Instant::now().checked_sub(PATIENCE * 2);
         assert_eq!(ahead.next(), None);
-        assert_eq!(ahead.missed(ObjectId(3), DIR, None), 0, "it is forgotten");
+        assert_eq!(ahead.missed(ObjectId(3), DIR, None, false), 0, "it is forgotten");
     }
 }

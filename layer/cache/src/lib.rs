@@ -45,7 +45,7 @@ use tombolo_host_runtime::thread_pool::ThreadPool;
 
 pub use counters::Counts;
 pub use lease::{Claim, Holder, LEASE_NAME, LeaseError, LeaseState, PERIOD as LEASE_PERIOD};
-pub use options::{Contract, Options};
+pub use options::{Contract, Options, Prefetch};
 pub use rules::{Policy, Rule};
 
 use cache::Cache;

@@ -26,6 +26,18 @@ impl Contract {
     }
 }
 
+/// What is brought before anybody asks for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prefetch {
+    /// Nothing.
+    Off,
+    /// Directories of a walk, and small files beside those that are read, once callers are seen to go from one to the next.
+    #[default]
+    Walk,
+    /// The names of all that lies below a directory as soon as one looks into it, and the small files beside the first that is read.
+    Tree,
+}
+
 /// How a cache behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -41,8 +53,8 @@ pub struct Options {
     pub whole_files: bool,
     /// How far ahead of a reader is fetched at most, in bytes; 0 is not at all.
     pub ahead_bytes_max: u64,
-    /// Whether directories of a walk are listed ahead, and small files beside those that are read are fetched ahead.
-    pub walk_ahead: bool,
+    /// What is listed and fetched ahead, beside what a reader will read next of a file.
+    pub prefetch: Prefetch,
     /// Refuse changes.
     pub read_only: bool,
     /// The threads that wait for the disk of the cache.
@@ -58,7 +70,7 @@ impl Default for Options {
             block_bytes: None,
             whole_files: false,
             ahead_bytes_max: 16 << 20,
-            walk_ahead: true,
+            prefetch: Prefetch::default(),
             read_only: false,
             pool: ThreadPoolLimits::default(),
         }

@@ -1,6 +1,9 @@
 //! Directories that will be listed soon: when a walk goes on from a directory to those below it, the others are listed ahead, many at a
 //! time. Two names that were looked up in one have that one listed, and after another beside it all of them. A program that looks into one
 //! directory causes nothing else. How much may be here that nobody has looked at yet grows as long as the guesses are right.
+//!
+//! Where all of a tree is wanted, it is listed without a limit, but a few directories at a time as long as nobody walks: what callers ask for
+//! meanwhile must not wait.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +33,8 @@ struct State {
     looked_in: VecDeque<ObjectId>,
     /// Those with a directory in them that was listed after look-ups, and which.
     above: VecDeque<(ObjectId, ObjectId)>,
+    /// All that lies below the directories in the queue is wanted.
+    wants_all: bool,
     /// What was listed and that nobody has looked at yet; and what turned out right so far, by which more of it is allowed.
     unused_bytes: u64,
     used_bytes: u64,
@@ -59,6 +64,9 @@ const IN_FLIGHT_BYTES: u64 = 1 << 20;
 
 /// So many wait at most. Beyond, the walk itself will ask.
 const QUEUE_MAX: usize = 1024;
+
+/// The same, where all of a tree is wanted.
+const QUEUE_ALL_MAX: usize = 1 << 16;
 
 /// The directories that count as listed lately, or as looked in.
 const LISTED_MAX: usize = 64;
@@ -124,12 +132,24 @@ impl Walk {
         !self.state().gone_through.contains(&dir)
     }
 
+    /// Has a directory listed ahead, and all that lies below it, however much that is. How many workers are to be started.
+    #[must_use]
+    pub(crate) fn add_all_of(&self, dir: Arc<Object>) -> usize {
+        let mut state = self.state();
+        state.wants_all = true;
+        if state.queued.insert(dir.id) {
+            state.queue.push_front(dir);
+        }
+        state.workers_to_start()
+    }
+
     /// Has the directories below one listed ahead. How many workers are to be started for that: each of them must
     /// ask for the next directory until there is none.
     #[must_use]
     pub(crate) fn add(&self, dir: ObjectId, below: Vec<Arc<Object>>) -> usize {
         let mut state = self.state();
-        let room = QUEUE_MAX.saturating_sub(state.queue.len());
+        let queue_max = if state.wants_all { QUEUE_ALL_MAX } else { QUEUE_MAX };
+        let room = queue_max.saturating_sub(state.queue.len());
         if below.len() <= room && state.gone_through.len() < GONE_THROUGH_MAX {
             state.gone_through.insert(dir);
         }
@@ -161,6 +181,8 @@ impl Walk {
         }
         if state.queue.is_empty() {
             state.queued.clear();
+            // A worker that is still at it may find more.
+            state.wants_all &= state.workers > 0;
         }
         next
     }
@@ -222,7 +244,7 @@ impl Walk {
 
 impl State {
     fn forget_if_over(&mut self) {
-        if self.last.is_none_or(|last| last.elapsed() > PATIENCE) {
+        if !self.wants_all && self.last.is_none_or(|last| last.elapsed() > PATIENCE) {
             let Self { under_way, workers, lately_bytes, .. } = std::mem::take(self);
             *self = Self { under_way, workers, lately_bytes, last: Some(Instant::now()), ..Self::default() };
         }
@@ -230,7 +252,10 @@ impl State {
 
     /// So many directories are asked for at a time; none while too much was guessed.
     fn workers_max(&self) -> usize {
-        if self.unused_bytes >= (WINDOW_BYTES.0 + self.used_bytes).min(WINDOW_BYTES.1) {
+        if self.wants_all && self.used_bytes == 0 {
+            return WORKERS.0;
+        }
+        if !self.wants_all && self.unused_bytes >= (WINDOW_BYTES.0 + self.used_bytes).min(WINDOW_BYTES.1) {
             return 0;
         }
         let fill = IN_FLIGHT_BYTES.checked_div(self.lately_bytes).unwrap_or(u64::MAX);

@@ -1,5 +1,6 @@
 //! A tree at the far end of an emulated line, and what it is read through at the near end.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,8 @@ pub enum Column {
     Nfs,
     /// A mount of an exclusive proxy
     Exclusive,
+    /// The same, which brings the names of the whole tree as soon as one looks into it
+    ExclusiveTree,
     /// A mount of a close-to-open proxy
     CloseToOpen,
     /// A proxy whose origin is a proxy on the same LAN, which has done the job before
@@ -55,6 +58,7 @@ impl Column {
             Self::Nfs => "nfs: mount, no cache",
             Self::NfsRedo => "nfs: mount, no cache; redo log",
             Self::Exclusive => "proxy, exclusive",
+            Self::ExclusiveTree => "proxy, exclusive, prefetch=tree",
             Self::ExclusiveRedo => "proxy, exclusive; redo log",
             Self::CloseToOpen => "proxy, close-to-open",
             Self::SecondLevel => "proxy of a proxy on the LAN",
@@ -70,6 +74,7 @@ impl Column {
             Self::Nfs
                 | Self::NfsRedo
                 | Self::Exclusive
+                | Self::ExclusiveTree
                 | Self::ExclusiveRedo
                 | Self::CloseToOpen
                 | Self::SecondLevel
@@ -125,10 +130,16 @@ impl Side {
     }
 
     /// A proxy, and its mount, with a cache beside it.
-    pub fn cached(command: Command, url: &str, contract: &str, point: &Path) -> Result<Self> {
+    pub fn cached(
+        command: Command,
+        url: &str,
+        contract: &str,
+        options: &[&OsStr],
+        point: &Path,
+    ) -> Result<Self> {
         let cache = crate::table::folder(point.parent().unwrap_or(point))?;
         let mut command = proxy_of(command, url, cache.path(), contract);
-        command.arg("--fuse").arg(point);
+        command.args(options).arg("--fuse").arg(point);
         // All changes come by it, so that its mount can be told of them.
         if contract == "exclusive" {
             command.args(["--coherence", "push"]);
@@ -205,12 +216,20 @@ impl Site {
             }
             (Column::Nfs | Column::NfsRedo, _) => Side::mounted(near.command(program), &url, &point),
             (Column::Exclusive | Column::ExclusiveRedo, _) => {
-                Side::cached(near.command(program), &url, "exclusive", &point)
+                Side::cached(near.command(program), &url, "exclusive", &[], &point)
             }
-            (Column::CloseToOpen, _) => Side::cached(near.command(program), &url, "close-to-open", &point),
+            (Column::ExclusiveTree, _) => {
+                let policy = self.beside.join("tree.toml");
+                fs::write(&policy, "prefetch = \"tree\"\n").doing_to("write", &policy)?;
+                let options = [OsStr::new("--policy"), policy.as_os_str()];
+                Side::cached(near.command(program), &url, "exclusive", &options, &point)
+            }
+            (Column::CloseToOpen, _) => {
+                Side::cached(near.command(program), &url, "close-to-open", &[], &point)
+            }
             (Column::SecondLevel, Some(second)) => {
                 let program = second.line.near().command(program);
-                Side::cached(program, &second.server.url(), "exclusive", &point)
+                Side::cached(program, &second.server.url(), "exclusive", &[], &point)
             }
             (Column::Sshfs, _) => {
                 peers::sshfs(self.line.far(), near, &self.shared, &point).map(|it| Side::of_peer(it, &point))

@@ -30,11 +30,12 @@ const WARM_TARGET: f64 = 0.769;
 /// What is asked for at a time, in bytes.
 const PAGE_BYTES: u32 = 1 << 20;
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 8] = [
     Column::Local,
     Column::Bare,
     Column::Nfs,
     Column::Exclusive,
+    Column::ExclusiveTree,
     Column::CloseToOpen,
     Column::Sshfs,
     Column::Rclone,
@@ -61,8 +62,8 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     for (row, run) in rows {
         let job = Job { rows: &[row], run, bytes: None, bare_bytes: listing_bytes };
         measure(&mut report, &site, &wanted.columns(&COLUMNS), rounds, &job)?;
-        let names = [Column::Exclusive, Column::CloseToOpen, Column::Nfs].map(Column::name);
-        for (name, is_aimed) in names.into_iter().zip([true, false, false]) {
+        let columns = [Column::Exclusive, Column::ExclusiveTree, Column::CloseToOpen, Column::Nfs];
+        for (name, is_aimed) in columns.map(Column::name).into_iter().zip([true, true, false, false]) {
             let targets = [COLD_TARGET, WARM_TARGET].map(|target| is_aimed.then_some(target));
             report.compare_cells(row, (name, COLD), (Column::Bare.name(), COLD), targets[0]);
             report.compare_cells(row, (name, WARM), (Column::Local.name(), WARM), targets[1]);

@@ -71,7 +71,7 @@ fn by_mounts(
     let program = || find(Program::Tombolo).map(Command::new);
     let dir = format!("dir:{}", shared.display());
     let bare = Side::mounted(program()?, &dir, &beside.join("bare"))?;
-    let cached = Side::cached(program()?, &origin.url(), "exclusive", &beside.join("proxied"))?;
+    let cached = Side::cached(program()?, &origin.url(), "exclusive", &[], &beside.join("proxied"))?;
     for (row, piece_bytes) in [SEQUENTIAL, RANDOM] {
         let mut entrants = Vec::new();
         let sides = [(Column::Dir, BARE, &bare), (Column::Exclusive, PROXY, &cached)];

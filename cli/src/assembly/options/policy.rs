@@ -4,7 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tombolo_layer_cache::{Options, Rule};
+use tombolo_layer_cache::{Options, Prefetch, Rule};
 use tombolo_sys::pattern::Pattern;
 
 use super::cache::{CacheMode, ContractArg, Size};
@@ -18,7 +18,7 @@ pub struct CacheSettings {
     mode: Option<CacheMode>,
     block_bytes: Option<u32>,
     whole_files: Option<bool>,
-    prefetch: Option<bool>,
+    prefetch: Option<Prefetch>,
     read_ahead_bytes: Option<u64>,
     attr_refresh: Option<Duration>,
 }
@@ -61,7 +61,7 @@ impl CacheSettings {
                 self.block_bytes = Some(bytes);
             }
             "whole-files" => self.whole_files = Some(yes_or_no(setting)?),
-            "prefetch" => self.prefetch = Some(yes_or_no(setting)?),
+            "prefetch" => self.prefetch = Some(prefetch(setting)?),
             "read-ahead" => {
                 let bytes = setting.bytes().ok_or_else(|| setting.wrong("a number of bytes, such as 16M"))?;
                 self.read_ahead_bytes = Some(bytes);
@@ -82,7 +82,7 @@ impl CacheSettings {
             read_only: self.mode.map_or(rest.read_only, |mode| mode == CacheMode::ReadOnly),
             block_bytes: self.block_bytes.or(rest.block_bytes),
             whole_files: self.whole_files.unwrap_or(rest.whole_files),
-            walk_ahead: self.prefetch.unwrap_or(rest.walk_ahead),
+            prefetch: self.prefetch.unwrap_or(rest.prefetch),
             ahead_bytes_max: self.read_ahead_bytes.unwrap_or(rest.ahead_bytes_max),
             attr_refresh: self.attr_refresh.unwrap_or(rest.attr_refresh),
             ..rest
@@ -95,6 +95,16 @@ fn yes_or_no(setting: &Setting<'_>) -> Result<bool, String> {
         None | Some("yes" | "true") => Ok(true),
         Some("no" | "false") => Ok(false),
         Some(_) => Err(setting.wrong("yes or no")),
+    }
+}
+
+fn prefetch(setting: &Setting<'_>) -> Result<Prefetch, String> {
+    match setting.value {
+        Some("tree") => Ok(Prefetch::Tree),
+        _ => match yes_or_no(setting) {
+            Ok(is_on) => Ok(if is_on { Prefetch::Walk } else { Prefetch::Off }),
+            Err(_) => Err(setting.wrong("yes, no or tree")),
+        },
     }
 }
 
@@ -202,7 +212,7 @@ mod tests {
         let rule = words.parse::<RuleArg>().expect("good").over(options);
         let options = rule.options;
         assert_eq!((options.contract, options.block_bytes), (Contract::Immutable, Some(1 << 20)));
-        assert!(options.whole_files && options.read_only && !options.walk_ahead);
+        assert!(options.whole_files && options.read_only && options.prefetch == Prefetch::Off);
         assert_eq!((options.attr_refresh.as_secs(), options.ahead_bytes_max), (9, 0), "as is said for all");
     }
 
@@ -215,7 +225,7 @@ mod tests {
             ("block-size = '5K'", "block-size=5K: a power of two from 4K to 1M"),
             ("contract = 'strict'", "write immutable"),
             ("mode = 'back'", "write-through, read-only"),
-            ("prefetch = 'maybe'", "prefetch=maybe: yes or no"),
+            ("prefetch = 'maybe'", "prefetch=maybe: yes, no or tree"),
             ("read-ahead = [1]", "read-ahead: a text, a number"),
             ("rule = 1", "[[rule]]"),
             ("rule", "line 1"),

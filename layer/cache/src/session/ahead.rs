@@ -17,6 +17,7 @@ use crate::files_ahead::{self, Next};
 use crate::names::Target;
 use crate::object::Object;
 use crate::openings::is_writing;
+use crate::options::Prefetch;
 use crate::origin::detached;
 use crate::read_ahead::Ahead;
 use crate::store::ObjectId;
@@ -39,7 +40,12 @@ impl View {
     pub(super) fn walk_ahead(&self, dir: &Arc<Object>) {
         let cache = self.cache();
         let parent = dir.state().parent;
-        if !cache.options_of(dir).walk_ahead || !cache.walk.goes_on(dir.id, parent) {
+        if cache.options_of(dir).prefetch == Prefetch::Off {
+            return;
+        }
+        let goes_on = cache.walk.goes_on(dir.id, parent);
+        self.want_all_of(dir);
+        if !goes_on {
             return;
         }
         self.go_through(dir);
@@ -52,7 +58,8 @@ impl View {
     /// them listed, and those of the directories beside it if one of them was looked into as well. Whether this one is being listed for that.
     pub(super) fn note_look_up(&self, dir: &Arc<Object>) -> bool {
         let cache = self.cache();
-        if !cache.options_of(dir).walk_ahead {
+        let prefetch = cache.options_of(dir).prefetch;
+        if prefetch == Prefetch::Off {
             return false;
         }
         let (parent, size, is_listed) = {
@@ -64,6 +71,7 @@ impl View {
         }
         let looked_in = cache.walk.looks_in(dir.id, parent);
         let is_wanted = match looked_in {
+            LookedIn::First | LookedIn::Below if prefetch == Prefetch::Tree => size <= LISTED_BYTES_MAX,
             LookedIn::First => false,
             LookedIn::Below => size <= SMALL_BYTES_MAX,
             LookedIn::Again | LookedIn::AfterAnother => size <= LISTED_BYTES_MAX,
@@ -72,6 +80,7 @@ impl View {
         if begins {
             self.list_now(dir);
         }
+        self.want_all_of(dir);
         if looked_in == LookedIn::AfterAnother {
             self.go_through(dir);
             if let Some(above) = parent.and_then(|parent| cache.object(parent).ok()) {
@@ -89,6 +98,15 @@ impl View {
         self.note_look_up(dir);
     }
 
+    /// A caller looks into a directory: where the names of a whole tree are wanted, has all listed that lies below it, unless that was begun.
+    fn want_all_of(&self, dir: &Arc<Object>) {
+        let cache = self.cache();
+        if cache.options_of(dir).prefetch == Prefetch::Tree && cache.walk.is_new(dir.id) {
+            let workers = cache.walk.add_all_of(dir.clone());
+            self.start_walkers(workers);
+        }
+    }
+
     /// Has the directories in a directory listed ahead, and those below them, unless that was begun.
     fn go_through(&self, dir: &Arc<Object>) {
         let is_listed = dir.state().names.is_complete();
@@ -101,13 +119,14 @@ impl View {
     /// A caller reads a file, of which all that it wants is here, or not. If files beside it were read as well, has others fetched ahead.
     pub(super) fn note_read(&self, object: &Arc<Object>, data: &Data, is_here: bool) {
         let (cache, size) = (self.cache(), data.version.size);
+        let prefetch = cache.options_of(object).prefetch;
         let workers = if data.was_guessed() {
             cache.counters.guess_used(size);
             cache.files_ahead.used(size)
-        } else if !is_here && cache.options_of(object).walk_ahead {
+        } else if !is_here && prefetch != Prefetch::Off {
             let Some(dir) = object.state().parent else { return };
             let above = cache.object(dir).ok().and_then(|dir| dir.state().parent);
-            cache.files_ahead.missed(object.id, dir, above)
+            cache.files_ahead.missed(object.id, dir, above, prefetch == Prefetch::Tree)
         } else {
             return;
         };
@@ -184,7 +203,7 @@ impl View {
             state.attr.size <= AWAITED_BYTES_MAX && state.wants_listing(self.cache().options_of(dir))
         };
         let begins = wants
-            && self.cache().options_of(dir).walk_ahead
+            && self.cache().options_of(dir).prefetch != Prefetch::Off
             && self.may(dir, AccessMask::READ) != Some(false);
         if begins {
             self.list_now(dir);
@@ -283,7 +302,8 @@ impl View {
     /// A caller opens a file to read it: if it is small it is fetched at the same time.
     pub(super) fn fetch_at_open(&self, object: &Arc<Object>, flags: OpenFlags) {
         let is_read = flags.contains(OpenFlags::READ) && !is_writing(flags);
-        if !is_read || object.file_type != FileType::Regular || !self.cache().options_of(object).walk_ahead {
+        let is_off = self.cache().options_of(object).prefetch == Prefetch::Off;
+        if is_off || !is_read || object.file_type != FileType::Regular {
             return;
         }
         let data = self.cache().data(object);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tombolo_core::Error;
 use tombolo_core::fs::{NewMode, NodeId};
-use tombolo_layer_cache::{Contract, Options};
+use tombolo_layer_cache::{Contract, Options, Prefetch};
 
 use crate::world::{Origin, grow_old, name, pattern};
 
@@ -13,7 +13,7 @@ fn what_never_changes_is_asked_for_once() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(200_000, 1));
     for contract in [Contract::Immutable, Contract::Exclusive] {
-        let options = Options { contract, walk_ahead: false, ..Options::default() };
+        let options = Options { contract, prefetch: Prefetch::Off, ..Options::default() };
         let cached =
             origin.cached_with(&dir.path().join(format!("{contract:?}")), options, Default::default());
         assert_eq!(cached.session.get("file").expect("read"), pattern(200_000, 1));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tombolo_core::fs::{
     AccessMask, Cookie, DirBudget, DirPage, File, FileType, Mode, NewMode, NodeId, OpenFlags,
 };
-use tombolo_layer_cache::{Contract, Options};
+use tombolo_layer_cache::{Contract, Options, Prefetch};
 
 use crate::world::{Origin, Session, name, pattern};
 
@@ -53,22 +53,39 @@ fn a_walk_finds_most_directories_listed() {
     make(&origin.direct, NodeId::ROOT, 3);
     let all = 1 + 4 + 16 + 64;
     let mut waits = Vec::new();
-    for walk_ahead in [true, false] {
-        let options = Options { contract: Contract::Exclusive, walk_ahead, ..Options::default() };
+    for prefetch in [Prefetch::Walk, Prefetch::Off] {
+        let options = Options { contract: Contract::Exclusive, prefetch, ..Options::default() };
         let cached =
-            origin.cached_with(&dir.path().join(walk_ahead.to_string()), options, Default::default());
+            origin.cached_with(&dir.path().join(format!("{prefetch:?}")), options, Default::default());
         let (before, waited) = (origin.asked("readdir"), AtomicU64::new(0));
         assert_eq!(walk(&cached.session, NodeId::ROOT, &waited), all);
         let listed = origin.asked("readdir") - before;
         assert!(listed <= all as u64 + 16, "{listed} listings of {all} directories");
         let counts = cached.cache.counts();
         let (ahead, used) = (counts.listed_ahead_bytes, counts.listing_used_bytes);
-        assert_eq!(ahead > 0, walk_ahead);
+        assert_eq!(ahead > 0, prefetch == Prefetch::Walk);
         assert!(used <= ahead && used >= ahead / 2, "each was looked at: {counts:?}");
         waits.push(waited.into_inner());
     }
     assert_eq!(waits[1], all as u64);
     assert!(waits[0] < waits[1] / 2, "{waits:?}");
+}
+
+#[test]
+fn one_look_brings_the_names_of_a_whole_tree_where_they_are_wanted() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    make(&origin.direct, NodeId::ROOT, 3);
+    let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Tree, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, Default::default());
+    assert!(cached.session.lookup("none").is_err());
+    let late = Instant::now() + Duration::from_secs(10);
+    while origin.asked("readdir") < 1 + 4 + 16 + 64 {
+        assert!(Instant::now() < late, "{} are listed", origin.asked("readdir"));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let waited = AtomicU64::new(0);
+    assert_eq!(walk(&cached.session, NodeId::ROOT, &waited), 1 + 4 + 16 + 64);
+    assert_eq!(origin.asked("readdir"), 1 + 4 + 16 + 64, "each is listed once");
 }
 
 #[test]
@@ -95,10 +112,10 @@ fn a_reader_of_one_file_after_another_finds_most_of_them_here() {
     let count = 100;
     (0..count).for_each(|n| origin.direct.put(&named(n), &pattern(3000, n as u8)));
     let mut waits = Vec::new();
-    for walk_ahead in [true, false] {
-        let options = Options { contract: Contract::Exclusive, walk_ahead, ..Options::default() };
+    for prefetch in [Prefetch::Walk, Prefetch::Off] {
+        let options = Options { contract: Contract::Exclusive, prefetch, ..Options::default() };
         let cached =
-            origin.cached_with(&dir.path().join(walk_ahead.to_string()), options, Default::default());
+            origin.cached_with(&dir.path().join(format!("{prefetch:?}")), options, Default::default());
         let began = Instant::now();
         for n in 0..count {
             assert_eq!(cached.session.get(&named(n)).expect("there"), pattern(3000, n as u8));
@@ -107,7 +124,7 @@ fn a_reader_of_one_file_after_another_finds_most_of_them_here() {
         let counts = cached.cache.counts();
         assert_eq!(counts.fetched_bytes, 3000 * count as u64, "each is fetched once");
         assert_eq!(counts.guess_used_bytes, counts.guessed_bytes, "what was fetched ahead was read");
-        assert_eq!(counts.guessed_bytes > counts.fetched_bytes / 2, walk_ahead, "{counts:?}");
+        assert_eq!(counts.guessed_bytes > counts.fetched_bytes / 2, prefetch == Prefetch::Walk, "{counts:?}");
     }
     assert!(waits[0] < waits[1] / 2, "{waits:?}");
 }
@@ -214,7 +231,7 @@ fn look_ups_in_one_directory_after_another_are_a_walk_too() {
 fn those_that_meet_a_file_at_once_get_one_number() {
     let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
     (0..20).for_each(|n| origin.direct.put(&named(n), b""));
-    let options = Options { contract: Contract::Exclusive, walk_ahead: false, ..Options::default() };
+    let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };
     let cached = origin.cached_with(dir.path(), options, Default::default());
     let meet = || {
         let numbers = (0..20).map(|n| cached.session.lookup(&named(n)).expect("there").node);

@@ -14,7 +14,7 @@ use tombolo_core::{Ctx, SessionId};
 use tombolo_host_runtime::task;
 use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
-use tombolo_layer_cache::{CacheExport, Contract, Counts, Options, over};
+use tombolo_layer_cache::{CacheExport, Contract, Counts, Options, Prefetch, over};
 use tombolo_mem::Source;
 
 use super::caller::{Action, Caller, DIRS, Held, NAMES, Node, Place, Promise, World, name};
@@ -36,7 +36,7 @@ struct Plan {
     clock: Clock,
     cuts: bool,
     capacity_bytes: u64,
-    walk_ahead: bool,
+    prefetch: Prefetch,
 }
 
 pub struct Run {
@@ -76,8 +76,9 @@ impl Plan {
         let clocks = [Clock::Same, Clock::Coarse, Clock::Behind, Clock::Behind];
         let clock = clocks[random.usize(..clocks.len())];
         let capacity_bytes = [10_000, 60_000, 1 << 30][random.usize(..3)];
-        let (cuts, walk_ahead) = (random.bool(), random.bool());
-        Self { contracts, never_old, change, clock, cuts, capacity_bytes, walk_ahead }
+        let cuts = random.bool();
+        let prefetch = if random.bool() { Prefetch::Walk } else { Prefetch::Off };
+        Self { contracts, never_old, change, clock, cuts, capacity_bytes, prefetch }
     }
 
     fn promise(&self, cache: usize) -> Promise {
@@ -147,7 +148,7 @@ impl Run {
             contract: self.plan.contracts[cache],
             attr_refresh: refresh,
             rights_refresh: FOR_EVER,
-            walk_ahead: self.plan.walk_ahead,
+            prefetch: self.plan.prefetch,
             // On this thread: nothing but the seed decides what comes first.
             pool: ThreadPoolLimits { threads: 0, ..ThreadPoolLimits::default() },
             ..Options::default()
