@@ -5,15 +5,19 @@ use std::path::Path;
 use tombolo_core::Error;
 use tombolo_core::fs::{BackingFile, File, OpenFlags};
 use tombolo_layer_cache::store::StoreOptions;
-use tombolo_layer_cache::{Contract, Options};
+use tombolo_layer_cache::{Contract, Options, Prefetch};
 
 use crate::world::{Cached, Origin, Session, grow_old, pattern};
 
 const LEN: usize = 200_000;
 
 fn read_only(origin: &Origin, dir: &Path) -> Cached {
-    let options =
-        Options { contract: Contract::Exclusive, read_only: true, walk_ahead: false, ..Options::default() };
+    let options = Options {
+        contract: Contract::Exclusive,
+        read_only: true,
+        prefetch: Prefetch::Off,
+        ..Options::default()
+    };
     let store = StoreOptions { capacity_bytes: 1 << 20, ..StoreOptions::default() };
     origin.cached_with(dir, options, store)
 }

@@ -12,7 +12,7 @@ use tombolo_core::{Answer, Error, Identity};
 use tombolo_layer_basic::readonly;
 use tombolo_layer_basic::{Around, Layered, around};
 use tombolo_layer_cache::store::StoreOptions;
-use tombolo_layer_cache::{Claim, Contract, LEASE_NAME, LeaseError, LeaseState, Options};
+use tombolo_layer_cache::{Claim, Contract, LEASE_NAME, LeaseError, LeaseState, Options, Prefetch};
 
 use crate::world::{Cached, Origin, attach, name, opened_store};
 
@@ -29,8 +29,12 @@ fn claim(host: &str, period: Duration) -> Claim {
 fn leased(origin: &dyn Export, dir: &Path, claim: Claim) -> Result<Cached, LeaseError> {
     let store = opened_store(dir, StoreOptions::default());
     let attr_refresh = Duration::ZERO;
-    let options =
-        Options { contract: Contract::Exclusive, walk_ahead: false, attr_refresh, ..Options::default() };
+    let options = Options {
+        contract: Contract::Exclusive,
+        prefetch: Prefetch::Off,
+        attr_refresh,
+        ..Options::default()
+    };
     let cache = tombolo_layer_cache::over_leased(origin, store, options, claim)?;
     let session = attach(&cache);
     Ok(Cached { cache, session })
