@@ -137,6 +137,11 @@ pub trait PersistentHandles: Send + Sync {
     fn again(&self, _cx: &Ctx, _node: NodeId) -> Answer<Entry> {
         Answer::err(Error::Stale)
     }
+    /// Sees to it that the handles of these nodes, and their numbers where those are as lasting, outlive a loss of power, before somebody
+    /// else writes them down. For file systems that keep a table of them.
+    fn make_stable(&self, _cx: &Ctx, _nodes: &[NodeId]) -> Answer<()> {
+        Answer::ok(())
+    }
 }
 
 bitflags! {

@@ -3,7 +3,7 @@
 //! Each change gives all rows that it touches in one call, so after a crash the rows are those of some moment: no change is there by half,
 //! and none without those before it. Data that rows speak of are on the disk before the rows are, or in the journal themselves.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -14,12 +14,14 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use thiserror::Error as ThisError;
-use tombolo_core::{Error, Result};
+use tombolo_core::fs::{FileSystem, NodeId};
+use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::promise::Promise;
 
 use crate::data_file::{DataFile, DataFiles};
 use crate::extents::Delta;
+use crate::shared::SESSION;
 
 /// Why a journal cannot be used.
 #[derive(Debug, ThisError)]
@@ -62,6 +64,8 @@ pub(crate) struct Batch {
     pub pieces: Vec<(u64, u64, Vec<u8>)>,
     /// Files whose data are to be stable before the rows are.
     pub files: HashMap<u64, Arc<DataFile>>,
+    /// Nodes below that rows speak of.
+    pub numbers: HashSet<NodeId>,
     /// Files that go once no row speaks of them.
     pub gone: Vec<Arc<DataFile>>,
     /// The number of the latest change.
@@ -86,14 +90,13 @@ pub(crate) struct Kept {
 pub(crate) type Ticket = Arc<Promise<bool>>;
 
 /// A journal.
-#[derive(Debug)]
 pub(crate) struct Journal {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug)]
 struct Shared {
+    below: Arc<dyn FileSystem>,
     files: Arc<DataFiles>,
     ids: Mutex<Connection>,
     pending: Mutex<Pending>,
@@ -143,8 +146,11 @@ const TABLES: &str = "
 ";
 
 impl Journal {
-    /// Opens the journal beneath `dir`, which is made if it is missing, and brings data that lie in it to their files.
-    pub(crate) fn open(dir: &Path) -> std::result::Result<(Self, Kept, Arc<DataFiles>), JournalError> {
+    /// Opens the journal of changes of `below` in `dir`, which is made if it is missing, and brings data that lie in it to their files.
+    pub(crate) fn open(
+        below: Arc<dyn FileSystem>,
+        dir: &Path,
+    ) -> std::result::Result<(Self, Kept, Arc<DataFiles>), JournalError> {
         let io = |path: &Path| {
             let path = path.to_owned();
             move |source| JournalError::Io { path, source }
@@ -166,7 +172,7 @@ impl Journal {
         files.remove_others(|generation| kept.extents.contains_key(&generation));
         let pending = Pending { is_empty: true, stable: kept.change, ..Pending::default() };
         let (ids, pending) = (Mutex::new(ids), Mutex::new(pending));
-        let shared = Arc::new(Shared { files: files.clone(), ids, pending, work: Condvar::new() });
+        let shared = Arc::new(Shared { below, files: files.clone(), ids, pending, work: Condvar::new() });
         let writing = shared.clone();
         let thread = thread::Builder::new().name("write-back-log".into()).spawn(move || writing.run(&writer));
         let thread = thread.map_err(io(dir))?;
@@ -247,6 +253,7 @@ impl Batch {
         self.extents.extend(later.extents);
         self.pieces.extend(later.pieces);
         self.files.extend(later.files);
+        self.numbers.extend(later.numbers);
         self.gone.extend(later.gone);
         self.change = self.change.max(later.change);
         self.at_origin = later.at_origin.or(self.at_origin);
@@ -259,10 +266,11 @@ impl Shared {
     }
 
     fn run(&self, database: &Connection) {
-        let mut pieces_bytes = 0;
+        let (mut pieces_bytes, mut stable_numbers) = (0, HashSet::new());
         while let Some((mut batch, ticket)) = self.next() {
             let is_written = loop {
-                let error = match self.write(database, &batch, &mut pieces_bytes) {
+                let numbered = self.make_numbers_stable(&batch, &mut stable_numbers);
+                let error = match numbered.and_then(|()| self.write(database, &batch, &mut pieces_bytes)) {
                     Ok(()) => break true,
                     Err(error) => error,
                 };
@@ -310,6 +318,16 @@ impl Shared {
         let ticket = std::mem::take(&mut pending.ticket);
         pending.under_way = Some(ticket.clone());
         Some((std::mem::take(&mut pending.batch), ticket))
+    }
+
+    /// Sees to it that the numbers of nodes below mean the same after a loss of power, before rows speak of them.
+    fn make_numbers_stable(&self, batch: &Batch, stable: &mut HashSet<NodeId>) -> Result<()> {
+        let new: Vec<_> = batch.numbers.difference(stable).copied().collect();
+        if let (false, Some(handles)) = (new.is_empty(), self.below.persistent_handles()) {
+            handles.make_stable(&Ctx::root(SESSION), &new).wait()?;
+            stable.extend(new);
+        }
+        Ok(())
     }
 
     fn write(&self, database: &Connection, batch: &Batch, pieces_bytes: &mut u64) -> Result<()> {

@@ -66,12 +66,14 @@ pub struct WriteBackExport {
 pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBackExport> {
     let client = Client { session: SESSION, label: "write-back".into(), checks: PermissionCheck::BackEnd };
     let below = below.attach(&client)?;
-    let (journal, kept, files) = Journal::open(dir).map_err(tombolo_core::Error::io)?;
+    let (journal, kept, files) = Journal::open(below.clone(), dir).map_err(tombolo_core::Error::io)?;
     let ids = journal.reserve_ids(kept.next_id.max(1))?;
     let at_origin = kept.at_origin;
     let tree = Tree::kept(kept, ids, &files, dir).map_err(tombolo_core::Error::io)?;
     let pool = ThreadPool::new("write-back", ThreadPoolLimits::default());
     let shared = Arc::new(Shared::new(below, options, (journal, tree), pool.lane()));
+    // What an earlier life had open without a name is gone.
+    let ((), _) = shared.note(|_| ());
     shared.control.begin(at_origin, !shared.tree().is_clean());
     Ok(WriteBackExport { sender: Sender::start(&shared)?, shared, _pool: pool })
 }

@@ -524,11 +524,14 @@ impl Tree {
     pub(crate) fn take_batch(&mut self) -> Batch {
         let mut batch = std::mem::take(&mut self.batch);
         for id in self.touched_nodes.drain() {
-            batch.nodes.insert(id.0, self.nodes.get(&id).map(|node| node.row().encoded()));
+            let node = self.nodes.get(&id);
+            batch.numbers.extend(node.and_then(|node| node.below));
+            batch.nodes.insert(id.0, node.map(|node| node.row().encoded()));
         }
         for (dir, name) in std::mem::take(&mut self.touched_names) {
             let place = self.names.get(&dir).and_then(|names| names.get(&name));
             let place = place.filter(|place| self.differs(place));
+            batch.numbers.extend(self.below(dir));
             batch.names.insert((dir.0, name.as_name().as_bytes().to_vec()), place.map(rows::encoded_place));
         }
         batch.change = self.change;

@@ -47,6 +47,14 @@ impl PersistentHandles for CachedFileSystem {
             }),
         }
     }
+
+    fn make_stable(&self, cx: &Ctx, nodes: &[NodeId]) -> Answer<()> {
+        let view = View::new(self.session(), cx);
+        // Some may be gone by now.
+        let objects: Vec<_> = nodes.iter().filter_map(|node| view.object(*node).ok()).collect();
+        let cache = view.cache().clone();
+        view.cache().in_pool(cx, move || cache.store.make_stable(&objects))
+    }
 }
 
 impl View {

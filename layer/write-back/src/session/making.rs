@@ -28,6 +28,10 @@ impl New {
         Self { file_type, mode, rdev: Device::default(), link: None, verifier: None }
     }
 
+    fn is_device(&self) -> bool {
+        matches!(self.file_type, FileType::BlockDevice | FileType::CharDevice)
+    }
+
     /// The node, as a child of a directory with these attributes.
     fn node(self, id: NodeId, dir: (NodeId, &Attr), user: &Identity) -> Node {
         let (parent, dir) = dir;
@@ -35,9 +39,11 @@ impl New {
         let gid = if inherits { dir.gid } else { user.gid };
         let is_directory = self.file_type == FileType::Directory;
         let mut mode = self.mode.masked();
-        if is_directory && inherits {
-            mode = Mode::new(mode.bits() | Mode::SET_GID);
-        } else if !is_directory && mode.bits() & 0o2010 == 0o2010 && user.loses_set_gid(gid) {
+        if is_directory {
+            // Nothing else is asked of a new directory (mkdir(2)).
+            let inherited = if inherits { Mode::SET_GID } else { 0 };
+            mode = Mode::new(mode.bits() & 0o1777 | inherited);
+        } else if inherits && mode.bits() & 0o2010 == 0o2010 && user.loses_set_gid(gid) {
             mode = Mode::new(mode.bits() & !Mode::SET_GID);
         }
         if self.file_type == FileType::Symlink {
@@ -53,7 +59,7 @@ impl New {
             size: self.link.as_ref().map_or(0, |link| link.len() as u64),
             blocks: 0,
             block_size: dir.block_size,
-            rdev: self.rdev,
+            rdev: if self.is_device() { self.rdev } else { Device::default() },
             fsid: dir.fsid,
             fileid: id.0,
             generation: 0,
@@ -103,6 +109,9 @@ impl View {
                 return Err(Error::NotFound);
             }
             self.check_add(parent).await?;
+            if new.is_device() && !user.is_root() {
+                return Err(Error::NotPermitted);
+            }
             let new = new.clone();
             let (made, ticket) = self.shared().change(|tree| {
                 if !seen.holds(tree) {
@@ -128,10 +137,6 @@ impl View {
             Some(0) => return Err(Error::NotFound),
             Some(len) if len > LINK_BYTES_MAX => return Err(Error::NameTooLong),
             _ => {}
-        }
-        let is_device = matches!(new.file_type, FileType::BlockDevice | FileType::CharDevice);
-        if is_device && !self.cx.identity.is_root() {
-            return Err(Error::NotPermitted);
         }
         let (attr, dir, ticket) = self.make(parent, &name, new).await?;
         let made = Made { entry: Entry { node: NodeId(attr.fileid), attr }, dir };
@@ -182,6 +187,9 @@ impl View {
         let permit = self.session.permit()?;
         let dir = self.directory(parent).await?;
         self.check_add(parent).await?;
+        if !how.flags.contains(OpenFlags::WRITE) {
+            return Err(Error::InvalidArgument);
+        }
         let new = New::of(FileType::Regular, how.mode);
         let ((node, attr), _) = self.shared().change(|tree| {
             let id = NodeId(MADE_HERE | tree.ids.next().ok_or(Error::NoSpace)?);

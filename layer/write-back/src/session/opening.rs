@@ -11,15 +11,15 @@ impl View {
     /// Whether the user may open a node so.
     pub(super) async fn check_open(&self, id: NodeId, flags: OpenFlags) -> Result<()> {
         let attr = self.attr(id).await?;
+        if flags.contains(OpenFlags::DIRECTORY) && attr.file_type != FileType::Directory {
+            return Err(Error::NotDirectory);
+        }
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
         match attr.file_type {
             FileType::Directory if writes => return Err(Error::IsDirectory),
             FileType::Directory | FileType::Regular => {}
             FileType::Symlink => return Err(Error::SymlinkLoop),
             _ => return Err(Error::NoDevice),
-        }
-        if flags.contains(OpenFlags::DIRECTORY) && attr.file_type != FileType::Directory {
-            return Err(Error::NotDirectory);
         }
         let mut mask = AccessMask::empty();
         mask.set(AccessMask::READ, flags.contains(OpenFlags::READ));

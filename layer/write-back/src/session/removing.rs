@@ -1,6 +1,6 @@
 //! Removing and moving names.
 
-use tombolo_core::fs::{Attr, Change, FileType, NameBuf, NodeId, RenameFlags, Renamed};
+use tombolo_core::fs::{AccessMask, Attr, Change, FileType, NameBuf, NodeId, RenameFlags, Renamed};
 use tombolo_core::{Error, Result};
 
 use super::View;
@@ -50,7 +50,8 @@ impl View {
             return Err(Error::InvalidArgument);
         }
         loop {
-            let dirs = (self.directory(from.0).await?, self.directory(to.0).await?);
+            // Both directories are looked at before any name in them.
+            let dirs = (self.searched(from.0).await?, self.searched(to.0).await?);
             let (source, target) = (self.find(from.0, &from.1).await?, self.find(to.0, &to.1).await?);
             let moved = source.found.ok_or(Error::NotFound)?;
             match target.found {
@@ -87,6 +88,13 @@ impl View {
                 return self.settled((renamed, ticket)).await;
             }
         }
+    }
+
+    /// The attributes of a directory that the user may search.
+    async fn searched(&self, dir: NodeId) -> Result<Attr> {
+        let attr = self.directory(dir).await?;
+        self.check(dir, AccessMask::EXECUTE).await?;
+        Ok(attr)
     }
 
     /// A directory cannot move into itself, nor replace one that it lies in.
@@ -133,7 +141,7 @@ impl View {
             // A directory's `..` is written when its parent changes.
             for found in [Some(moved), target.filter(|_| is_swap)].into_iter().flatten() {
                 if is_directory(found) {
-                    self.check(found.0.node, tombolo_core::fs::AccessMask::WRITE).await?;
+                    self.check(found.0.node, AccessMask::WRITE).await?;
                 }
             }
         }

@@ -2,5 +2,6 @@
 
 mod arriving;
 mod random;
+mod restart;
 mod shown;
 mod world;

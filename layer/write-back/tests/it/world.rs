@@ -84,10 +84,36 @@ impl Origin {
         Proxy { session: attach(&write_back), write_back, _cache: cache }
     }
 
+    /// Ends a proxy as a kill does: the next one has the files as they are now.
+    pub fn kill(&mut self, proxy: Proxy) {
+        let dir = tempfile::tempdir().expect("a directory");
+        image(self.dir.path(), dir.path());
+        drop(proxy);
+        self.dir = dir;
+    }
+
+    /// How many files there are with data that are to be brought.
+    pub fn data_files(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join("write-back/data")).expect("list").count()
+    }
+
     /// How often the proxy has asked for an operation.
     pub fn asked(&self, operation: &str) -> u64 {
         let all = self.counters.snapshot().operations;
         all.iter().filter(|each| each.name == operation).map(|each| each.count).sum()
+    }
+}
+
+/// Files as they are. Databases before their logs: what is moved from one to the other meanwhile is in both.
+fn image(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("mkdir");
+    let mut files: Vec<_> = std::fs::read_dir(from).expect("list").flatten().collect();
+    files.sort_by_key(std::fs::DirEntry::file_name);
+    for file in files {
+        match file.file_type().expect("a type").is_dir() {
+            true => image(&file.path(), &to.join(file.file_name())),
+            false => drop(std::fs::copy(file.path(), to.join(file.file_name()))),
+        }
     }
 }
 

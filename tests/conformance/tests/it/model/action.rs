@@ -58,10 +58,18 @@ pub struct Place {
 
 /// Up to 80 actions.
 pub fn sequences() -> impl Strategy<Value = Vec<Action>> {
+    prop::collection::vec(by_anyone(prop_oneof![names(), nodes(), files(), groups()]), 1..80)
+}
+
+/// One action of the required operations.
+pub fn required() -> impl Strategy<Value = Action> {
+    by_anyone(prop_oneof![names(), nodes(), files()])
+}
+
+fn by_anyone(what: impl Strategy<Value = What>) -> impl Strategy<Value = Action> {
     // The superuser twice as often, or little would ever be allowed.
     let user = prop_oneof![2 => Just(0_usize), 1 => Just(1), 1 => Just(2)];
-    let action = (user, prop_oneof![names(), nodes(), files(), groups()]);
-    prop::collection::vec(action.prop_map(|(user, what)| Action { user, what }), 1..80)
+    (user, what).prop_map(|(user, what)| Action { user, what })
 }
 
 fn node() -> impl Strategy<Value = usize> {

@@ -27,15 +27,44 @@ pub const OWNERS: std::ops::Range<u64> = 1..3;
 /// Uid, gid, and one more group.
 const USERS: [(u32, u32, u32); 3] = [(0, 0, 0), (1000, 1000, 2000), (1001, 1001, 1001)];
 
+const SESSION: SessionId = SessionId(1);
+
+fn session(export: &dyn Export) -> Arc<dyn FileSystem> {
+    let client = Client { session: SESSION, label: "model".into(), checks: PermissionCheck::BackEnd };
+    export.attach(&client).expect("a session")
+}
+
 impl Machine {
     pub fn new(export: &dyn Export) -> Self {
-        let client =
-            Client { session: SessionId(1), label: "model".into(), checks: PermissionCheck::BackEnd };
-        let fs = export.attach(&client).expect("a session");
-        let cx = Ctx::root(client.session);
+        let (fs, cx) = (session(export), Ctx::root(SESSION));
         let mode = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };
         fs.setattr(&cx, NodeId::ROOT, None, &mode).wait().expect("the root's mode");
         Self { fs, cx, nodes: vec![Some(NodeId::ROOT)], opens: Vec::new() }
+    }
+
+    /// Ends, with all openings. What is left are the numbers of nodes, which clients keep.
+    pub fn into_nodes(self) -> Vec<Option<NodeId>> {
+        self.nodes
+    }
+
+    /// Goes on after a restart.
+    pub fn continued(export: &dyn Export, nodes: Vec<Option<NodeId>>) -> Self {
+        let mut machine = Self { fs: session(export), cx: Ctx::root(SESSION), nodes, opens: Vec::new() };
+        machine.forget_what_is_gone();
+        machine
+    }
+
+    /// Ends all openings.
+    pub fn release_all(&mut self) {
+        for file in std::mem::take(&mut self.opens).into_iter().flatten() {
+            self.fs.release(&self.cx, file);
+        }
+        self.forget_what_is_gone();
+    }
+
+    /// Has everything made stable.
+    pub fn sync(&self) {
+        self.fs.syncfs(&self.cx).wait().expect("stable");
     }
 
     /// Whether the waist says what must come of the action. It does not where a node without a name is named: it may be

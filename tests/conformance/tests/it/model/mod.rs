@@ -6,6 +6,7 @@
 
 mod action;
 mod machine;
+mod restarts;
 mod vector;
 
 use std::sync::Arc;
@@ -24,10 +25,10 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// A runner whose seed is printed.
-fn runner() -> TestRunner {
+fn runner(cases: u32) -> TestRunner {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
     let seed = number("TOMBOLO_SEED").unwrap_or(now.subsec_nanos().into());
-    let cases = number("TOMBOLO_CASES").map_or(CASES, |cases| cases as u32);
+    let cases = number("TOMBOLO_CASES").map_or(cases, |cases| cases as u32);
     eprintln!("TOMBOLO_SEED={seed} TOMBOLO_CASES={cases}");
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -52,7 +53,7 @@ fn scratch() -> tempfile::TempDir {
 
 #[test]
 fn a_directory_of_the_host_behaves_like_the_model() {
-    let outcome = runner().run(&action::sequences(), |actions| {
+    let outcome = runner(CASES).run(&action::sequences(), |actions| {
         let scratch = scratch();
         let (mut model, mut real) = (Machine::new(&*memory()), Machine::new(&*directory(scratch.path())));
         for (step, action) in actions.iter().enumerate() {
@@ -80,7 +81,7 @@ fn a_directory_of_the_host_behaves_like_the_model() {
 fn a_file_behaves_like_a_vector() {
     let scratch = scratch();
     for export in [memory(), directory(scratch.path())] {
-        let outcome = runner().run(&vector::sequences(), |edits| vector::check(&*export, &edits));
+        let outcome = runner(CASES).run(&vector::sequences(), |edits| vector::check(&*export, &edits));
         if let Err(failure) = outcome {
             panic!("{failure}");
         }

@@ -1,0 +1,96 @@
+//! What outlives a sudden end. Random sequences are in `tests/conformance/tests/it/model/restarts.rs`.
+
+use tombolo_core::fs::{File, RenameFlags, SetAttr, Write};
+use tombolo_core::{Error, KeyProperties, RequestKey, Stability};
+use tombolo_mem::Source;
+
+use crate::world::{Origin, Session};
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at / 7 + at / 4096) as u8 ^ seed).collect()
+}
+
+fn write_stable(session: &Session, file: File, offset: u64, bytes: &[u8]) {
+    let how = Write { offset, stability: Stability::FileSync, ..Write::default() };
+    session.fs.write(&session.cx, file, &how, Source::from(bytes.to_vec())).wait().expect("write");
+}
+
+fn sync(session: &Session) {
+    session.fs.syncfs(&session.cx).wait().expect("stable");
+}
+
+#[test]
+fn a_stable_write_is_there_after_a_kill() {
+    let mut origin = Origin::new();
+    // In the journal alone, and in a file.
+    for (path, len) in [("small", 100), ("large", 300_000)] {
+        let proxy = origin.proxy();
+        let file = proxy.session.create(path, 0o644).expect("create");
+        write_stable(&proxy.session, file, 0, &pattern(len, 1));
+        origin.kill(proxy);
+        assert_eq!(origin.proxy().session.get(path).expect("it is there"), pattern(len, 1));
+    }
+}
+
+#[test]
+fn a_change_that_a_client_may_send_again_is_there_after_a_kill() {
+    let mut origin = Origin::new();
+    let mut proxy = origin.proxy();
+    proxy.session.cx.key = Some(RequestKey { client: 1.into(), key: 1, properties: KeyProperties::empty() });
+    let file = proxy.session.create("file", 0o644).expect("create");
+    proxy.session.rename("file", "moved", RenameFlags::empty()).expect("rename");
+    origin.kill(proxy);
+    let proxy = origin.proxy();
+    assert_eq!(proxy.session.find("moved").expect("it is there").node, file.node);
+    assert!(matches!(proxy.session.find("file"), Err(Error::NotFound)));
+}
+
+#[test]
+fn handles_mean_the_same_after_a_kill() {
+    let mut origin = Origin::new();
+    let proxy = origin.proxy();
+    let session = &proxy.session;
+    let file = session.create("file", 0o644).expect("create");
+    let handle = session.fs.persistent_handles().expect("handles").handle_of(&session.cx, file.node).wait();
+    let handle = handle.expect("a handle");
+    sync(session);
+    origin.kill(proxy);
+    let proxy = origin.proxy();
+    let session = &proxy.session;
+    let again = session.fs.persistent_handles().expect("handles").resolve(&session.cx, &handle).wait();
+    assert_eq!(again.expect("it is there").node, file.node);
+    assert_ne!(session.create("other", 0o644).expect("create").node, file.node);
+}
+
+#[test]
+fn what_was_open_without_a_name_is_gone_after_a_kill() {
+    let mut origin = Origin::new();
+    let proxy = origin.proxy();
+    let file = proxy.session.create("file", 0o644).expect("create");
+    write_stable(&proxy.session, file, 0, &pattern(300_000, 1));
+    proxy.session.unlink("file").expect("unlink");
+    assert_eq!(proxy.session.read(file).expect("its holder reads it"), pattern(300_000, 1));
+    sync(&proxy.session);
+    origin.kill(proxy);
+    let proxy = origin.proxy();
+    let (session, set) = (&proxy.session, SetAttr { size: Some(0), ..SetAttr::default() });
+    assert!(matches!(session.fs.setattr(&session.cx, file.node, None, &set).wait(), Err(Error::Stale)));
+    sync(session);
+    assert_eq!((origin.data_files(), proxy.write_back.status().dirty_bytes), (0, 0));
+}
+
+#[test]
+fn a_file_of_the_origin_is_known_after_a_kill_by_what_was_written_to_it() {
+    let mut origin = Origin::new();
+    // Unknown to the cache until it is written.
+    origin.direct.put("far", &pattern(100_000, 3)).expect("put");
+    let proxy = origin.proxy();
+    let file = proxy.session.open("far").expect("open");
+    write_stable(&proxy.session, file, 50_000, b"near");
+    origin.kill(proxy);
+    let mut expected = pattern(100_000, 3);
+    expected[50_000..50_004].copy_from_slice(b"near");
+    let proxy = origin.proxy();
+    assert_eq!(proxy.session.find("far").expect("it is there").node, file.node);
+    assert_eq!(proxy.session.get("far").expect("read"), expected);
+}

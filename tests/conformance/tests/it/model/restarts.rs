@@ -1,0 +1,100 @@
+//! Write-back against the reference model, with restarts in between: ends in good order, and sudden ones, of which what was made stable is left.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::Volume;
+use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::{CacheExport, Contract, Options, over};
+use tombolo_layer_write_back::WriteBackExport;
+
+use super::action::{Action, required};
+use super::machine::Machine;
+use super::{memory, runner};
+
+const CASES: u32 = 20;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Act(Action),
+    /// All that runs ends, and what is on the disk is opened again.
+    Restart,
+    /// All is made stable, and files as they are then are all that is left.
+    Crash,
+}
+
+fn sequences() -> impl Strategy<Value = Vec<Step>> {
+    let step =
+        prop_oneof![30 => required().prop_map(Step::Act), 1 => Just(Step::Restart), 2 => Just(Step::Crash)];
+    prop::collection::vec(step, 1..100)
+}
+
+/// Write-back over a cache of `origin`, both with their state in `dir`.
+fn opened(origin: &Memory, dir: &Path) -> (WriteBackExport, CacheExport) {
+    let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
+    let store = Store::open(&dir.join("cache"), &identity, StoreOptions::default()).expect("a store");
+    let options = Options { contract: Contract::Exclusive, ..Options::default() };
+    let cache = over(origin, store, options).expect("a cache");
+    let export = tombolo_layer_write_back::over(&cache, &dir.join("write-back"), Default::default());
+    (export.expect("a journal"), cache)
+}
+
+/// Files as they are. Databases before their logs: what is moved from one to the other meanwhile is in both.
+fn image(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("mkdir");
+    let mut files: Vec<_> = std::fs::read_dir(from).expect("list").flatten().collect();
+    files.sort_by_key(std::fs::DirEntry::file_name);
+    for file in files {
+        match file.file_type().expect("a type").is_dir() {
+            true => image(&file.path(), &to.join(file.file_name())),
+            false => drop(std::fs::copy(file.path(), to.join(file.file_name()))),
+        }
+    }
+}
+
+fn check(steps: &[Step]) -> Result<(), TestCaseError> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (model_export, origin) = (memory(), Memory::default());
+    let place = |life: usize| dir.path().join(life.to_string());
+    let mut life = 0;
+    let mut export = opened(&origin, &place(life));
+    let (mut model, mut real) = (Machine::new(&*model_export), Machine::new(&export.0));
+    for (at, step) in steps.iter().enumerate() {
+        match step {
+            Step::Act(action) if !model.applies(action) => {}
+            Step::Act(action) => {
+                let (expected, got) = (model.perform(action), real.perform(action));
+                if expected != got {
+                    let text = format!("step {at}, {action:?}:\n  model: {expected}\n  write-back: {got}");
+                    return Err(TestCaseError::fail(text));
+                }
+            }
+            Step::Restart | Step::Crash => {
+                if matches!(step, Step::Crash) {
+                    real.sync();
+                    image(&place(life), &place(life + 1));
+                    life += 1;
+                }
+                model.release_all();
+                let nodes = real.into_nodes();
+                drop(export);
+                export = opened(&origin, &place(life));
+                real = Machine::continued(&export.0, nodes);
+            }
+        }
+    }
+    let (expected, got) = (model.whole_tree(), real.whole_tree());
+    if expected != got {
+        return Err(TestCaseError::fail(format!("the trees differ:\n{expected:#?}\n{got:#?}")));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_was_answered_outlives_restarts() {
+    if let Err(failure) = runner(CASES).run(&sequences(), |steps| check(&steps)) {
+        panic!("{failure}");
+    }
+}
