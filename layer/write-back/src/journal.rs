@@ -157,6 +157,10 @@ impl Journal {
         };
         let data = dir.join("data");
         std::fs::create_dir_all(&data).map_err(io(&data))?;
+        // Not all file systems make the name of a new directory stable with what is in it.
+        for dir in [dir, &dir.join("..")] {
+            File::open(dir).and_then(|dir| dir.sync_all()).map_err(io(dir))?;
+        }
         let path = dir.join("journal.db");
         let failed = |source| JournalError::Database { path: path.clone(), source };
         let files = DataFiles::new(data);

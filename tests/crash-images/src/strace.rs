@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Component, PathBuf};
 
 /// What is traced: all that changes files, all that gives descriptors of them, and what the recorder refuses.
 pub(crate) const CALLS: &str = "trace=open,openat,openat2,creat,dup,dup2,dup3,fcntl,lseek,chdir,fchdir,\
@@ -105,7 +105,15 @@ impl Call<'_> {
         let quoted = self.argument(index)?.trim_matches('"');
         let path = path(quoted).ok_or_else(|| format!("{quoted} is no path"))?;
         let base = from.and_then(|from| self.descriptor(from)).map(|(_, base)| base);
-        Ok(base.map_or(path.clone(), |base| base.join(path)))
+        let mut named = PathBuf::new();
+        for component in base.map_or(path.clone(), |base| base.join(path)).components() {
+            // There are no symbolic links.
+            match component {
+                Component::ParentDir => drop(named.pop()),
+                other => named.push(other),
+            }
+        }
+        Ok(named)
     }
 
     /// The bytes of a buffer, or of an array of them, as far as the call has taken them.

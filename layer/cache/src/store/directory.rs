@@ -105,6 +105,8 @@ impl Directory {
                 let next = path.join("next-id");
                 replace(&next, next_id(FIRST_ID).as_bytes()).map_err(failed(&next))?;
                 replace(&about, text.as_bytes()).map_err(failed(&about))?;
+                // Its own name, too: numbers may be relied on.
+                File::open(path.join("..")).and_then(|above| above.sync_all()).map_err(failed(path))?;
                 text
             }
             Err(error) => return Err(failed(&about)(error)),
