@@ -100,10 +100,13 @@ impl Cache {
         self.keep(dir);
     }
 
-    /// Has what has changed of an object written soon.
+    /// Has what has changed of an object written soon, unless it is gone.
     pub(crate) fn keep(&self, object: &Arc<Object>) {
-        let is_dirty = object.state().is_dirty;
-        if is_dirty {
+        let is_wanted = {
+            let state = object.state();
+            state.is_dirty && !state.is_gone
+        };
+        if is_wanted {
             self.store.keep(object);
         }
     }

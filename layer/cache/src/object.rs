@@ -57,6 +57,8 @@ pub(crate) struct State {
     pub young: Option<Instant>,
     /// What is to be written has changed.
     pub is_dirty: bool,
+    /// It is gone at the origin, or is another file there: nothing of it is kept.
+    pub is_gone: bool,
     /// Openings here through which it may be written: until the last of them has ended, the origin alone knows what it holds.
     pub writers: usize,
     /// The present version is read past this cache.
@@ -97,6 +99,7 @@ impl Object {
             rights: Rights::default(),
             young: None,
             is_dirty: true,
+            is_gone: false,
             writers: 0,
             held: Weak::new(),
         };

@@ -46,7 +46,8 @@ impl Objects {
 
     fn restore(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
         let object = match store.queued(id) {
-            Some(object) => object,
+            // Its rows may be being written while it goes.
+            Some(object) => Some(object).filter(|object| !object.state().is_gone)?,
             None => {
                 let (row, names) = store.object(id)?;
                 Arc::new(Object::restored(id, row, names))
@@ -131,6 +132,7 @@ impl Objects {
 
     /// An object is gone at the origin.
     pub(crate) fn forget(&self, object: &Object) {
+        object.state().is_gone = true;
         let mut tables = self.tables();
         if tables.by_handle.get(&object.handle) == Some(&object.id) {
             tables.by_handle.remove(&object.handle);

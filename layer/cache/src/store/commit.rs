@@ -24,6 +24,8 @@ struct Pending {
     batch: Batch,
     /// What the thread is writing.
     objects_under_way: HashMap<ObjectId, Arc<Object>>,
+    /// Those whose rows it is removing.
+    gone_under_way: HashSet<ObjectId>,
     /// Batches that were begun, and those that are done.
     begun: u64,
     done: u64,
@@ -36,7 +38,7 @@ struct Pending {
 struct Batch {
     objects: HashMap<ObjectId, Arc<Object>>,
     data: HashMap<(ObjectId, u64), Arc<DataState>>,
-    gone_objects: Vec<(ObjectId, Vec<u8>)>,
+    gone_objects: HashMap<ObjectId, Vec<u8>>,
     gone_data: Vec<(ObjectId, u64)>,
 }
 
@@ -63,7 +65,7 @@ impl Queue {
 
     pub(super) fn remove_object(&self, id: ObjectId, handle: Vec<u8>) {
         self.change(|batch| {
-            batch.gone_objects.push((id, handle));
+            batch.gone_objects.insert(id, handle);
             batch.objects.remove(&id)
         });
     }
@@ -75,6 +77,12 @@ impl Queue {
     pub(super) fn object(&self, id: ObjectId) -> Option<Arc<Object>> {
         let pending = self.pending();
         pending.batch.objects.get(&id).or_else(|| pending.objects_under_way.get(&id)).cloned()
+    }
+
+    /// Whether an object is gone, though there may be rows of it still.
+    pub(super) fn is_gone(&self, id: ObjectId) -> bool {
+        let pending = self.pending();
+        pending.batch.gone_objects.contains_key(&id) || pending.gone_under_way.contains(&id)
     }
 
     /// Waits until what was asked for so far is written, or has failed.
@@ -123,6 +131,7 @@ impl Queue {
         }
         let batch = std::mem::take(&mut pending.batch);
         pending.objects_under_way.clone_from(&batch.objects);
+        pending.gone_under_way = batch.gone_objects.keys().copied().collect();
         pending.begun += 1;
         pending.is_urgent = false;
         Some(batch)
@@ -131,6 +140,7 @@ impl Queue {
     fn finished(&self) {
         let mut pending = self.pending();
         pending.done = pending.begun;
+        pending.gone_under_way.clear();
         let _out = std::mem::take(&mut pending.objects_under_way);
         drop(pending);
         self.done.notify_all();

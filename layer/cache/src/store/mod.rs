@@ -201,6 +201,9 @@ impl Store {
 
     /// What is kept of an object, and the names in it; also if it is still to be written.
     pub(crate) fn object(&self, id: ObjectId) -> Option<(ObjectRow, Vec<NamesRow>)> {
+        if self.shared.queue.is_gone(id) {
+            return None;
+        }
         let reader = lock(&self.shared.reader);
         let row = readable(reader.object(id))?.and_then(|row| ObjectRow::decoded(&row))?;
         let mut names = Vec::new();

@@ -178,6 +178,7 @@ fn another_version_is_another_file_and_readers_keep_theirs() {
     let Some(world) = World::new(Coherence::Auto) else { return };
     world.fetch();
     let file = world.open_past();
+    world.cache.flush();
     put(&*world.origin, pattern(1));
     // The contract promises not to look; a user of whom nothing is known makes it.
     let session = world.cache.attach(&client()).expect("attach");
