@@ -5,3 +5,4 @@ mod model;
 #[expect(dead_code, reason = "shared with the tests of the cache")]
 #[path = "../../../../layer/cache/tests/it/world.rs"]
 mod world;
+mod write_back;
