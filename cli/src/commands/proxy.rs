@@ -27,7 +27,8 @@ const EXAMPLES: &str = "\
 Examples:
   tombolo proxy nfs://far.example/src --cache /var/cache/tombolo/src --fuse /mnt/src
   tombolo proxy nfs://far.example/src --cache /var/cache/src --contract exclusive --fuse /mnt/src --coherence push
-  tombolo proxy nfs://far.example/golden --cache /var/cache/golden --contract immutable --virtiofs /run/vm1.sock
+  tombolo proxy nfs://far.example/golden --cache /var/cache/golden --share-cache --virtiofs /run/vm1.sock
+  tombolo proxy nfs://far.example/golden --cache /var/cache/g2 --borrow-from /var/cache/golden --virtiofs /run/vm2.sock
   tombolo proxy nfs://far.example/home --cache /var/cache/home --nfs :2049 --allow 10.0.0.0/8";
 
 impl ProxyArgs {

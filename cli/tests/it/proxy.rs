@@ -196,10 +196,54 @@ fn a_cache_has_one_owner_and_one_origin() {
         ("proxy tree --cache cache --nfs 0", 1, &["a cache of nfs://127.0.0.1:", "choose another directory"]),
         ("proxy tree --cache cache --block-size 5000 --nfs 0", 2, &["power of two"]),
         ("proxy tree --cache cache --contract strict --nfs 0", 2, &["write immutable"]),
+        ("proxy tree --cache cache --borrow-from cache --nfs 0", 2, &["a directory of its own"]),
         ("proxy --cache cache --nfs 0", 2, &["one location is needed"]),
         ("cache info tree", 1, &["not the directory of a cache"]),
         ("cache drop tree", 1, &["not the directory of a cache"]),
     ]);
+}
+
+#[test]
+fn a_proxy_borrows_what_another_has_and_goes_on_when_that_is_killed() {
+    let Some(cached) = Cached::new() else { return };
+    let large = numbers();
+    ["one", "two", "three"].iter().for_each(|name| fs::write(cached.tree(name), &large).expect("write"));
+    std::thread::sleep(Duration::from_millis(2100));
+    let (scratch, url) = (&cached.place.0, format!("nfs://127.0.0.1:{}/tree", cached.port));
+    scratch.run(&["cache", "fill", &url, "--cache", "shared", "one", "two"]).succeeded();
+    let words = ["proxy", &url, "--cache", "shared", "--share-cache", "--control", "owner.sock"];
+    let fronts = ["--nfs", "127.0.0.1:0", "--state", "owner-state"];
+    let owner = scratch.serve(&[&words[..], &fronts[..]].concat(), "ready control");
+    assert!(owner.said.contains("shared mode=write-through contract=close-to-open shared"), "{}", owner.said);
+    let proxy = cached.proxy_with("close-to-open", &["--borrow-from", "shared"]);
+    let counts = |socket: &str| {
+        let told = scratch.run(&["top", "--once", "--json", socket]);
+        let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+        let caches = told["servers"][0]["caches"].as_object().cloned().expect("caches");
+        let counts = caches.into_iter().next().expect("a cache").1;
+        let count = |name: &str| counts[name].as_u64().expect("a count");
+        (count("fetched_bytes"), count("borrowed_bytes"), count("lent_bytes"))
+    };
+    // A busy machine may let the owner seem to hang: then some of it was fetched.
+    let len = large.len() as u64;
+    assert!(fs::read_to_string(cached.mnt("one")).expect("read") == large);
+    let (fetched, borrowed, _) = counts("proxy.sock");
+    assert_eq!((borrowed > 0, fetched + borrowed), (true, len));
+    assert!(counts("owner.sock").2 >= borrowed);
+    owner.kill();
+    assert!(fs::read_to_string(cached.mnt("one")).expect("read") == large);
+    assert!(fs::read_to_string(cached.mnt("two")).expect("read") == large);
+    let (fetched, ..) = counts("proxy.sock");
+    assert!(fetched >= len, "{fetched}");
+
+    // Whoever comes next lends again.
+    let owner = scratch.serve(&[&words[..], &fronts[..]].concat(), "ready control");
+    let in_use = format!("in use by process {}", owner.pid());
+    scratch
+        .run(&["proxy", &url, "--cache", "shared", "--nfs", "0"])
+        .failed(1, &[&in_use, "--borrow-from shared"]);
+    owner.stop();
+    proxy.stop();
 }
 
 #[test]

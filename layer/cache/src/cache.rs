@@ -1,6 +1,6 @@
 //! What all sessions of a cache share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use tombolo_core::fs::{Attr, Entry, NodeId, Watchers, WeakAttr};
@@ -19,6 +19,7 @@ use crate::origin::{Origin, at_origin};
 use crate::room::Room;
 use crate::rules::Policy;
 use crate::session::Session;
+use crate::sharing::Borrower;
 use crate::store::{ObjectId, Store};
 use crate::walk::Walk;
 
@@ -40,6 +41,8 @@ pub(crate) struct Cache {
     pub line: Line,
     pub walk: Walk,
     pub files_ahead: FilesAhead,
+    /// What another cache of this host is asked for before the origin is.
+    pub borrower: OnceLock<Borrower>,
     /// The sessions that are to be told of changes.
     pub watchers: Watchers<Session>,
 }

@@ -12,6 +12,8 @@ pub struct Counters {
     served_bytes: AtomicU64,
     hit_bytes: AtomicU64,
     fetched_bytes: AtomicU64,
+    borrowed_bytes: AtomicU64,
+    lent_bytes: AtomicU64,
     guessed_bytes: AtomicU64,
     guess_used_bytes: AtomicU64,
     listed_ahead_bytes: AtomicU64,
@@ -32,6 +34,10 @@ pub struct Counts {
     pub hit_bytes: u64,
     /// Bytes that were read at the origin.
     pub fetched_bytes: u64,
+    /// Bytes that another cache of the host has lent.
+    pub borrowed_bytes: u64,
+    /// Bytes that were lent to others.
+    pub lent_bytes: u64,
     /// Those of them that were small files which nobody had asked for.
     pub guessed_bytes: u64,
     /// Those of these that somebody has read since.
@@ -56,6 +62,8 @@ impl Counters {
             served_bytes: read(&self.served_bytes),
             hit_bytes: read(&self.hit_bytes),
             fetched_bytes: read(&self.fetched_bytes),
+            borrowed_bytes: read(&self.borrowed_bytes),
+            lent_bytes: read(&self.lent_bytes),
             guessed_bytes: read(&self.guessed_bytes),
             guess_used_bytes: read(&self.guess_used_bytes),
             listed_ahead_bytes: read(&self.listed_ahead_bytes),
@@ -82,6 +90,14 @@ impl Counters {
 
     pub(crate) fn fetched(&self, bytes: usize) {
         self.fetched_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn borrowed(&self, bytes: u64) {
+        self.borrowed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lent(&self, bytes: u64) {
+        self.lent_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn listed_ahead(&self, bytes: u64) {

@@ -15,6 +15,7 @@ use crate::cache::Cache;
 use crate::object::Object;
 use crate::origin::OriginFile;
 use crate::read_ahead::Ahead;
+use crate::sharing::Borrowed;
 use crate::store::DataFile;
 
 /// One READ of the origin brings at most so much, so that whoever waits for its start does not wait for long.
@@ -25,6 +26,8 @@ const FETCH_BYTES_MAX: u64 = 1 << 20;
 pub(crate) struct Data {
     pub version: WeakAttr,
     pub file: DataFile,
+    /// What another cache of the host has lent of it.
+    pub borrowed: Mutex<Option<Arc<Borrowed>>>,
     /// It was fetched because it might be read, and nobody has read it yet.
     guessed: AtomicBool,
     /// All of it is being fetched.
@@ -85,6 +88,7 @@ impl Data {
         Self {
             version,
             file,
+            borrowed: Mutex::default(),
             guessed: AtomicBool::new(false),
             fetches_rest: AtomicBool::new(false),
             fetches: Mutex::default(),
@@ -112,12 +116,19 @@ impl Data {
 
     /// Whether all of a range is here.
     pub(crate) fn is_here(&self, range: &Range<u64>) -> bool {
-        self.file.is_here(range)
+        self.file.is_here(range) || (self.borrowed().is_some() && self.missing(range).is_empty())
+    }
+
+    /// What of a range is not here, in whole blocks.
+    fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let borrowed = self.borrowed();
+        let is_lent = |block: &Range<u64>| borrowed.as_ref().is_some_and(|borrowed| borrowed.covers(block));
+        self.file.missing(range.clone(), is_lent)
     }
 
     /// Whether all of this is here.
     pub(crate) fn has_ahead(&self, ahead: &Ahead) -> bool {
-        ahead.ranges().all(|range| self.file.is_here(&range))
+        ahead.ranges().all(|range| self.is_here(&range))
     }
 
     /// What is to be waited for until `range` is here, and begun so that `ahead` will be, as far as so much does.
@@ -141,7 +152,7 @@ impl Data {
         left_bytes: &mut u64,
     ) -> Vec<Arc<Fetch>> {
         let mut begun = Vec::new();
-        for missing in self.file.missing(range.clone()) {
+        for missing in self.missing(range) {
             let mut start = missing.start;
             while start < missing.end {
                 let next = fetches
@@ -216,8 +227,31 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Reads a range at the origin, makes sure that it is of this version, and keeps it.
+/// Has a range here: another cache of the host lends it, or it is fetched.
 async fn bring(
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    data: &Arc<Data>,
+    from: &OriginFile,
+    range: &Range<u64>,
+) -> Result<Came> {
+    let Some(borrower) = cache.borrower.get() else { return fetch(cache, object, data, from, range).await };
+    // Another one's answer may have brought it.
+    if !data.missing(range).is_empty() {
+        let bytes = borrower.borrow(object, data, &from.cx.identity, range).await;
+        cache.counters.borrowed(bytes);
+    }
+    for missing in data.missing(range) {
+        let came = fetch(cache, object, data, from, &missing).await?;
+        if came != Came::Here {
+            return Ok(came);
+        }
+    }
+    Ok(Came::Here)
+}
+
+/// Reads a range at the origin, makes sure that it is of this version, and keeps it.
+async fn fetch(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
     data: &Arc<Data>,

@@ -9,6 +9,8 @@
 //!   they outlive restarts of either side.
 //! - All sessions share what is here, and one session of the origin. Each user sees what the origin lets that user see.
 //!
+//! - One cache of a host lends what it has to others ([`CacheExport::share`], [`CacheExport::borrow_from`]).
+//!
 //! Not here: changes that are answered before the origin has them, locks (they are the origin's, where it has any).
 //!
 //! Reading order: `options`, `object` (what is known of a file), `session` (the operations), `data` (how data come), `store` (the disk).
@@ -32,14 +34,17 @@ mod rights;
 mod room;
 mod rules;
 mod session;
+mod sharing;
 pub mod store;
 mod walk;
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use tombolo_core::fs::{Client, Export, FileSystem, NodeId, Notice, PermissionCheck, Watchers};
+use tombolo_core::fs::{Client, Export, FileSystem, NodeId, Notice, PermissionCheck, Volume, Watchers};
 use tombolo_core::{Ctx, Error, Result};
+use tombolo_host_runtime::listener::ListenError;
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::thread_pool::ThreadPool;
 
@@ -47,16 +52,20 @@ pub use counters::Counts;
 pub use lease::{Claim, Holder, LEASE_NAME, LeaseError, LeaseState, PERIOD as LEASE_PERIOD};
 pub use options::{Contract, Options, Prefetch};
 pub use rules::{Policy, Rule};
+pub use sharing::BorrowOptions;
 
 use cache::Cache;
 use lease::Keeper;
 use object::Object;
 use origin::{Origin, SESSION};
 use session::{CachedFileSystem, Session};
+use sharing::{Borrower, Lender};
 use store::{ObjectId, Store};
 
 /// An export that is cached.
 pub struct CacheExport {
+    /// Stops before the cache ends.
+    lender: Option<Lender>,
     cache: Arc<Cache>,
     keeper: Option<Keeper>,
     _pool: ThreadPool,
@@ -114,6 +123,7 @@ fn put_over(
         line: line::Line::default(),
         walk: walk::Walk::default(),
         files_ahead: files_ahead::FilesAhead::default(),
+        borrower: OnceLock::new(),
         watchers: Watchers::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
@@ -134,13 +144,44 @@ fn put_over(
             }
         });
     }
-    Ok(CacheExport { cache, keeper, _pool: pool })
+    Ok(CacheExport { lender: None, cache, keeper, _pool: pool })
 }
 
 impl CacheExport {
     /// Waits until what is known so far would survive the end of this process.
     pub fn flush(&self) {
         self.cache.store.flush();
+    }
+
+    /// Lends what is here to caches of the same origin that other processes of this user have: to their users whom the origin lets read it.
+    ///
+    /// # Errors
+    /// There is no socket in the directory of the cache.
+    pub fn share(&mut self) -> std::result::Result<(), ListenError> {
+        let volume = self.volume().map_err(|error| {
+            let path = self.cache.store.path().to_owned();
+            ListenError::Io { path, source: std::io::Error::other(error) }
+        })?;
+        let session = Arc::new(Session::new(&self.cache));
+        self.lender = Some(Lender::start(self.cache.store.path(), session, volume)?);
+        Ok(())
+    }
+
+    /// From now on has data read where the cache in this directory has them, whenever its owner lends them, and else at the origin.
+    /// Whether there is an owner that lends now.
+    ///
+    /// # Errors
+    /// The system refuses a thread or a descriptor.
+    pub fn borrow_from(&self, dir: &Path, options: BorrowOptions) -> Result<bool> {
+        if self.cache.borrower.get().is_none() {
+            let borrower = Borrower::start(dir, self.volume()?, options).map_err(Error::io)?;
+            let _ = self.cache.borrower.set(borrower);
+        }
+        Ok(self.cache.borrower.get().is_some_and(Borrower::is_connected))
+    }
+
+    fn volume(&self) -> Result<Volume> {
+        Ok(self.cache.origin.handles()?.volume())
     }
 
     /// What it has come to so far.

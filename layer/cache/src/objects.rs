@@ -125,6 +125,11 @@ impl Objects {
         Ok(new)
     }
 
+    /// The object that the origin calls so, if it was met before.
+    pub(crate) fn known(&self, store: &Store, handle: &PersistentHandle) -> Option<Arc<Object>> {
+        self.of_handle(handle).or_else(|| self.object(store, store.id_of(handle)?))
+    }
+
     fn of_handle(&self, handle: &PersistentHandle) -> Option<Arc<Object>> {
         let tables = self.tables();
         tables.by_id.get(tables.by_handle.get(handle)?).cloned()

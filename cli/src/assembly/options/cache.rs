@@ -16,6 +16,15 @@ pub struct CacheOptions {
     /// The directory of the cache, which is made if it is missing. One proxy at a time has it, and it is of one origin.
     #[arg(long, value_name = "DIR", help_heading = CACHE)]
     pub cache: PathBuf,
+    /// Lend what is in the cache to other proxies of this user and host that have --borrow-from with its directory.
+    #[arg(long, help_heading = CACHE)]
+    pub share_cache: bool,
+    /// Read data where the cache in this directory has them, whose proxy has --share-cache, and only else at the origin.
+    ///
+    /// It must be a cache of the same file system. Names, attributes and rights this proxy asks for itself, and keeps them in its own cache,
+    /// with the data that could not be borrowed. While no proxy lends from there, all data come from the origin.
+    #[arg(long, value_name = "DIR", help_heading = CACHE)]
+    pub borrow_from: Option<PathBuf>,
     /// How much data the cache may hold (by default 8G); what was not used lately goes first.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub cache_size: Option<Size>,

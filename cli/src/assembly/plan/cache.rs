@@ -7,7 +7,9 @@ use std::time::{Duration, SystemTime};
 use tombolo_core::SessionId;
 use tombolo_core::fs::{Client, Export, PermissionCheck, Timestamp};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
-use tombolo_layer_cache::{CacheExport, Claim, LEASE_NAME, LEASE_PERIOD, LeaseError, Options, Policy};
+use tombolo_layer_cache::{
+    BorrowOptions, CacheExport, Claim, LEASE_NAME, LEASE_PERIOD, LeaseError, Options, Policy,
+};
 
 use super::tree::Tree;
 use crate::assembly::hints::nfs::host_name;
@@ -24,6 +26,8 @@ pub struct CachePlan {
     store: StoreOptions,
     policy: Policy,
     lease: Lease,
+    is_shared: bool,
+    borrows_from: Option<PathBuf>,
 }
 
 /// What a cache that is to have a tree for itself does about others.
@@ -50,6 +54,10 @@ impl CachePlan {
                 Failure::usage(problem).remedy("write for example --block-size 64K")
             })?;
         }
+        if asked.borrow_from.as_ref() == Some(&asked.cache) {
+            let problem = "--borrow-from is the directory of --cache";
+            return Err(Failure::usage(problem).remedy("give each proxy a directory of its own with --cache"));
+        }
         let mut options = file.settings.over(Options::default());
         if asked.block_size.is_some() {
             options.block_bytes = None;
@@ -70,7 +78,8 @@ impl CachePlan {
             (_, true) => Lease::None,
             _ => Lease::Free,
         };
-        Ok(Self { dir: asked.cache, store, policy, lease })
+        let (is_shared, borrows_from) = (asked.share_cache, asked.borrow_from);
+        Ok(Self { dir: asked.cache, store, policy, lease, is_shared, borrows_from })
     }
 
     /// Whether nothing can be changed.
@@ -114,12 +123,21 @@ impl CachePlan {
         let store =
             Store::open(&self.dir, &identity, self.store).map_err(|error| not_opened(&serving, &error))?;
         let policy = self.policy.clone();
-        if self.takes_lease(tree) {
+        let mut cached = if self.takes_lease(tree) {
             let cached = tombolo_layer_cache::over_leased(origin, store, policy, self.claim());
-            return cached.map(Arc::new).map_err(|error| not_leased(&serving, &error));
+            cached.map_err(|error| not_leased(&serving, &error))?
+        } else {
+            let cached = tombolo_layer_cache::over(origin, store, policy);
+            cached.map_err(|error| Failure::cannot(&serving, &error))?
+        };
+        if self.is_shared {
+            cached.share().map_err(|error| Failure::cannot(&serving, &error))?;
         }
-        let cached = tombolo_layer_cache::over(origin, store, policy);
-        cached.map(Arc::new).map_err(|error| Failure::cannot(&serving, &error))
+        if let Some(dir) = &self.borrows_from {
+            let borrowed = cached.borrow_from(dir, BorrowOptions::default());
+            borrowed.map_err(|error| Failure::cannot(&serving, &error))?;
+        }
+        Ok(Arc::new(cached))
     }
 
     fn claim(&self) -> Claim {
@@ -141,11 +159,11 @@ impl CachePlan {
         let mode = if default.read_only { "read-only" } else { "write-through" };
         let rules = if rules.is_empty() { String::new() } else { format!(" rules={}", rules.len()) };
         let lease = if self.takes_lease(tree) { format!(" lease={LEASE_NAME}") } else { String::new() };
-        format!(
-            "{} mode={mode} contract={}{rules}{lease}",
-            self.dir.display(),
-            contract_word(default.contract)
-        )
+        let shared = if self.is_shared { " shared" } else { "" };
+        let borrows = self.borrows_from.as_ref().map(|dir| format!(" borrows-from={}", dir.display()));
+        let contract = contract_word(default.contract);
+        let borrows = borrows.unwrap_or_default();
+        format!("{} mode={mode} contract={contract}{rules}{lease}{shared}{borrows}", self.dir.display())
     }
 }
 
@@ -177,9 +195,11 @@ fn not_leased(doing: &str, error: &LeaseError) -> Failure {
 pub fn not_opened(doing: &str, error: &OpenError) -> Failure {
     let failure = Failure::cannot(doing, error);
     match error {
-        OpenError::InUse { .. } => {
-            failure.remedy("end that process, or choose another directory with --cache")
-        }
+        OpenError::InUse { path, .. } => failure.remedy(format_args!(
+            "end that process, or choose another directory with --cache; with --borrow-from {} what is in this one is used too, \
+             if that process has --share-cache",
+            path.display()
+        )),
         OpenError::OtherOrigin { .. } | OpenError::Foreign { .. } => {
             failure.remedy("choose another directory with --cache")
         }

@@ -59,6 +59,8 @@ impl FillArgs {
         let contract = Some(ContractArg(tombolo_layer_cache::Contract::Exclusive));
         let plan = CachePlan::new(CacheOptions {
             cache,
+            share_cache: false,
+            borrow_from: None,
             cache_size,
             block_size,
             mode: None,

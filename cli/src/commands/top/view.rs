@@ -90,6 +90,12 @@ fn client_lines(look: &Look, name: &str, total: &NfsClientCounters) -> String {
 fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     let recent = look.recent.caches.get(name).copied().unwrap_or_default();
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let sharing = match (total.borrowed_bytes, total.lent_bytes) {
+        (0, 0) => String::new(),
+        (borrowed, lent) => {
+            format!("  borrowed {:.1} MB, lent {:.1} MB", megabytes(borrowed), megabytes(lent))
+        }
+    };
     let lease = match total.lease {
         None => "",
         Some(Lease::Held) => "  lease held",
@@ -98,7 +104,7 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     };
     format!(
         "cache  operations answered here {} (now {})  data {:.1} MB, {} of it here (now {})  fetched {:.1} MB, \
-         {:.1} MB of it ahead and not read yet  given to the kernel {} files (now {}){lease}",
+         {:.1} MB of it ahead and not read yet  given to the kernel {} files (now {}){sharing}{lease}",
         share(total.hits, total.hits + total.misses),
         share(recent.hits, recent.hits + recent.misses),
         megabytes(total.served_bytes),

@@ -10,6 +10,7 @@ mod file_system;
 mod finding;
 mod handles;
 mod known;
+mod lending;
 mod listing;
 mod opening;
 mod reading;
@@ -26,6 +27,7 @@ use crate::openings::Openings;
 use known::Known;
 
 pub(crate) use file_system::CachedFileSystem;
+pub(crate) use lending::lend;
 
 /// A session. Shared by the operations that are under way.
 pub(crate) struct Session {

@@ -77,7 +77,7 @@ impl View {
         let mut wanted = into.clone();
         let count = (range.end - range.start) as usize;
         wanted.truncate(count);
-        if data.file.read_at_once(offset, &wanted)? != Some(count) {
+        if data.read_at_once(offset, &wanted)? != Some(count) {
             return Ok(None);
         }
         self.cache().counters.served(count, true);
@@ -120,9 +120,9 @@ impl View {
                 wanted.truncate(count);
                 let read = {
                     let (data, wanted) = (data.clone(), wanted.clone());
-                    move || data.file.read(offset, &wanted)
+                    move || data.read(offset, &wanted)
                 };
-                let read = match data.file.read_at_once(offset, &wanted)? {
+                let read = match data.read_at_once(offset, &wanted)? {
                     Some(read) if read == count => read,
                     _ => self.cache().in_pool(&self.cx, read).resolve().await?,
                 };

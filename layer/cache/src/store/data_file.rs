@@ -49,6 +49,22 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(crate) struct Hold(Arc<State>);
 
+/// What can be lent of a data file.
+#[derive(Debug)]
+pub(crate) struct Lendable {
+    pub generation: u64,
+    /// What of a range is here, and holds.
+    pub extents: Vec<Range<u64>>,
+    /// For reading only.
+    pub reader: OwnedFd,
+    pub hold: Hold,
+}
+
+/// So much of a range is looked at, in so many parts, and so much of that compared with its checksums.
+const LENT_BYTES_MAX: u64 = 64 << 20;
+const LENT_EXTENTS_MAX: usize = 64;
+const VERIFIED_BYTES_MAX: u64 = 8 << 20;
+
 #[derive(Debug)]
 struct Blocks {
     chunks: HashMap<u64, Chunk>,
@@ -73,8 +89,12 @@ impl DataFile {
         Self(state)
     }
 
-    /// What of a range is not here, in whole blocks.
-    pub(crate) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    /// What of a range is neither here nor `elsewhere`, in whole blocks.
+    pub(crate) fn missing(
+        &self,
+        range: Range<u64>,
+        elsewhere: impl Fn(&Range<u64>) -> bool,
+    ) -> Vec<Range<u64>> {
         let state = &*self.0;
         let mut missing: Vec<Range<u64>> = Vec::new();
         let range = range.start..range.end.min(state.version.size);
@@ -86,8 +106,9 @@ impl DataFile {
             return missing;
         }
         for block in range.start / state.block_bytes..range.end.div_ceil(state.block_bytes) {
-            if state.sum(&mut blocks, block).is_none() {
-                let (start, end) = (block * state.block_bytes, (block + 1).saturating_mul(state.block_bytes));
+            let (start, end) = (block * state.block_bytes, (block + 1).saturating_mul(state.block_bytes));
+            let is_here = state.sum(&mut blocks, block).is_some();
+            if !is_here && !elsewhere(&(start..end.min(state.version.size))) {
                 match missing.last_mut() {
                     Some(last) if last.end == start => last.end = end,
                     _ => missing.push(start..end),
@@ -118,12 +139,7 @@ impl DataFile {
         if !is_verified {
             return Ok(None);
         }
-        let file = state.file()?;
-        match rw::read(file.as_fd(), into, offset, TransferFlags::NOWAIT) {
-            Ok(count) => Ok(Some(count)),
-            Err(Errno::OPNOTSUPP) => Ok(Some(rw::read(file.as_fd(), into, offset, TransferFlags::empty())?)),
-            Err(_) => Ok(None),
-        }
+        read_now(&*state.file()?, offset, into)
     }
 
     /// Reads what is here, waiting for the disk. 0 if a block is not what it was: it counts as missing then.
@@ -137,17 +153,7 @@ impl DataFile {
                 return Ok(0);
             }
         }
-        let (mut rest, mut done) = (into.clone(), 0);
-        while !rest.is_empty() {
-            match rw::read(file.as_fd(), &rest, offset + done as u64, TransferFlags::empty())? {
-                0 => break,
-                count => {
-                    done += count;
-                    rest.advance(count);
-                }
-            }
-        }
-        Ok(done)
+        read_waiting(&file, offset, into)
     }
 
     /// Keeps data that begin at the start of a block and end with one, or with the file.
@@ -183,6 +189,47 @@ impl DataFile {
     /// The version is gone: the file goes with its last user.
     pub(crate) fn doom(&self) {
         self.0.doom();
+    }
+
+    /// What others may have of a range. `None` if that is nothing.
+    pub(crate) fn lend(&self, range: Range<u64>) -> Result<Option<Lendable>> {
+        let state = &*self.0;
+        let Some(hold) = self.hold() else { return Ok(None) };
+        let reader = self.reader().map_err(Error::io)?;
+        let extents = self.verified(&range)?;
+        self.touch();
+        // What is too young to be believed in another life is not for others either. It was found to be so before it was written.
+        let is_lent = state.lasts() && !extents.is_empty();
+        Ok(is_lent.then_some(Lendable { generation: state.generation, extents, reader, hold }))
+    }
+
+    /// What of a range is here and holds. Blocks that an earlier life has left are compared with their checksums, but not too many.
+    fn verified(&self, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
+        let (state, mut extents, mut left_bytes) = (&*self.0, Vec::<Range<u64>>::new(), VERIFIED_BYTES_MAX);
+        let (file, len) = (state.file()?, range.end.saturating_sub(range.start).min(LENT_BYTES_MAX));
+        for block in state.blocks_of(range.start, len as usize) {
+            let (is_here, is_verified) = {
+                let mut blocks = state.blocks();
+                let is_here = state.sum(&mut blocks, block).is_some();
+                (is_here, is_here && state.is_verified(&mut blocks, block))
+            };
+            if is_here && !is_verified {
+                let Some(left) = left_bytes.checked_sub(state.block_bytes) else { break };
+                left_bytes = left;
+            }
+            if !is_here || !(is_verified || state.verify(&file, block)) {
+                continue;
+            }
+            let start = block * state.block_bytes;
+            let end = (start + state.block_bytes).min(state.version.size);
+            let is_full = extents.len() == LENT_EXTENTS_MAX;
+            match extents.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ if is_full => break,
+                _ => extents.push(start..end),
+            }
+        }
+        Ok(extents)
     }
 
     /// Keeps it from being evicted. `None` if it is gone already, or too much is held.
@@ -390,6 +437,30 @@ impl Drop for State {
             self.shared.removed(self.id, self.generation);
         }
     }
+}
+
+/// Reads what is in memory, without waiting. `None` if nothing is.
+pub(crate) fn read_now(file: &File, offset: u64, into: &Sink) -> Result<Option<usize>> {
+    match rw::read(file.as_fd(), into, offset, TransferFlags::NOWAIT) {
+        Ok(count) => Ok(Some(count)),
+        Err(Errno::OPNOTSUPP) => Ok(Some(rw::read(file.as_fd(), into, offset, TransferFlags::empty())?)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Fills `into`, or reads up to the end of the file.
+pub(crate) fn read_waiting(file: &File, offset: u64, into: &Sink) -> Result<usize> {
+    let (mut rest, mut done) = (into.clone(), 0);
+    while !rest.is_empty() {
+        match rw::read(file.as_fd(), &rest, offset + done as u64, TransferFlags::empty())? {
+            0 => break,
+            count => {
+                done += count;
+                rest.advance(count);
+            }
+        }
+    }
+    Ok(done)
 }
 
 /// Of a block; never 0, which says that it is not here.

@@ -29,7 +29,7 @@ use tombolo_core::{Error, Result};
 use crate::object::Object;
 use commit::Queue;
 use data_file::State as DataState;
-pub(crate) use data_file::{DataFile, Hold};
+pub(crate) use data_file::{DataFile, Hold, Lendable, read_now, read_waiting};
 use database::Database;
 use directory::Directory;
 pub use directory::{OpenError, OriginIdentity};
@@ -288,6 +288,16 @@ impl Store {
         }
         shared.know(&file);
         file
+    }
+
+    /// Whether any data of an object are kept.
+    pub(crate) fn keeps(&self, id: ObjectId) -> bool {
+        lock(&self.shared.eviction).generation(id).is_some()
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.shared.directory.path
     }
 
     /// Whether more is kept than may be.

@@ -10,5 +10,7 @@ mod lease;
 mod life;
 mod policy;
 mod rights;
+mod sharing;
+mod sharing_peers;
 mod walking;
 mod world;

@@ -1,0 +1,97 @@
+//! Data that the owner of another cache has lent: its descriptor, and which parts of it are there.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::Result;
+use tombolo_host_runtime::lock;
+use tombolo_mem::Sink;
+
+use super::borrower::Loan;
+use super::extents::Extents;
+use crate::data::Data;
+use crate::store::{read_now, read_waiting};
+
+/// Data that were lent, of one version of a file.
+#[derive(Debug)]
+pub(crate) struct Borrowed {
+    loan: Arc<Loan>,
+    extents: Mutex<Extents>,
+    is_used: AtomicBool,
+}
+
+impl Borrowed {
+    pub(super) fn new(loan: Arc<Loan>) -> Self {
+        Self { loan, extents: Mutex::default(), is_used: AtomicBool::new(true) }
+    }
+
+    /// Whether the owner still keeps them.
+    pub(crate) fn holds(&self) -> bool {
+        self.loan.holds()
+    }
+
+    /// Which data of the owner they are.
+    pub(super) fn generation(&self) -> u64 {
+        self.loan.generation
+    }
+
+    /// These are there as well. How many bytes of them were not.
+    pub(super) fn add(&self, extents: &[Range<u64>]) -> u64 {
+        let mut all = lock(&self.extents);
+        extents.iter().map(|extent| all.add(extent.clone())).sum()
+    }
+
+    pub(crate) fn covers(&self, range: &Range<u64>) -> bool {
+        lock(&self.extents).from(range.start).is_some_and(|(end, is_there)| is_there && end >= range.end)
+    }
+
+    /// Whether any of it was read since this was last asked.
+    pub(super) fn was_used(&self) -> bool {
+        self.is_used.swap(false, Ordering::Relaxed)
+    }
+
+    fn file(&self) -> &File {
+        self.is_used.store(true, Ordering::Relaxed);
+        &self.loan.file
+    }
+}
+
+/// Data are read from what was lent, where that covers it, and else from the file here.
+impl Data {
+    /// Reads what is in memory and known to be good. `None` if that is not all.
+    pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {
+        let range = offset..offset.saturating_add(into.len() as u64);
+        match self.borrowed().filter(|borrowed| borrowed.covers(&range)) {
+            Some(borrowed) => read_now(borrowed.file(), offset, into),
+            None => self.file.read_at_once(offset, into),
+        }
+    }
+
+    /// Reads what is here, waiting for the disk. Less if some of it is not what it was.
+    pub(crate) fn read(&self, offset: u64, into: &Sink) -> Result<usize> {
+        let Some(borrowed) = self.borrowed() else { return self.file.read(offset, into) };
+        let (mut rest, mut done) = (into.clone(), 0);
+        while !rest.is_empty() {
+            let at = offset + done as u64;
+            let (end, is_lent) = lock(&borrowed.extents).from(at).unwrap_or((u64::MAX, false));
+            let mut piece = rest.clone();
+            piece.truncate(usize::try_from(end - at).unwrap_or(usize::MAX));
+            let count = match is_lent {
+                true => read_waiting(borrowed.file(), at, &piece)?,
+                false => self.file.read(at, &piece)?,
+            };
+            if count < piece.len() {
+                if is_lent {
+                    tracing::warn!("a cache has lent data that end too early: they are read at the origin");
+                    self.give_back();
+                }
+                break;
+            }
+            done += count;
+            rest.advance(count);
+        }
+        Ok(done)
+    }
+}

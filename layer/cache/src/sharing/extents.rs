@@ -1,0 +1,63 @@
+//! Which parts of a file.
+
+use std::ops::Range;
+
+/// Ranges in order that neither overlap nor touch.
+#[derive(Debug, Default)]
+pub(super) struct Extents(Vec<Range<u64>>);
+
+/// More parts of one file are not kept in mind.
+const EXTENTS_MAX: usize = 4096;
+
+impl Extents {
+    /// Adds a range. How many bytes of it were not there.
+    pub(super) fn add(&mut self, new: Range<u64>) -> u64 {
+        let first = self.0.partition_point(|extent| extent.end < new.start);
+        let count = self.0[first..].partition_point(|extent| extent.start <= new.end);
+        let touched = &self.0[first..first + count];
+        if new.is_empty() || (touched.is_empty() && self.0.len() >= EXTENTS_MAX) {
+            return 0;
+        }
+        let before: u64 = touched.iter().map(|extent| extent.end - extent.start).sum();
+        let start = touched.first().map_or(new.start, |extent| extent.start.min(new.start));
+        let end = touched.last().map_or(new.end, |extent| extent.end.max(new.end));
+        self.0.splice(first..first + count, std::iter::once(start..end));
+        end - start - before
+    }
+
+    /// Up to where it is the same as at `at`, and whether that is there. `None`: nothing is, from there on.
+    pub(super) fn from(&self, at: u64) -> Option<(u64, bool)> {
+        let next = self.0.get(self.0.partition_point(|extent| extent.end <= at))?;
+        Some(if next.start <= at { (next.end, true) } else { (next.start, false) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_what_was_added_to_them() {
+        let mut random = fastrand::Rng::with_seed(4);
+        for _ in 0..300 {
+            let (mut extents, mut bytes) = (Extents::default(), [false; 64]);
+            for _ in 0..random.usize(1..20) {
+                let start = random.usize(..64);
+                let end = random.usize(start..=64);
+                let new = bytes[start..end].iter().filter(|byte| !**byte).count() as u64;
+                assert_eq!(extents.add(start as u64..end as u64), new);
+                bytes[start..end].fill(true);
+            }
+            assert!(extents.0.windows(2).all(|two| two[0].end < two[1].start), "{extents:?}");
+            for (at, byte) in bytes.iter().enumerate() {
+                match extents.from(at as u64) {
+                    Some((end, is_there)) => {
+                        assert_eq!(is_there, *byte, "{at} of {extents:?}");
+                        assert!(bytes[at..end as usize].iter().all(|other| other == byte), "{extents:?}");
+                    }
+                    None => assert!(!bytes[at..].contains(&true), "{at} of {extents:?}"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The owner's side: a socket in the cache directory, at which proxies of the same user borrow.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tombolo_core::fs::Volume;
+use tombolo_host_runtime::listener::{ListenError, Listener};
+use tombolo_host_runtime::rate_limit::RateLimit;
+use tombolo_host_runtime::{lock, task};
+use tombolo_sys::epoll::{Epoll, EventFd, Interest};
+use tombolo_sys::{Errno, packet, socket};
+
+use super::extents::Extents;
+use super::message::{Ask, Lent, MESSAGE_BYTES_MAX, Reply, Request, Welcome};
+use super::{is_own, socket_in};
+use crate::counters::Counters;
+use crate::session::{Session, lend};
+use crate::store::{Hold, Lendable};
+
+/// What lends. Dropping it takes all back.
+#[derive(Debug)]
+pub(crate) struct Lender {
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The thread that accepts and receives.
+struct Acceptor {
+    listener: Listener,
+    epoll: Epoll,
+    session: Arc<Session>,
+    volume: Volume,
+    connections: HashMap<u64, Arc<Connection>>,
+    last_token: u64,
+    complaints: RateLimit,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    state: Mutex<State>,
+    /// Requests that are being answered.
+    pending: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_welcome: bool,
+    is_closed: bool,
+    /// What is lent, by its generation.
+    holds: HashMap<u64, Lending>,
+}
+
+#[derive(Debug)]
+struct Lending {
+    _hold: Hold,
+    /// How many descriptors of it were sent and not given back.
+    descriptors: u32,
+    extents: Extents,
+}
+
+/// So many borrowers.
+const CONNECTIONS_MAX: usize = 16;
+
+/// So many data files are lent to one.
+const HOLDS_MAX: usize = 1024;
+
+/// So many descriptors of one data file.
+const DESCRIPTORS_MAX: u32 = 1024;
+
+/// So many of one borrower's requests are answered at a time.
+const PENDING_MAX: usize = 64;
+
+/// Of one connection so many messages are taken before another has its turn.
+const MESSAGES_MAX: usize = 64;
+
+/// After a failed accept: there are no descriptors, say.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const STOP: u64 = 0;
+const LISTENER: u64 = 1;
+
+impl Lender {
+    /// Lends what is in the cache of `session`, which lies in `dir` and is of `volume`.
+    pub(crate) fn start(dir: &Path, session: Arc<Session>, volume: Volume) -> Result<Self, ListenError> {
+        let path = socket_in(dir);
+        let failed = |source: io::Error| ListenError::Io { path: path.clone(), source };
+        let errno = |error: Errno| failed(error.into());
+        let listener = Listener::bind_packets(&path, 0o600)?;
+        let (epoll, stop) = (Epoll::new().map_err(errno)?, Arc::new(EventFd::new().map_err(errno)?));
+        epoll.add(&*stop, STOP, Interest::Readable).map_err(errno)?;
+        epoll.add(listener.socket(), LISTENER, Interest::Readable).map_err(errno)?;
+        let acceptor = Acceptor {
+            listener,
+            epoll,
+            session,
+            volume,
+            connections: HashMap::new(),
+            last_token: LISTENER,
+            complaints: RateLimit::default(),
+        };
+        let thread = thread::Builder::new().name("cache-lend".into());
+        let thread = thread.spawn(move || acceptor.run()).map_err(failed)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        self.stop.notify();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that lends what is in the cache has panicked");
+        }
+    }
+}
+
+impl Acceptor {
+    fn run(mut self) {
+        let mut events = Vec::new();
+        loop {
+            if let Err(error) = self.epoll.wait(&mut events, None) {
+                tracing::error!(%error, "nothing is lent any more");
+                break;
+            }
+            for event in &events {
+                match event.token {
+                    STOP => return self.close_all(),
+                    LISTENER => self.accept(),
+                    token => {
+                        if !self.receive(token) {
+                            self.close(token);
+                        }
+                    }
+                }
+            }
+        }
+        self.close_all();
+    }
+
+    fn accept(&mut self) {
+        let socket = match packet::accept(self.listener.socket()) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN | Errno::CONNABORTED) => return,
+            Err(_) => return thread::sleep(ACCEPT_PAUSE),
+        };
+        if !is_own(socket.as_fd()) || self.connections.len() >= CONNECTIONS_MAX {
+            return;
+        }
+        self.last_token += 1;
+        if self.epoll.add(&socket, self.last_token, Interest::Readable).is_ok() {
+            let connection = Connection { socket, state: Mutex::default(), pending: AtomicUsize::new(0) };
+            self.connections.insert(self.last_token, Arc::new(connection));
+        }
+    }
+
+    /// Takes what a borrower has sent. False if its connection is to end.
+    fn receive(&self, token: u64) -> bool {
+        let Some(connection) = self.connections.get(&token) else { return true };
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        for _ in 0..MESSAGES_MAX {
+            let packet = match packet::receive(&connection.socket, &mut buffer) {
+                Ok(packet) if packet.len > 0 => packet,
+                Err(Errno::AGAIN) => return true,
+                _ => return false,
+            };
+            let is_whole = !packet.truncated && packet.descriptors.is_empty();
+            let request = buffer.get(..packet.len).filter(|_| is_whole).and_then(Request::decoded);
+            if request.and_then(|request| self.take(connection, request)).is_none() {
+                if let Some(suppressed) = self.complaints.allow() {
+                    tracing::warn!(suppressed, "a borrower sends what makes no sense, and is cut off");
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A request. `None` if it has no place here.
+    fn take(&self, connection: &Arc<Connection>, request: Request) -> Option<()> {
+        let mut state = lock(&connection.state);
+        match (request, state.is_welcome) {
+            (Request::Hello(volume), false) => {
+                state.is_welcome = volume == self.volume;
+                let welcome = if state.is_welcome { Welcome::Yes } else { Welcome::OtherOrigin };
+                connection.send(&Reply::Hello(welcome), None);
+            }
+            (Request::Release(generation), true) => {
+                let lending = state.holds.get_mut(&generation)?;
+                lending.descriptors -= 1;
+                if lending.descriptors == 0 {
+                    state.holds.remove(&generation);
+                }
+            }
+            (Request::Borrow(ask), true) => {
+                drop(state);
+                self.lend(connection, ask);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn lend(&self, connection: &Arc<Connection>, ask: Ask) {
+        let (connection, session) = (connection.clone(), self.session.clone());
+        if connection.pending.fetch_add(1, Ordering::Relaxed) >= PENDING_MAX {
+            connection.pending.fetch_sub(1, Ordering::Relaxed);
+            return connection.send(&Reply::Lent(Lent { id: ask.id, ..Lent::default() }), None);
+        }
+        task::spawn(async move {
+            let lendable = lend(&session, &ask).await;
+            connection.pending.fetch_sub(1, Ordering::Relaxed);
+            connection.answer(&ask, lendable, &session.cache.counters);
+        });
+    }
+
+    fn close(&mut self, token: u64) {
+        let Some(connection) = self.connections.remove(&token) else { return };
+        // A task may still hold the socket: the set would go on to tell of it.
+        let _ = self.epoll.remove(&connection.socket);
+        let _ = socket::shut_down(&connection.socket);
+        let holds = {
+            let mut state = lock(&connection.state);
+            state.is_closed = true;
+            std::mem::take(&mut state.holds)
+        };
+        drop(holds);
+    }
+
+    fn close_all(&mut self) {
+        let all: Vec<u64> = self.connections.keys().copied().collect();
+        all.into_iter().for_each(|token| self.close(token));
+    }
+}
+
+impl Connection {
+    /// Sends what is lent, if anything is.
+    fn answer(&self, ask: &Ask, lendable: Option<Lendable>, counters: &Counters) {
+        let mut lent = Lent { id: ask.id, ..Lent::default() };
+        let mut state = lock(&self.state);
+        let generation = lendable.as_ref().map_or(0, |lendable| lendable.generation);
+        let sent = state.holds.get(&generation).map_or(0, |lending| lending.descriptors);
+        let has_it = sent > 0 && ask.has == generation;
+        let has_room = has_it || (sent < DESCRIPTORS_MAX && (sent > 0 || state.holds.len() < HOLDS_MAX));
+        let Some(lendable) = lendable.filter(|_| has_room && !state.is_closed) else {
+            return self.send(&Reply::Lent(lent), None);
+        };
+        (lent.generation, lent.extents) = (generation, lendable.extents);
+        // Before it can be given back.
+        let new = Lending { _hold: lendable.hold, descriptors: 0, extents: Extents::default() };
+        let lending = state.holds.entry(generation).or_insert(new);
+        lending.descriptors += u32::from(!has_it);
+        counters.lent(lent.extents.iter().map(|extent| lending.extents.add(extent.clone())).sum());
+        self.send(&Reply::Lent(lent), (!has_it).then_some(&lendable.reader));
+    }
+
+    /// Sends a message. A borrower that does not read is cut off.
+    fn send(&self, reply: &Reply, descriptor: Option<&OwnedFd>) {
+        let descriptors: Vec<_> = descriptor.iter().map(|descriptor| descriptor.as_fd()).collect();
+        if packet::send(&self.socket, &reply.encoded(), &descriptors).is_err() {
+            let _ = socket::shut_down(&self.socket);
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! One cache that lends to another.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tombolo_core::Error;
+use tombolo_core::fs::{Mode, SetAttr};
+use tombolo_layer_cache::store::StoreOptions;
+use tombolo_layer_cache::{BorrowOptions, Contract, Options};
+
+use crate::world::{Cached, Origin, grow_old, pattern};
+
+/// However busy the machine is.
+pub const PATIENT: BorrowOptions =
+    BorrowOptions { patience: Duration::from_secs(60), idle: Duration::from_secs(3600) };
+
+fn exclusive() -> Options {
+    Options { contract: Contract::Exclusive, ..Options::default() }
+}
+
+/// The owner of the cache in a directory, which lends.
+pub fn owner(origin: &Origin, dir: &Path, store: StoreOptions) -> Cached {
+    let mut owner = origin.cached_with(dir, exclusive(), store);
+    owner.cache.share().expect("a socket");
+    owner
+}
+
+fn borrower(origin: &Origin, dir: &Path, from: &Path, contract: Contract) -> Cached {
+    let borrower = origin.cached(dir, contract);
+    assert!(borrower.cache.borrow_from(from, PATIENT).expect("a thread"), "there is an owner");
+    borrower
+}
+
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let late = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < late, "{what}: never");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+struct Two {
+    origin: Origin,
+    dirs: [tempfile::TempDir; 2],
+}
+
+impl Two {
+    /// Two places for caches, and an origin with such files, which are old.
+    fn new(files: &[(&str, &[u8])]) -> Self {
+        let origin = Origin::new();
+        files.iter().for_each(|(name, bytes)| origin.direct.put(name, bytes));
+        grow_old();
+        Self { origin, dirs: std::array::from_fn(|_| tempfile::tempdir().expect("a directory")) }
+    }
+
+    fn owner(&self) -> Cached {
+        owner(&self.origin, self.dirs[0].path(), StoreOptions::default())
+    }
+
+    fn borrower(&self, contract: Contract) -> Cached {
+        borrower(&self.origin, self.dirs[1].path(), self.dirs[0].path(), contract)
+    }
+}
+
+#[test]
+fn what_the_owner_has_is_not_fetched_again() {
+    let (large, small) = (pattern(5_000_000, 1), pattern(300, 2));
+    let two = Two::new(&[("large", &large), ("small", &small)]);
+    let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
+    assert!(owner.session.get("large").expect("read") == large);
+    assert_eq!(owner.session.get("small").expect("read"), small);
+    let reads = two.origin.asked("read");
+    for _ in 0..2 {
+        assert!(borrower.session.get("large").expect("read") == large);
+        assert_eq!(borrower.session.get("small").expect("read"), small);
+    }
+    assert_eq!(two.origin.asked("read"), reads);
+    let (lent, borrowed) = (owner.cache.counts(), borrower.cache.counts());
+    assert_eq!((borrowed.borrowed_bytes, borrowed.fetched_bytes), (5_000_300, 0));
+    assert_eq!(lent.lent_bytes, 5_000_300);
+}
+
+#[test]
+fn what_the_owner_lacks_is_fetched_once() {
+    let large = pattern(8 << 20, 3);
+    let two = Two::new(&[("large", &large)]);
+    // What comes ahead would make it a matter of time.
+    let options = Options { ahead_bytes_max: 0, ..exclusive() };
+    let mut owner = two.origin.cached_with(two.dirs[0].path(), options, StoreOptions::default());
+    owner.cache.share().expect("a socket");
+    let file = owner.session.open("large").expect("open");
+    for offset in [0, 1 << 20, 5 << 20] {
+        owner.session.read(file, offset, 1 << 17).expect("read");
+    }
+    let had = owner.cache.counts().fetched_bytes;
+    let borrower = two.borrower(Contract::CloseToOpen);
+    for _ in 0..2 {
+        assert!(borrower.session.get("large").expect("read") == large);
+    }
+    let counts = borrower.cache.counts();
+    assert_eq!((counts.borrowed_bytes, counts.borrowed_bytes + counts.fetched_bytes), (had, 8 << 20));
+}
+
+#[test]
+fn another_user_s_data_are_not_borrowed() {
+    let secret = pattern(100_000, 1);
+    let two = Two::new(&[("secret", &secret)]);
+    let node = two.origin.direct.lookup("secret").expect("there").node;
+    let set = SetAttr { mode: Some(Mode::new(0o600)), uid: Some(7), ..SetAttr::default() };
+    let direct = &two.origin.direct;
+    direct.fs.setattr(&direct.cx, node, None, &set).wait().expect("setattr");
+    grow_old();
+    let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
+    assert!(owner.session.of_user(7).get("secret").expect("read") == secret);
+    for _ in 0..2 {
+        assert!(matches!(borrower.session.of_user(8).get("secret"), Err(Error::AccessDenied)));
+        assert!(borrower.session.of_user(7).get("secret").expect("read") == secret);
+    }
+    assert_eq!(borrower.cache.counts().fetched_bytes, 0);
+}
+
+#[test]
+fn another_version_is_not_borrowed() {
+    let two = Two::new(&[("file", &pattern(100_000, 1))]);
+    let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
+    assert!(owner.session.get("file").expect("read") == pattern(100_000, 1));
+    assert!(borrower.session.get("file").expect("read") == pattern(100_000, 1));
+    two.origin.direct.put("file", &pattern(100_000, 2));
+    assert!(borrower.session.get("file").expect("read") == pattern(100_000, 2), "the owner has the old one");
+    assert_eq!(borrower.cache.counts().fetched_bytes, 100_000);
+}
+
+#[test]
+fn what_came_too_soon_after_a_change_is_not_lent() {
+    let two = Two::new(&[]);
+    let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
+    // On a busy machine it may be old by the time that it comes.
+    let is_young = |n: u8| {
+        let (name, began) = (format!("file-{n}"), Instant::now());
+        two.origin.direct.put(&name, &pattern(1000, n));
+        assert_eq!(owner.session.get(&name).expect("read"), pattern(1000, n));
+        (began.elapsed() < Duration::from_millis(1900)).then_some(name)
+    };
+    let name = (0..=255).find_map(is_young).expect("one of many");
+    let before = borrower.cache.counts();
+    assert_eq!(borrower.session.get(&name).expect("read").len(), 1000);
+    let counts = borrower.cache.counts();
+    assert_eq!(counts.borrowed_bytes, before.borrowed_bytes, "another change might not show");
+    assert_eq!(counts.fetched_bytes, before.fetched_bytes + 1000);
+}
+
+#[test]
+fn what_is_lent_is_not_evicted() {
+    let names: Vec<String> = (0..40).map(|n| format!("file-{n}")).collect();
+    let bytes: Vec<Vec<u8>> = (0..40).map(|n| pattern(200_000, n)).collect();
+    let files: Vec<(&str, &[u8])> =
+        names.iter().map(|name| &**name).zip(bytes.iter().map(|it| &**it)).collect();
+    let two = Two::new(&files);
+    let store = StoreOptions { capacity_bytes: 1 << 20, ..StoreOptions::default() };
+    let owner = owner(&two.origin, two.dirs[0].path(), store);
+    let borrower = two.borrower(Contract::Exclusive);
+    assert!(owner.session.get("file-0").expect("read") == bytes[0]);
+    assert!(borrower.session.get("file-0").expect("read") == bytes[0]);
+    for (name, bytes) in &files[1..] {
+        assert!(owner.session.get(name).expect("read") == *bytes);
+    }
+    let reads = two.origin.asked("read");
+    assert!(borrower.session.get("file-0").expect("read") == bytes[0]);
+    assert!(owner.session.get("file-0").expect("read") == bytes[0]);
+    assert_eq!(two.origin.asked("read"), reads, "both still have it");
+
+    // More than may be held: these the borrower fetches, and the owner's cache stays as large as it may be.
+    for (name, bytes) in &files {
+        assert!(owner.session.get(name).expect("read") == *bytes);
+        assert!(borrower.session.get(name).expect("read") == *bytes);
+    }
+    let counts = borrower.cache.counts();
+    assert!(counts.fetched_bytes > 0 && counts.borrowed_bytes <= 3 << 18, "{counts:?}");
+    owner.cache.flush();
+    let objects = std::fs::read_dir(two.dirs[0].path().join("objects")).expect("list").flatten();
+    let objects = objects.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten());
+    let kept: u64 = objects.map(|file| file.metadata().map_or(0, |file| file.len())).sum();
+    assert!(kept <= 1 << 20, "{kept} bytes");
+}
+
+#[test]
+fn what_is_given_back_is_evicted_again() {
+    let names: Vec<String> = (0..20).map(|n| format!("file-{n}")).collect();
+    let bytes: Vec<Vec<u8>> = (0..20).map(|n| pattern(200_000, n)).collect();
+    let files: Vec<(&str, &[u8])> =
+        names.iter().map(|name| &**name).zip(bytes.iter().map(|it| &**it)).collect();
+    let two = Two::new(&files);
+    let store = StoreOptions { capacity_bytes: 1 << 20, ..StoreOptions::default() };
+    let owner = owner(&two.origin, two.dirs[0].path(), store);
+    for (round, (name, bytes)) in files.iter().enumerate().take(4) {
+        let borrower = two.borrower(Contract::Exclusive);
+        assert!(owner.session.get(name).expect("read") == *bytes);
+        assert!(borrower.session.get(name).expect("read") == *bytes);
+        assert_eq!(borrower.cache.counts().borrowed_bytes, 200_000, "round {round}");
+        drop(borrower);
+    }
+    // One that does not read it any more keeps it no longer.
+    let idle = two.origin.cached(two.dirs[1].path(), Contract::Exclusive);
+    let options = BorrowOptions { idle: Duration::from_millis(100), ..PATIENT };
+    assert!(idle.cache.borrow_from(two.dirs[0].path(), options).expect("a thread"));
+    assert!(owner.session.get("file-9").expect("read") == bytes[9]);
+    assert!(idle.session.get("file-9").expect("read") == bytes[9]);
+    let read_all = || {
+        for (name, bytes) in &files {
+            assert!(owner.session.get(name).expect("read") == *bytes);
+        }
+    };
+    // The connection's end may come a little later.
+    until("all is evicted in turn", || {
+        let before = two.origin.asked("read");
+        read_all();
+        two.origin.asked("read") - before >= 20
+    });
+}
+
+#[test]
+fn without_its_owner_a_borrower_reads_at_the_origin_and_borrows_again_later() {
+    let (one, other) = (pattern(300_000, 1), pattern(300_000, 2));
+    let two = Two::new(&[("one", &one), ("other", &other)]);
+    let borrower = {
+        let (owner, borrower) = (two.owner(), two.borrower(Contract::Exclusive));
+        assert!(owner.session.get("one").expect("read") == one);
+        assert!(owner.session.get("other").expect("read") == other);
+        assert!(borrower.session.get("one").expect("read") == one);
+        borrower
+    };
+    until("it is read at the origin", || {
+        assert!(borrower.session.get("one").expect("read") == one);
+        borrower.cache.counts().fetched_bytes == 300_000
+    });
+    let _owner = two.owner();
+    until("it is connected again", || {
+        borrower.cache.borrow_from(two.dirs[0].path(), PATIENT).expect("it goes on")
+    });
+    assert!(borrower.session.get("other").expect("read") == other);
+    let counts = borrower.cache.counts();
+    assert_eq!((counts.fetched_bytes, counts.borrowed_bytes), (300_000, 600_000));
+}
+
+#[test]
+fn a_block_that_is_damaged_at_the_owner_is_not_lent() {
+    use std::os::unix::fs::FileExt;
+    let large = pattern(1 << 20, 5);
+    let two = Two::new(&[("large", &large)]);
+    drop(two.owner().session.get("large").expect("read"));
+    let objects = std::fs::read_dir(two.dirs[0].path().join("objects")).expect("list").flatten();
+    for file in objects.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten()) {
+        let file = std::fs::File::options().write(true).open(file.path()).expect("open");
+        file.write_all_at(b"damaged", 300_000).expect("write");
+    }
+    let (_owner, borrower) = (two.owner(), two.borrower(Contract::Exclusive));
+    assert!(borrower.session.get("large").expect("read") == large);
+    let counts = borrower.cache.counts();
+    assert_eq!((counts.fetched_bytes, counts.borrowed_bytes), (64 << 10, (1 << 20) - (64 << 10)));
+}
