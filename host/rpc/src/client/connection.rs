@@ -97,6 +97,11 @@ impl Connection {
         self.phase != Phase::Idle
     }
 
+    /// Whether it was never made.
+    pub(super) fn is_new(&self) -> bool {
+        self.phase == Phase::Idle && self.generation == 0
+    }
+
     pub(super) fn is_up(&self) -> bool {
         self.phase == Phase::Up
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::call_entry::{CallEntry, CallState};
-use super::connection::Phase;
+use super::connection::{Connection, Phase};
 use super::engine::{ConnectionIo, Engine};
 use super::error::CallError;
 use super::low_water::LowWater;
@@ -74,9 +74,23 @@ impl Engine {
                 }
                 drop(state);
                 self.shared.pump(index, &mut self.finished);
+                self.connect_others(now);
             }
             Err(Errno::AGAIN) => {}
             Err(error) => self.lose(index, error),
+        }
+    }
+
+    /// The server is there: the other connections are made before calls need them, which saves each its first round trip.
+    fn connect_others(&mut self, now: Instant) {
+        for index in 0..self.lanes.len() {
+            let is_new = {
+                let state = self.shared.lock();
+                state.connections.get(index).is_some_and(Connection::is_new)
+            };
+            if is_new {
+                self.connect(index, now);
+            }
         }
     }
 

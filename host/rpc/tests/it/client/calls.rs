@@ -1,5 +1,7 @@
 //! Calls to a server that behaves.
 
+use std::time::{Duration, Instant};
+
 use tombolo_host_rpc::client::{CallError, InFlight, Options, Recovery, RpcClient, Transport};
 use tombolo_mem::Buffer;
 use tombolo_wire_rpc::Accepted;
@@ -77,6 +79,20 @@ fn many_calls_at_once_each_get_their_own_answer() {
         let counts = client.counts();
         assert_eq!((counts.calls, counts.replies, counts.outstanding), (1920, 1920, 0));
         assert_eq!((counts.connections, counts.retransmissions), (connections as u64, 0));
+    }
+}
+
+/// Over a long line the first calls beside another would each wait for a connection.
+#[test]
+fn the_first_call_has_all_connections_made() {
+    let host = TestHost::default();
+    let options = Options { connections: 3, ..Options::of(Transport::Tcp) };
+    let client = RpcClient::start(host.target(Transport::Tcp), options).expect("start");
+    wait(echo(&client, ECHO, b"ones")).expect("echo");
+    let late = Instant::now() + Duration::from_secs(30);
+    while client.counts().connections < 3 {
+        assert!(Instant::now() < late, "{:?}", client.counts());
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
