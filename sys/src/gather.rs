@@ -60,6 +60,18 @@ impl<'a> Gather<'a> {
         copy
     }
 
+    /// Whether the byte at `offset` is the first of something that was added.
+    pub fn begins_at(&self, offset: usize) -> bool {
+        let mut start = 0;
+        for span in &self.spans {
+            if start >= offset {
+                break;
+            }
+            start += span.iov_len;
+        }
+        start == offset && offset < self.len_bytes
+    }
+
     /// Whether it takes no more.
     pub fn is_full(&self) -> bool {
         self.spans.len() >= SPANS_MAX
@@ -92,6 +104,10 @@ mod tests {
             assert_eq!(gather.spans.iter().map(|span| span.iov_len).sum::<usize>(), left);
             assert_eq!(gather.to_vec(usize::MAX), &b"abcdefg"[7 - left..]);
             assert_eq!(gather.to_vec(2), &b"abcdefg"[7 - left..][..left.min(2)]);
+            let begins: Vec<usize> = (skip..9).filter(|at| gather.begins_at(at - skip)).collect();
+            let second = (skip < 3).then_some(3);
+            let wanted: Vec<usize> = (skip < 7).then_some(skip).into_iter().chain(second).collect();
+            assert_eq!(begins, wanted);
         }
     }
 

@@ -1,0 +1,118 @@
+//! What each side does not take, and that both say why.
+
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use tombolo_host_tls::{
+    Authority, AuthorityError, HostName, Presents, Request, ServerTls, SetupError, TlsError,
+};
+
+use crate::world::{DAY, Ends, World};
+
+fn refused(outcome: &Result<(), TlsError>) -> String {
+    match outcome {
+        Err(error @ TlsError::Refused(_)) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn both_sides_learn_who_the_other_is() {
+    let world = World::new();
+    let ends = Ends::new(&world.server("server"), &world.client("alice", "localhost", Presents::Certificate));
+    assert_eq!(ends.outcome(), (Ok(()), Ok(())));
+    assert_eq!(ends.server.0.peer().unwrap().subject, "alice");
+    assert_eq!(ends.client.0.peer().unwrap().subject, "server");
+    let serial = world.authority().issued().unwrap().pop().unwrap().serial;
+    assert_eq!(ends.server.0.peer().unwrap().serial, serial);
+    assert_eq!(world.outcome("server", "alice", "127.0.0.1"), (Ok(()), Ok(())));
+}
+
+#[test]
+fn a_certificate_of_another_authority_is_refused_on_either_side() {
+    let (world, other) = (World::new(), World::new());
+    let ends = Ends::new(&world.server("server"), &other.client("alice", "localhost", Presents::Certificate));
+    assert_eq!(ends.outcome().0, Err(TlsError::UnknownIssuer));
+    // A client that trusts both is trusted by one.
+    let both =
+        [world.at("ca/ca.pem"), other.at("ca/ca.pem")].map(|path| fs::read_to_string(path).unwrap()).concat();
+    fs::write(other.at("alice/ca.pem"), both).unwrap();
+    fs::remove_file(other.at("alice/crl.pem")).unwrap();
+    let ends = Ends::new(&world.server("server"), &other.client("alice", "localhost", Presents::Certificate));
+    let (client, server) = ends.outcome();
+    assert_eq!(server, Err(TlsError::UnknownIssuer));
+    assert!(refused(&client).contains("not of a CA that is trusted there"), "{client:?}");
+}
+
+#[test]
+fn an_expired_certificate_is_refused_on_either_side() {
+    let world = World::new();
+    let past = SystemTime::now() - Duration::from_secs(60);
+    world.issue("late", &["localhost"], past);
+    let (client, server) = world.outcome("server", "late", "localhost");
+    assert_eq!(server, Err(TlsError::Expired));
+    assert!(refused(&client).contains("it has expired; issue a new one"), "{client:?}");
+    let (client, server) = world.outcome("late", "alice", "localhost");
+    assert_eq!(client, Err(TlsError::Expired));
+    refused(&server);
+}
+
+#[test]
+fn a_revoked_certificate_is_refused_from_the_next_session_on() {
+    let world = World::new();
+    let server = world.server("server");
+    let outcome = || Ends::new(&server, &world.client("alice", "localhost", Presents::Certificate)).outcome();
+    assert_eq!(outcome(), (Ok(()), Ok(())));
+    assert_eq!(world.authority().revoke("alice").unwrap(), 1);
+    fs::copy(world.at("ca/crl.pem"), world.at("server/crl.pem")).unwrap();
+    let (client, refusal) = outcome();
+    assert_eq!(refusal, Err(TlsError::Revoked));
+    assert!(refused(&client).contains("revoked"), "{client:?}");
+    // While the list is of no use, the last one counts.
+    fs::write(world.at("server/crl.pem"), "half a li").unwrap();
+    assert_eq!(outcome().1, Err(TlsError::Revoked));
+    assert!(matches!(ServerTls::open(&world.at("server")), Err(SetupError::Pem { .. })));
+    world.issue("alice", &[], SystemTime::now() + DAY);
+    fs::copy(world.at("ca/crl.pem"), world.at("server/crl.pem")).unwrap();
+    assert_eq!(outcome(), (Ok(()), Ok(())), "a new certificate of the same name");
+    assert!(matches!(world.authority().revoke("bob"), Err(AuthorityError::NotIssued(_))));
+    // A server's too, where its client has the list.
+    world.authority().revoke("server").unwrap();
+    fs::copy(world.at("ca/crl.pem"), world.at("alice/crl.pem")).unwrap();
+    assert_eq!(outcome().0, Err(TlsError::Revoked));
+}
+
+#[test]
+fn a_server_is_who_it_was_called_and_was_meant_to_be_one() {
+    let world = World::new();
+    assert_eq!(world.outcome("server", "alice", "other.example").0, Err(TlsError::WrongName));
+    assert_eq!(world.outcome("server", "alice", "127.0.0.2").0, Err(TlsError::WrongName));
+    assert_eq!(world.outcome("alice", "server", "localhost").0, Err(TlsError::WrongPurpose));
+    assert!("a b".parse::<HostName>().is_err());
+}
+
+#[test]
+fn a_client_without_a_certificate_is_refused() {
+    let world = World::new();
+    let ends = Ends::new(&world.server("server"), &world.client("alice", "localhost", Presents::Nothing));
+    let (client, server) = ends.outcome();
+    assert_eq!(server, Err(TlsError::NoCertificate));
+    assert!(refused(&client).contains("xprtsec=mtls"), "{client:?}");
+}
+
+#[test]
+fn an_authority_is_made_once_and_names_lead_nowhere() {
+    let world = World::new();
+    assert!(matches!(Authority::create(&world.at("ca"), "again"), Err(AuthorityError::Exists(_))));
+    assert!(matches!(Authority::open(&world.at("server")), Err(AuthorityError::None(_))));
+    for name in ["", "../up", "a/b", ".hidden", "a b", "ä", &"x".repeat(65)] {
+        let request = Request { name: name.into(), hosts: Vec::new(), until: SystemTime::now() + DAY };
+        let outcome = world.authority().issue(&request, &world.at("out"));
+        assert!(matches!(outcome, Err(AuthorityError::Name(_))), "{name:?}");
+    }
+    assert!(!world.at("out").exists());
+    use std::os::unix::fs::PermissionsExt;
+    for key in ["ca/ca-key.pem", "alice/key.pem"] {
+        assert_eq!(fs::metadata(world.at(key)).unwrap().permissions().mode() & 0o777, 0o600, "{key}");
+    }
+}
