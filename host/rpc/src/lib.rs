@@ -4,7 +4,7 @@
 //! - [`client`] makes calls over TCP, UDP and links, and makes them again where nothing was answered.
 //! - [`link`] carries the same messages over a link: its server hands calls to the same [`Service`](server::Service).
 //!
-//! Not here: the codec (`wire/rpc`), programs and procedures (`front/nfs-server`, `back/nfs-client`), the portmapper, TLS, RPCSEC_GSS.
+//! Not here: the codec (`wire/rpc`), programs and procedures (`front/nfs-server`, `back/nfs-client`), the portmapper, TLS itself (`host/tls`), RPCSEC_GSS.
 //!
 //! Main types: [`server::Server`], [`server::Service`], [`client::RpcClient`], [`link::RpcLinks`], [`link::Route`].
 //!

@@ -29,7 +29,7 @@
 //!
 //! Not here: a portmapper ([`portmap`] is what a client of one says), RPCSEC_GSS, what a procedure means, access control.
 //!
-//! Reading order: `record`, `call`, `auth`, `reply`, `portmap`.
+//! Reading order: `record`, `call`, `auth`, `reply`, `portmap`, `tls`.
 #![forbid(unsafe_code)]
 
 mod auth;
@@ -37,6 +37,7 @@ mod call;
 pub mod portmap;
 mod record;
 mod reply;
+mod tls;
 
 pub use auth::{
     AuthFlavor, AuthSys, BODY_BYTES_MAX, Credential, GIDS_MAX, Gids, MACHINE_BYTES_MAX, Verifier,
@@ -44,6 +45,7 @@ pub use auth::{
 pub use call::{CallFault, CallHeader};
 pub use record::{Found, Mark, RecordAssembler, RecordError, Records};
 pub use reply::{Accepted, AuthStat, Rejected, ReplyBody, ReplyHeader, SUCCESS_BYTES};
+pub use tls::Probe;
 
 /// The version of RPC itself.
 pub const RPC_VERSION: u32 = 2;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::batch::Batch;
 use super::wire::{Socket, SocketToken};
+use tombolo_host_tls::TlsError;
 use tombolo_sys::Errno;
 
 /// How long to wait before another attempt to connect: at first, and at most.
@@ -42,6 +43,8 @@ pub(super) struct Connection {
     pub(super) useful: bool,
     /// What the last failure was.
     pub(super) last_error: Option<Errno>,
+    /// The same in words, where it was TLS that failed.
+    pub(super) last_fault: Option<TlsError>,
     back_off: Duration,
 }
 
@@ -83,6 +86,7 @@ impl Connection {
             waiting_since: now,
             useful: false,
             last_error: None,
+            last_fault: None,
             back_off: BACK_OFF.0,
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use thiserror::Error as ThisError;
+use tombolo_host_tls::TlsError;
 use tombolo_sys::Errno;
 use tombolo_wire_rpc::{Accepted, RecordError, Rejected};
 
@@ -30,7 +31,7 @@ impl fmt::Display for Callee {
 }
 
 /// Why a call has no answer.
-#[derive(Clone, Debug, PartialEq, Eq, ThisError)]
+#[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum CallError {
     /// No connection could be made (with [`Recovery::Soft`](super::Recovery::Soft) only).
     #[error("{callee}: cannot connect: {source}")]
@@ -39,6 +40,14 @@ pub enum CallError {
         callee: Callee,
         /// Why the last attempt failed.
         source: Errno,
+    },
+    /// No connection could be made that is secure (with [`Recovery::Soft`](super::Recovery::Soft) only).
+    #[error("{callee}: no secure connection: {source}")]
+    Insecure {
+        /// Whose call it was.
+        callee: Callee,
+        /// Why the last attempt failed.
+        source: TlsError,
     },
     /// There is no link to the server (with [`Recovery::Soft`](super::Recovery::Soft) only).
     #[error("{callee}: no link: {why}")]

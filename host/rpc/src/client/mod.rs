@@ -10,12 +10,12 @@
 //!
 //! Over a link in shared memory there is no engine: see `link_call`.
 //!
-//! Not here: what procedures mean, retries of failed operations, TLS, RPCSEC_GSS.
+//! Not here: what procedures mean, retries of failed operations, TLS itself (`host/tls`), RPCSEC_GSS.
 //!
 //! Main types: [`RpcClient`], [`Call`], [`Pending`], [`Reply`], [`CallError`], [`Options`]; [`Engine`], [`Wire`], [`Socket`].
 //!
 //! Reading order: `rpc_client`, `state` and `call_entry`; `sending`, `connection` and `batch` for what goes out; `engine`,
-//! `reply_reader` and `reply` for what comes in; `reconnect` for time-outs and connections; `limit` and `round_trip`.
+//! `reply_reader` and `reply` for what comes in; `reconnect` for time-outs and connections; `limit` and `round_trip`; `secure_socket`.
 
 mod adaptive_limit;
 mod batch;
@@ -38,6 +38,7 @@ mod reply;
 mod reply_reader;
 mod round_trip;
 mod rpc_client;
+mod secure_socket;
 mod sending;
 mod shared;
 mod state;

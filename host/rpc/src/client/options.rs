@@ -1,7 +1,10 @@
 //! The callee, and how it is called.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tombolo_host_tls::ClientTls;
 
 /// Connections at most.
 const CONNECTIONS_MAX: usize = 16;
@@ -92,6 +95,8 @@ pub struct Options {
     pub reserved_port: Option<bool>,
     /// The longest reply, in bytes. A call that is answered by a longer one fails, and the connection is made anew.
     pub reply_bytes_max: usize,
+    /// With this no call is sent but over TLS (RFC 9289), and only to the server that it is for. UDP has none.
+    pub tls: Option<Arc<ClientTls>>,
     /// Whose calls these are, for errors and the log: `host:/name`.
     pub label: String,
 }
@@ -113,6 +118,7 @@ impl Options {
             interrupts: Interrupts::WhenSilent,
             reserved_port: None,
             reply_bytes_max: (1 << 20) + (64 << 10),
+            tls: None,
             label: String::new(),
         }
     }

@@ -46,6 +46,13 @@ impl Engine {
     pub(super) fn lose(&mut self, index: usize, why: Errno) {
         let now = self.shared.wire.now();
         tracing::debug!(callee = &*self.shared.label, index, %why, "connection lost");
+        // Of a soft call it is the error.
+        let is_hard = self.shared.lock().options.recovery == Recovery::Hard;
+        if let Some(fault) = self.lane(index).filter(|_| is_hard).and_then(|lane| lane.socket.fault())
+            && let Some(suppressed) = self.shared.insecure.allow()
+        {
+            tracing::warn!(suppressed, "server {}: no secure connection: {fault}", self.shared.host());
+        }
         self.shared.lock().lose(index, Some(why), now, &mut self.finished);
         if let Some(lane) = self.lanes.get_mut(index) {
             *lane = None;
@@ -328,9 +335,10 @@ impl State {
             let callee = self.callee(entry.procedure);
             let connection = self.connections.get(entry.connection);
             let failing = connection.filter(|connection| !connection.is_up() || self.datagrams());
-            match failing.and_then(|connection| connection.last_error) {
-                Some(source) => CallError::Unreachable { callee, source },
-                None => CallError::TimedOut { callee },
+            match failing.map(|connection| (connection.last_fault.clone(), connection.last_error)) {
+                Some((Some(source), _)) => CallError::Insecure { callee, source },
+                Some((None, Some(source))) => CallError::Unreachable { callee, source },
+                _ => CallError::TimedOut { callee },
             }
         };
         lost.into_iter().map(|(xid, entry)| (xid, error(entry))).collect()

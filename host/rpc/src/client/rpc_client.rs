@@ -52,7 +52,7 @@ impl RpcClient {
     /// The system has no thread or descriptor left.
     pub fn start(target: Target, options: Options) -> io::Result<Self> {
         let alarm = Alarm::with_wakeup()?;
-        let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref())?);
+        let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref(), options.tls.clone())?);
         let (client, engine) = Self::with(wire.clone(), target, options, alarm, None);
         receiver::start(engine, wire)?;
         Ok(client)
@@ -73,7 +73,7 @@ impl RpcClient {
         let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let target = Target { address, transport: Transport::Tcp, program, version };
         let alarm = Alarm::with_wakeup()?;
-        let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref())?);
+        let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref(), None)?);
         let (client, engine) = Self::with(wire.clone(), target, options, alarm, Some(route));
         receiver::start(engine, wire)?;
         Ok(client)

@@ -101,6 +101,7 @@ impl State {
             return;
         }
         if let Some(socket) = connection.socket.take() {
+            connection.last_fault = socket.fault();
             socket.shut_down();
         }
         let has_failed = !connection.useful && why.is_some();

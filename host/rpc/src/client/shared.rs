@@ -8,6 +8,7 @@ use super::finished::Finished;
 use super::sending::Job;
 use super::state::State;
 use super::wire::Wire;
+use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::EventFd;
 
@@ -19,6 +20,8 @@ pub(super) struct Shared {
     pub(super) label: Arc<str>,
     /// Whether it is UDP.
     pub(super) datagrams: bool,
+    /// Of the log lines about TLS.
+    pub(super) insecure: RateLimit,
     state: Mutex<State>,
 }
 
@@ -26,7 +29,7 @@ impl Shared {
     pub(super) fn new(wire: Arc<dyn Wire>, state: State, alarm: Alarm) -> Arc<Self> {
         let (label, datagrams) = (state.callee(0).label, state.datagrams());
         let (counters, state) = (Counters::default(), Mutex::new(state));
-        Arc::new(Self { wire, counters, alarm, label, datagrams, state })
+        Arc::new(Self { wire, counters, alarm, label, datagrams, insecure: RateLimit::default(), state })
     }
 
     /// The callee's host.

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::options::{Target, Transport};
+use super::secure_socket::SecureSocket;
 use super::wire::{Socket, SocketToken, Wire};
+use tombolo_host_tls::ClientTls;
 use tombolo_mem::Sink;
 use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
 use tombolo_sys::gather::Gather;
@@ -30,6 +32,7 @@ pub(super) struct SystemWire {
     epoll: Epoll,
     /// The port that each connection was made from last. A server may know a call that is sent again by it.
     ports: Mutex<BTreeMap<usize, u16>>,
+    tls: Option<Arc<ClientTls>>,
 }
 
 struct SystemSocket {
@@ -39,12 +42,12 @@ struct SystemSocket {
 
 impl SystemWire {
     /// `wakeup` ends [`wait`](Self::wait).
-    pub(super) fn new(wakeup: Option<&EventFd>) -> Result<Self> {
+    pub(super) fn new(wakeup: Option<&EventFd>, tls: Option<Arc<ClientTls>>) -> Result<Self> {
         let epoll = Epoll::new()?;
         if let Some(wakeup) = wakeup {
             epoll.add(wakeup, WAKEUP, Interest::Readable)?;
         }
-        Ok(Self { epoll, ports: Mutex::default() })
+        Ok(Self { epoll, ports: Mutex::default(), tls })
     }
 
     /// Waits for something to happen, or for so long. Events go to `events`; the wakeup is no event.
@@ -125,6 +128,12 @@ impl Wire for SystemWire {
             tcp::tune(&fd, SILENCE)?;
         }
         self.epoll.add(&fd, token.number(), Interest::Changes)?;
+        if let Some(tls) = &self.tls {
+            // Datagrams never go out in its place.
+            let is_stream = target.transport == Transport::Tcp;
+            let session = tls.session().ok().filter(|_| is_stream).ok_or(Errno::PROTONOSUPPORT)?;
+            return Ok(Box::new(SecureSocket::new(fd, session, target, self.random())));
+        }
         Ok(Box::new(SystemSocket { fd, transport: target.transport }))
     }
 
@@ -138,6 +147,12 @@ impl Wire for SystemWire {
         let _ = random::fill(&mut bytes);
         u64::from_ne_bytes(bytes)
     }
+}
+
+/// So that the port is free for the next one at once. It may not be connected; then there is nothing to end.
+pub(super) fn shut_down(fd: &OwnedFd) {
+    let _ = tcp::forget_when_closed(fd);
+    let _ = socket::shut_down(fd);
 }
 
 impl Socket for SystemSocket {
@@ -167,8 +182,6 @@ impl Socket for SystemSocket {
     }
 
     fn shut_down(&self) {
-        // So that the port is free for the next one at once. It may not be connected; then there is nothing to end.
-        let _ = tcp::forget_when_closed(&self.fd);
-        let _ = socket::shut_down(&self.fd);
+        shut_down(&self.fd);
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::options::Target;
+use tombolo_host_tls::TlsError;
 use tombolo_mem::Sink;
 use tombolo_sys::Result;
 use tombolo_sys::gather::Gather;
@@ -37,6 +38,11 @@ pub trait Socket: Send + Sync {
     /// Receives into the sinks, one after the other; returns how many bytes came, 0 at the end of a stream. EAGAIN when
     /// nothing is there: then it is told once it is readable. A datagram is received whole or cut.
     fn receive(&self, into: &[&Sink]) -> Result<usize>;
+
+    /// Why it is of no use, where that was not the system's word but that of TLS.
+    fn fault(&self) -> Option<TlsError> {
+        None
+    }
 
     /// Ends it in both directions, for all holders.
     fn shut_down(&self);

@@ -33,6 +33,7 @@ pub(super) struct Lines {
     pub(super) refused: RateLimit,
     pub(super) no_room: RateLimit,
     pub(super) too_long: RateLimit,
+    pub(super) insecure: RateLimit,
     pub(super) stuck: RateLimit,
     pub(super) dropped: RateLimit,
 }
@@ -103,6 +104,8 @@ pub struct Counts {
     pub closed_for_others: u64,
     /// Connections that were closed because a record was longer than is taken.
     pub closed_too_long: u64,
+    /// Connections that were closed because TLS was not asked for, or its handshake failed.
+    pub closed_insecure: u64,
     /// Calls received.
     pub calls: u64,
     /// Those of them that were not answered at once.
@@ -144,6 +147,7 @@ counters!(
     closed_silent,
     closed_for_others,
     closed_too_long,
+    closed_insecure,
     calls,
     later,
     panics,

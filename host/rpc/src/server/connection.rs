@@ -8,6 +8,7 @@ use super::calls::{Calls, Destination, Ran};
 use super::common::{Common, Exchanges};
 use super::options::Options;
 use super::record_reader::{ReceiveArea, RecordReader, Step};
+use super::security::{self, FirstCall, Security};
 use super::service::{HEAD_BYTES, LONG_HEAD_BYTES, Outcome};
 use super::shared_connection::SharedConnection;
 use tombolo_mem::Source;
@@ -47,6 +48,7 @@ pub(super) struct Connection {
     /// A call that was received and waits for memory.
     postponed: Option<(Source, Option<Lease>)>,
     phase: Phase,
+    security: Security,
     /// There may be something to receive.
     pub(super) readable: bool,
     /// The peer sends no more: the end follows what was received last, and no further event will come.
@@ -131,6 +133,7 @@ impl Connection {
             reader: RecordReader::new(common.options.record_max_bytes),
             postponed: None,
             phase: Phase::Open,
+            security: Security::of(&common.options),
             readable: true,
             finished: false,
             queued: false,
@@ -147,6 +150,11 @@ impl Connection {
     /// Whether a turn would be in vain until it is told.
     pub(super) fn must_wait(&self) -> bool {
         self.waits && self.phase == Phase::Open
+    }
+
+    /// Whether it waits for the peer's part of a handshake.
+    pub(super) fn is_shaking_hands(&self) -> bool {
+        self.security == Security::Handshaking
     }
 
     /// The peer is gone, or the connection broke.
@@ -166,7 +174,7 @@ impl Connection {
             return false;
         }
         self.readable = true;
-        if self.reader.is_within_record() {
+        if self.reader.is_within_record() || self.is_shaking_hands() {
             return true;
         }
         match self.receive(context) {
@@ -274,6 +282,7 @@ impl Connection {
             // The rest of the record should follow, and its memory may be what others wait for.
             true if !self.waits || self.reader.has_begun() => options.stuck_after.min(options.silent_after),
             _ if self.answered => Duration::MAX,
+            _ if self.is_shaking_hands() => options.stuck_after.min(options.silent_after),
             _ => options.silent_after,
         }
     }
@@ -334,7 +343,21 @@ impl Connection {
                     return End::Seal;
                 }
             }
+            if self.is_shaking_hands()
+                && let Some(end) = self.shake_hands(context)
+            {
+                return end;
+            }
             match self.reader.next(&mut context.area, &shared.buffers) {
+                Ok(Step::Serve(record, _)) if self.security == Security::Unprobed => {
+                    work.calls += 1;
+                    if !self.begin_tls(context, &record) {
+                        return End::Seal;
+                    }
+                }
+                // RFC 9289 §4.1: within a session it is silently discarded.
+                Ok(Step::Serve(record, _))
+                    if self.security == Security::Secured && security::is_probe(&record) => {}
                 Ok(Step::Serve(record, lease)) => {
                     if !shared.buffers.account().has_room() && needs_buffer(&*context.calls, &record) {
                         self.postponed = Some(set_aside(record, lease));
@@ -368,9 +391,64 @@ impl Connection {
     }
 
     fn receive(&mut self, context: &mut ThreadContext) -> Result<usize, Errno> {
-        let received = self.reader.receive(&mut context.area, &self.shared.buffers, self.shared.stream())?;
-        self.readable = received.more || self.finished;
+        let shared = &self.shared;
+        let received =
+            self.reader.receive(&mut context.area, &shared.buffers, |into| shared.receive(into))?;
+        // What was received may be decrypted in part.
+        self.readable = received.more || self.finished || self.security == Security::Secured;
         Ok(received.bytes)
+    }
+
+    /// Answers the first call of a connection that must have TLS. False if nothing more shall be received.
+    fn begin_tls(&mut self, context: &mut ThreadContext, record: &Source) -> bool {
+        let first = FirstCall::of(record);
+        let session = match (&first, &context.common.options.tls) {
+            // What stands behind the probe was sent by somebody else than the one who shakes hands, or too early.
+            (FirstCall::Probe(_), Some(tls)) if self.reader.is_empty(&context.area) => Some(tls.session()),
+            _ => None,
+        };
+        let mut exchange = context.exchanges.take(&self.shared.buffers);
+        self.shared.begin_call();
+        let outcome = first.answer(&mut exchange.reply);
+        self.shared.add_reply(&mut exchange, outcome);
+        self.shared.flush();
+        context.exchanges.put(exchange);
+        if let Some(Ok(session)) = session
+            && self.shared.is_flushed()
+            && self.shared.session.set(session).is_ok()
+        {
+            self.security = Security::Handshaking;
+            return true;
+        }
+        security::refused(&context.common, &self.shared.peer, &"no TLS was asked for");
+        false
+    }
+
+    /// Goes on with the handshake. How the turn ends, if that is not done.
+    fn shake_hands(&mut self, context: &ThreadContext) -> Option<End> {
+        let (shared, session) = (&self.shared, self.shared.session.get()?);
+        if !self.readable {
+            return Some(End::Empty);
+        }
+        match session.handshake(shared.stream()) {
+            Ok(()) => {
+                self.security = Security::Secured;
+                security::secured(&shared.peer, session);
+                None
+            }
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                Some(End::Empty)
+            }
+            Err(error) => {
+                match session.fault() {
+                    Some(fault) => security::refused(&context.common, &shared.peer, &fault),
+                    None => security::refused(&context.common, &shared.peer, &error),
+                }
+                // What was said last is the reason, which the peer shall read.
+                Some(End::Seal)
+            }
+        }
     }
 
     /// Serves a call. False if nothing more shall be received.

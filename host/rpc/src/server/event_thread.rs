@@ -276,7 +276,7 @@ impl EventThread {
             }
             Watched::Connection { .. } => {
                 let Some(connection) = self.connections.find(token) else { return };
-                connection.readable |= event.readable;
+                connection.readable |= event.readable || event.writable && connection.is_shaking_hands();
                 connection.finished |= event.finished;
                 if event.writable {
                     connection.shared.writable();

@@ -7,7 +7,9 @@
 //! is sent by the thread that has the answer. Every client has limits (calls, memory, patience), and one that reaches them
 //! waits alone.
 //!
-//! Not here: clients, the portmapper, TLS.
+//! With [`Options::tls`] a connection carries no call before it has TLS: `security`.
+//!
+//! Not here: clients, the portmapper, what a certificate's subject may do.
 //!
 //! Reading order: [`Service`], `rpc_server`, `event_thread`, `connection`; then `record_reader` for what comes in, `calls`,
 //! `shared_connection` and `reply_batch` for what goes out.
@@ -23,6 +25,7 @@ mod options;
 mod record_reader;
 mod reply_batch;
 mod rpc_server;
+mod security;
 mod service;
 mod shared_connection;
 mod thread_queue;

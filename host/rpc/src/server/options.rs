@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferLimits};
+use tombolo_host_tls::ServerTls;
 
 /// Data of a call at most, and what may stand in front of it.
 const RECORD_MAX_BYTES: usize = (1 << 20) + (8 << 10);
@@ -23,6 +24,8 @@ pub struct Options {
     pub record_max_bytes: usize,
     /// What is asked about each connection and each datagram; by default all may call.
     pub admit: Option<Admit>,
+    /// With this every connection must begin TLS before its first call (RFC 9289). Datagrams have none.
+    pub tls: Option<Arc<ServerTls>>,
     /// Connections at most, and of one address half of those that no other has. Where the limit is reached, idle ones are closed, or
     /// the next is refused. By default 32,768.
     pub connections_max: usize,
@@ -53,6 +56,7 @@ impl Default for Options {
             threads: (cores / 2).clamp(1, 4),
             record_max_bytes: RECORD_MAX_BYTES,
             admit: None,
+            tls: None,
             connections_max: 32_768,
             connection_calls_max: 256,
             connection_bytes_max: 16 << 20,
@@ -97,6 +101,7 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("threads", &self.threads)
             .field("record_max_bytes", &self.record_max_bytes)
+            .field("tls", &self.tls)
             .field("connections_max", &self.connections_max)
             .field("connection_calls_max", &self.connection_calls_max)
             .field("client_calls_max", &self.client_calls_max)

@@ -144,6 +144,11 @@ impl RecordReader {
         !matches!(self.kept, Kept::Nothing) || self.glued.is_some()
     }
 
+    /// Whether all that was received is used up.
+    pub(super) fn is_empty(&self, area: &ReceiveArea) -> bool {
+        !self.is_within_record() && area.span.len() == 0
+    }
+
     /// Whether a record is being received into memory for all of it.
     pub(super) fn has_begun(&self) -> bool {
         let is_long = |glued: &Span| glued.lease.len() >= BUFFER_MAX_BYTES;
@@ -213,7 +218,7 @@ impl RecordReader {
         &mut self,
         area: &mut ReceiveArea,
         buffers: &Buffers,
-        stream: BorrowedFd<'_>,
+        receive: impl FnOnce(&[&Sink]) -> Result<usize, Errno>,
     ) -> Result<Received, Errno> {
         let (span, most) = match &mut self.kept {
             // No more of what follows than must be, for all of that is moved.
@@ -229,7 +234,7 @@ impl RecordReader {
         };
         let room = span.room().min(most);
         let sink: Sink = span.lease.sink(span.end..span.end + room);
-        let bytes = tcp::receive(stream, &[&sink])?;
+        let bytes = receive(&[&sink])?;
         span.end += bytes;
         Ok(Received { bytes, more: bytes == room })
     }

@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::os::fd::BorrowedFd;
 
 use super::service::{Exchange, ReplyData};
+use tombolo_sys::Errno;
 use tombolo_sys::gather::Gather;
-use tombolo_sys::{Errno, tcp};
 use tombolo_wire_rpc::Mark;
 
 /// A reply longer than this is not copied to the others: its memory goes along.
@@ -109,8 +108,8 @@ impl Batch {
         }
     }
 
-    /// Sends until everything is out or the peer takes no more.
-    pub(super) fn send(&mut self, stream: BorrowedFd<'_>) -> Sent {
+    /// Sends until everything is out or the peer takes no more. `send` takes the beginning of a list, and says how much.
+    pub(super) fn send(&mut self, mut send: impl FnMut(&mut Gather<'_>) -> Result<usize, Errno>) -> Sent {
         let (mut replies, mut bytes) = (0, 0);
         let state = loop {
             let mut gather = self.gather();
@@ -118,7 +117,7 @@ impl Batch {
             if wanted == 0 {
                 break State::Done;
             }
-            match tcp::send(stream, &mut gather) {
+            match send(&mut gather) {
                 Ok(sent) => {
                     drop(gather);
                     bytes += sent;
@@ -202,6 +201,7 @@ mod tests {
 
     use super::*;
     use tombolo_host_runtime::buffer_pool::{BufferLimits, Buffers};
+    use tombolo_sys::tcp;
 
     fn reply(buffers: &Buffers, reply: &[u8], data: Option<usize>) -> Exchange {
         let mut exchange = Exchange::new(buffers.clone());
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(batch.len(), wanted.len());
         let (mut all, mut sent_replies, mut rounds) = (Vec::<u8>::new(), 0, 0);
         while all.len() < wanted.len() {
-            let sent = batch.send(ours.as_fd());
+            let sent = batch.send(|gather| tcp::send(ours.as_fd(), gather));
             assert!(!matches!(sent.state, State::Broken(_)));
             sent_replies += sent.replies;
             let mut some = vec![0; 50_000];
@@ -243,12 +243,13 @@ mod tests {
         }
         assert!(rounds > 2, "it was cut");
         assert!(all == wanted);
-        sent_replies += batch.send(ours.as_fd()).replies;
+        sent_replies += batch.send(|gather| tcp::send(ours.as_fd(), gather)).replies;
         assert_eq!(sent_replies, replies.len());
         assert_eq!((batch.len(), buffers.account().lent_bytes()), (0, 0), "the buffers went back");
         drop(theirs);
         batch.push(&mut reply(&buffers, b"x", None));
-        assert!(matches!(batch.send(ours.as_fd()).state, State::Broken(_)));
+        let sent = batch.send(|gather| tcp::send(ours.as_fd(), gather));
+        assert!(matches!(sent.state, State::Broken(_)));
         assert_eq!(batch.drain(), 1);
     }
 }

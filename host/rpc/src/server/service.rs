@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use tombolo_host_links::server::IdentityPolicy;
 use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
+use tombolo_host_tls::PeerCertificate;
 use tombolo_mem::Source;
 use tombolo_shm::link::Incarnation;
 
@@ -80,6 +81,8 @@ pub struct Peer {
     pub origin: Origin,
     /// How it calls.
     pub transport: Transport,
+    /// The certificate that it has shown, once its connection has TLS.
+    pub certificate: OnceLock<PeerCertificate>,
     /// What the service wishes to remember of this peer. It is dropped some time after a connection has ended; that of a
     /// sender of datagrams may be forgotten at any time.
     pub memo: OnceLock<Box<dyn Any + Send + Sync>>,
@@ -112,13 +115,16 @@ pub struct LinkOrigin {
 impl Peer {
     /// A peer at an address that the service remembers nothing of.
     pub fn new(address: SocketAddr, transport: Transport) -> Arc<Self> {
-        Arc::new(Self { origin: Origin::Network(address), transport, memo: OnceLock::new() })
+        Self::at(Origin::Network(address), transport)
     }
 
     /// A peer over shared memory.
     pub fn of_link(link: LinkOrigin) -> Arc<Self> {
-        let origin = Origin::Link(Box::new(link));
-        Arc::new(Self { origin, transport: Transport::Link, memo: OnceLock::new() })
+        Self::at(Origin::Link(Box::new(link)), Transport::Link)
+    }
+
+    fn at(origin: Origin, transport: Transport) -> Arc<Self> {
+        Arc::new(Self { origin, transport, certificate: OnceLock::new(), memo: OnceLock::new() })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::clients::{Activity, Admitted, Client};
@@ -13,6 +13,9 @@ use super::service::{Exchange, Outcome, Peer};
 use super::thread_queue::{ThreadQueue, Token};
 use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_host_runtime::waiters::Waiter;
+use tombolo_host_tls::Session;
+use tombolo_mem::Sink;
+use tombolo_sys::{Errno, tcp};
 
 /// A connection whose peer takes no replies begins no call while so many bytes of them wait: it may have the next long reply ready, and no
 /// more.
@@ -26,6 +29,8 @@ pub(super) struct SharedConnection {
     pub(super) token: Token,
     pub(super) activity: Activity,
     stream: OwnedFd,
+    /// What the stream carries, once it is to carry TLS.
+    pub(super) session: OnceLock<Session>,
     /// After the stream: given back when the descriptor is closed, which calls under way keep open.
     _admitted: Admitted,
     common: Arc<Common>,
@@ -88,6 +93,7 @@ impl SharedConnection {
             token,
             activity: Activity::default(),
             stream,
+            session: OnceLock::new(),
             _admitted: admitted,
             common,
             queue,
@@ -103,6 +109,14 @@ impl SharedConnection {
 
     pub(super) fn stream(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+
+    /// Receives, as [`tcp::receive`] does.
+    pub(super) fn receive(&self, into: &[&Sink]) -> Result<usize, Errno> {
+        match self.session.get() {
+            None => tcp::receive(self.stream(), into),
+            Some(session) => session.receive(self.stream(), into),
+        }
     }
 
     /// A call was received.
@@ -227,13 +241,17 @@ impl SharedConnection {
         self.sealed.load(Ordering::SeqCst)
     }
 
+    /// Whether all replies are sent.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.lock().is_idle()
+    }
+
     /// Whether no reply is added and none waits any more.
     pub(super) fn is_finished(&self) -> bool {
         let send_queue = self.lock();
-        let idle = !send_queue.sending && send_queue.queue.is_empty() && send_queue.rest.is_empty();
         match send_queue.phase {
             Phase::Open => false,
-            Phase::Sealed => idle,
+            Phase::Sealed => send_queue.is_idle(),
             Phase::Dead => true,
         }
     }
@@ -262,7 +280,7 @@ impl SharedConnection {
     /// Gives up memory that an idle connection does not need.
     pub(super) fn rest(&self) {
         let mut send_queue = self.lock();
-        if !send_queue.sending && send_queue.queue.is_empty() && send_queue.rest.is_empty() {
+        if send_queue.is_idle() {
             (send_queue.queue, send_queue.rest) = (Batch::default(), Batch::default());
         }
     }
@@ -270,7 +288,10 @@ impl SharedConnection {
     /// Sends this batch and what comes meanwhile.
     fn send(&self, mut batch: Batch) {
         loop {
-            let sent = batch.send(self.stream.as_fd());
+            let sent = batch.send(|gather| match self.session.get() {
+                None => tcp::send(self.stream(), gather),
+                Some(session) => session.send(self.stream(), gather),
+            });
             self.common.counters.sent_bytes.add(sent.bytes);
             self.release(sent.replies);
             match self.after_sending(batch, sent) {
@@ -358,6 +379,10 @@ impl SharedConnection {
 }
 
 impl SendQueue {
+    fn is_idle(&self) -> bool {
+        !self.sending && self.queue.is_empty() && self.rest.is_empty()
+    }
+
     /// What to send, if there is something and no thread sends.
     fn begin_sending(&mut self) -> Option<Batch> {
         if self.sending {

@@ -3,3 +3,4 @@
 
 mod client;
 mod server;
+mod tls;

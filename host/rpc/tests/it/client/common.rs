@@ -108,9 +108,13 @@ impl Default for TestHost {
 
 impl TestHost {
     pub fn at(address: SocketAddr) -> Self {
+        Self::with(address, ServerOptions::default())
+    }
+
+    pub fn with(address: SocketAddr, options: ServerOptions) -> Self {
         let bound = Listeners { tcp: vec![address], udp: vec![address] }.bind().expect("bind");
         let player = Arc::new(Player::default());
-        let options = ServerOptions { grace: Duration::ZERO, ..ServerOptions::default() };
+        let options = ServerOptions { grace: Duration::ZERO, ..options };
         let server = Server::start(bound, options, &player).expect("the server starts");
         Self { server, player }
     }

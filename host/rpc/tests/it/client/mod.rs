@@ -1,7 +1,7 @@
 //! The RPC client against this crate's server, and against scripted ones.
 
 mod calls;
-mod common;
+pub mod common;
 mod endings;
 mod hostile;
 mod limits;

@@ -15,6 +15,7 @@ use tombolo_mem::Buffer;
 use tombolo_wire_rpc::Credential;
 
 use super::common::*;
+use crate::tls::Certificates;
 
 const TIME: Duration = Duration::from_millis(2500);
 
@@ -114,23 +115,36 @@ fn write_some(client: &RpcClient, random: &mut fastrand::Rng, interrupted: &Atom
 #[test]
 fn callers_get_what_is_theirs_while_connections_break_and_calls_are_interrupted() {
     let host = TestHost::default();
+    storm(&host, &[1, 3], TIME, &Options::default());
+}
+
+#[test]
+fn callers_get_what_is_theirs_over_tls_while_connections_break_and_calls_are_interrupted() {
+    let certificates = Certificates::new();
+    let host = certificates.host();
+    storm(&host, &[2], TIME / 2, &certificates.options("alice"));
+    let counts = host.server.counts();
+    assert_eq!((counts.closed_too_long, counts.panics), (0, 0), "{counts:?}");
+}
+
+fn storm(host: &TestHost, connections: &[usize], time: Duration, options: &Options) {
     let stop = Arc::new(AtomicBool::new(false));
     let address = breaking_proxy(host.server.tcp_addresses()[0], stop.clone());
-    for connections in [1, 3] {
+    for &connections in connections {
         let (interrupted, calls) = (AtomicU64::new(0), AtomicU64::new(0));
         let options = Options {
             connections,
             in_flight: InFlight::Adaptive { max: 32 },
             interrupts: Interrupts::Always,
             reserved_port: Some(false),
-            ..Options::default()
+            ..options.clone()
         };
         let client = RpcClient::start(target(address, Transport::Tcp), options).expect("start");
         let begun = Instant::now();
         // Where others need the processors, longer: until all has happened that is to be survived.
         let go_on = || {
             let is_enough = client.counts().reconnects > 3 && interrupted.load(Ordering::Relaxed) > 0;
-            begun.elapsed() < TIME || !is_enough && begun.elapsed() < 20 * TIME
+            begun.elapsed() < time || !is_enough && begun.elapsed() < 20 * time
         };
         thread::scope(|scope| {
             for seed in 1..=6 {

@@ -1,0 +1,143 @@
+//! A stream of this machine that carries calls only once it has TLS (RFC 9289): it asks for that, shakes hands, and never falls back.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::options::Target;
+use super::system_wire::shut_down;
+use super::wire::Socket;
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvFlags, recv};
+use tombolo_host_tls::{Session, TlsError};
+use tombolo_mem::Sink;
+use tombolo_sys::gather::Gather;
+use tombolo_sys::{Errno, Result, tcp};
+use tombolo_wire_rpc::{Mark, Probe, Xid};
+use tombolo_wire_xdr::Encoder;
+
+/// No answer to a probe is longer: RFC 5531 bounds its verifier.
+const ANSWER_MAX_BYTES: usize = 512;
+
+pub(super) struct SecureSocket {
+    fd: OwnedFd,
+    session: Session,
+    target: Target,
+    probe: Probe,
+    stage: Mutex<Stage>,
+    /// Calls can be sent.
+    is_up: AtomicBool,
+}
+
+/// How far connecting is.
+enum Stage {
+    Connecting,
+    /// The probe, and how much of it was sent.
+    Asking(Vec<u8>, usize),
+    /// What has come of the answer. Not a byte more of the stream is taken: that is the session's.
+    Hearing(Vec<u8>),
+    Handshaking,
+    /// There is no TLS.
+    Refused,
+}
+
+impl SecureSocket {
+    pub(super) fn new(fd: OwnedFd, session: Session, target: &Target, random: u64) -> Self {
+        let probe = Probe { xid: Xid(random as u32), program: target.program, version: target.version };
+        let stage = Mutex::new(Stage::Connecting);
+        Self { fd, session, target: *target, probe, stage, is_up: AtomicBool::new(false) }
+    }
+
+    fn question(&self) -> Vec<u8> {
+        let mut question = Mark::whole(Probe::BYTES).map_or_else(Vec::new, |mark| mark.to_bytes().to_vec());
+        Encoder::new(&mut question).value(&self.probe);
+        question
+    }
+
+    /// Goes one stage on, if the socket lets it.
+    fn advance(&self, stage: &mut Stage) -> Result<()> {
+        match stage {
+            Stage::Connecting => {
+                tcp::connected(&self.fd)?;
+                *stage = Stage::Asking(self.question(), 0);
+            }
+            Stage::Asking(question, sent) => {
+                let mut gather = Gather::new(*sent);
+                gather.bytes(question);
+                if gather.len_bytes() > 0 {
+                    *sent += tcp::send(self.fd.as_fd(), &mut gather)?;
+                } else {
+                    *stage = Stage::Hearing(Vec::new());
+                }
+            }
+            Stage::Hearing(answer) => match missing(answer) {
+                Some(0) => {
+                    let body = answer.get(Mark::BYTES..).unwrap_or_default();
+                    let accepted = self.probe.is_accepted_by(body);
+                    *stage = if accepted { Stage::Handshaking } else { Stage::Refused };
+                }
+                Some(missing) => {
+                    let at = answer.len();
+                    answer.resize(at + missing, 0);
+                    let into = answer.get_mut(at..).unwrap_or_default();
+                    let received = retry_on_intr(|| recv(&self.fd, &mut *into, RecvFlags::DONTWAIT));
+                    let received = received.map(|(_, received)| received);
+                    answer.truncate(at + received.unwrap_or(0));
+                    if received? == 0 {
+                        return Err(Errno::CONNRESET);
+                    }
+                }
+                None => *stage = Stage::Refused,
+            },
+            Stage::Handshaking => {
+                self.session.handshake(self.fd.as_fd())?;
+                let server = self.session.peer().map(|peer| peer.to_string());
+                tracing::info!(address = %self.target.address, server, "TLS session");
+                self.is_up.store(true, Ordering::Release);
+            }
+            Stage::Refused => return Err(Errno::PROTO),
+        }
+        Ok(())
+    }
+
+    fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Acquire)
+    }
+}
+
+/// How many bytes of the answer are to come, as far as it tells. None if it is longer than any, or in pieces.
+fn missing(answer: &[u8]) -> Option<usize> {
+    let Some((mark, body)) = answer.split_first_chunk() else { return Some(Mark::BYTES - answer.len()) };
+    let mark = Mark::from_bytes(*mark);
+    let len = mark.len_bytes as usize;
+    (mark.last && len <= ANSWER_MAX_BYTES).then(|| len.saturating_sub(body.len()))
+}
+
+impl Socket for SecureSocket {
+    fn finish_connecting(&self) -> Result<()> {
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        while !self.is_up() {
+            self.advance(&mut stage)?;
+        }
+        Ok(())
+    }
+
+    fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
+        if self.is_up() { self.session.send(self.fd.as_fd(), gather) } else { Err(Errno::AGAIN) }
+    }
+
+    fn receive(&self, into: &[&Sink]) -> Result<usize> {
+        if self.is_up() { self.session.receive(self.fd.as_fd(), into) } else { Err(Errno::AGAIN) }
+    }
+
+    fn fault(&self) -> Option<TlsError> {
+        match *self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
+            Stage::Refused => Some(TlsError::NotOffered),
+            _ => self.session.fault(),
+        }
+    }
+
+    fn shut_down(&self) {
+        shut_down(&self.fd);
+    }
+}
