@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod assembly;
+mod certificates;
 mod cli;
 mod commands;
 mod failure;

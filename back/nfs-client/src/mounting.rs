@@ -159,6 +159,7 @@ impl ProgramEndpoint<'_> {
         let started = match self {
             ProgramEndpoint::Port(server, port) => {
                 let (address, transport) = (server.at(port), server.transport);
+                let options = RpcOptions { tls: server.tls.clone(), ..options };
                 RpcClient::start(Target { address, transport, program, version }, options)
             }
             ProgramEndpoint::Links(route) => {
@@ -202,7 +203,8 @@ fn probe(
     reserved_port: Option<bool>,
 ) -> Result<RpcClient, MountError> {
     let target = Target { address: server.at(port), transport: server.transport, program, version };
-    let options = RpcOptions { reserved_port, label: server.to_string(), ..probe_options(server.transport) };
+    let (label, tls) = (server.to_string(), server.tls.clone());
+    let options = RpcOptions { reserved_port, label, tls, ..probe_options(server.transport) };
     let options = match server.transport {
         Transport::Udp => RpcOptions { timeout: Duration::from_millis(700), retries: 3, ..options },
         Transport::Tcp => options,

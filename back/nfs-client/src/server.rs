@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 pub use tombolo_host_rpc::client::Transport;
 use tombolo_host_rpc::link::Route;
+use tombolo_host_tls::ClientTls;
 
 /// The ports of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub enum Ports {
 }
 
 /// A server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Server {
     /// What people call it; errors and logs do.
     pub name: String,
@@ -37,6 +38,8 @@ pub struct Server {
     pub ports: Ports,
     /// How it is called.
     pub transport: Transport,
+    /// With this no program of it is called but over TLS: MOUNT neither, and no portmapper at all.
+    pub tls: Option<Arc<ClientTls>>,
 }
 
 /// How the programs of a server are called.

@@ -44,7 +44,8 @@ impl Ours {
             Ports::Two { nfs: args.nfs.port(), mount: args.mount.port() }
         };
         let address = args.nfs.ip();
-        let server = Server { name: address.to_string(), address, ports, transport: Transport::Tcp };
+        let server =
+            Server { name: address.to_string(), address, ports, transport: Transport::Tcp, tls: None };
         let (path, file) = (args.export.clone(), args.file.clone());
         Self { server, path, file, mounts: HashMap::new(), memory: Buffer::new(0) }
     }

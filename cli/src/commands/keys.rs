@@ -1,4 +1,4 @@
-//! `tombolo keys`: what NFS file handles are signed with.
+//! `tombolo keys`: what NFS file handles are signed with, and the certificates of TLS.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,12 +10,13 @@ use tombolo_host_service::state_dir::{SOURCE, ServerFiles, StateDir, StateError}
 
 use crate::assembly::servers::state::state_path;
 use crate::commands::files::shown;
+use crate::commands::keys_of_tls::TlsAction;
 use crate::failure::{Failure, Outcome};
 
-/// List and change the keys that NFS file handles are signed with.
+/// The keys that NFS file handles are signed with, and the certificates of NFS over TLS.
 ///
-/// The newest key signs; older ones are good until they are retired. A running server goes on with the keys that it started
-/// with.
+/// Of the keys (list, rotate, retire) the newest signs; older ones are good until they are retired. A running server goes on with the keys that
+/// it started with. The certificates (ca, issue, revoke, issued) are an authority's of one's own; any other authority's are as good.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KeysArgs {
@@ -32,6 +33,8 @@ pub struct KeysArgs {
 
 #[derive(Subcommand)]
 enum Action {
+    #[command(flatten)]
+    Tls(TlsAction),
     /// List the keys, the one that signs first.
     List,
     /// Make a new key, which signs from the server's next start on.
@@ -48,10 +51,17 @@ const EXAMPLES: &str = "\
 Examples:
   tombolo keys list
   tombolo keys rotate --server src
-  tombolo keys retire 1 --server src";
+  tombolo keys retire 1 --server src
+  tombolo keys ca
+  tombolo keys issue server --host files.example --out /etc/tombolo/tls
+  tombolo keys issue alice --days 30
+  tombolo keys revoke alice";
 
 impl KeysArgs {
     pub fn run(self) -> Outcome {
+        if let Action::Tls(action) = self.action {
+            return action.run();
+        }
         let path = state_path(self.state.as_deref())?;
         let failed = |error| unusable(&path, &error);
         if !path.is_dir() {
@@ -72,7 +82,7 @@ impl KeysArgs {
         let files = state.files_of(&name).map_err(failed)?;
         let changed = !matches!(self.action, Action::List);
         let keys = match self.action {
-            Action::List => handle_keys::read(&files),
+            Action::List | Action::Tls(_) => handle_keys::read(&files),
             Action::Rotate => handle_keys::rotate(&files),
             Action::Retire { id } => handle_keys::retire(&files, KeyId(id)),
         };

@@ -5,6 +5,7 @@ pub mod completions;
 pub mod doctor;
 pub mod files;
 pub mod keys;
+mod keys_of_tls;
 pub mod links;
 pub mod man;
 pub mod mount;

@@ -13,7 +13,9 @@ use tombolo_back_nfs_client::{
     AttributeTimes, MountError, NfsExport, Options as ClientOptions, Ports, Server, Transport,
 };
 use tombolo_host_rpc::client::{CallError, Interrupts, Options as RpcOptions, Recovery};
+use tombolo_host_tls::{BadHostName, ClientTls};
 
+use crate::certificates::tls_dir;
 use crate::failure::Reason;
 
 use super::nfs_options::{AttributeTime, NfsOption, NfsOptions};
@@ -22,7 +24,7 @@ use super::{End, NfsUrl, NotMounted, OpenOptions, Opened, ServerState};
 /// Opens the export that the URL's path leads to or into.
 pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
     let path = text(&url.path).map_err(NotMounted::new)?;
-    let settings = Settings::of(url, options);
+    let settings = Settings::of(url, options)?;
     let (export, length) = at_any_address(url, &settings, |server| {
         let exports = list(server, &settings)?;
         first(tries(&exports, path, options.end), |length| {
@@ -37,7 +39,7 @@ pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
 
 /// The paths of all that the server says it exports.
 pub fn exports(url: &NfsUrl) -> Result<Vec<Vec<u8>>, NotMounted> {
-    let settings = Settings::of(url, &OpenOptions::default());
+    let settings = Settings::of(url, &OpenOptions::default())?;
     let reserved_port = settings.client.rpc.reserved_port;
     at_any_address(url, &settings, |server| NfsExport::exports_of(server, reserved_port))
 }
@@ -45,7 +47,7 @@ pub fn exports(url: &NfsUrl) -> Result<Vec<Vec<u8>>, NotMounted> {
 /// Mounts exactly the URL's path, as mount.nfs(8) does: an export, or what the server lets one mount below it.
 pub fn mount(url: &NfsUrl, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
     let path = text(&url.path).map_err(NotMounted::new)?;
-    let settings = Settings::of(url, options);
+    let settings = Settings::of(url, options)?;
     at_any_address(url, &settings, |server| NfsExport::mount(server, path, settings.client.clone()))
 }
 
@@ -78,6 +80,7 @@ fn text(path: &[u8]) -> Result<&str, String> {
 struct Settings {
     ports: Vec<Ports>,
     transport: Transport,
+    tls: Option<Arc<ClientTls>>,
     client: ClientOptions,
 }
 
@@ -85,17 +88,20 @@ struct Settings {
 const NFS_PORT: u16 = 2049;
 
 impl Settings {
-    fn of(url: &NfsUrl, options: &OpenOptions) -> Self {
+    fn of(url: &NfsUrl, options: &OpenOptions) -> Result<Self, NotMounted> {
         let asked = url.options.clone().then(&options.nfs);
         let said = |option| if let NfsOption::Transport(transport) = option { Some(transport) } else { None };
         let transport = asked.last(said).unwrap_or(Transport::Tcp);
         let mut client = ClientOptions { rpc: RpcOptions::of(transport), ..ClientOptions::default() };
         fill(&mut client, &asked, options.read_only);
-        Self { ports: ports(url.port, &asked), transport, client }
+        let tls = tls(url, &asked, transport)?;
+        let ports = ports(url.port, &asked, tls.is_some());
+        Ok(Self { ports, transport, tls, client })
     }
 
     fn server(&self, url: &NfsUrl, address: IpAddr, ports: Ports) -> Server {
-        Server { name: url.host.to_string(), address, ports, transport: self.transport }
+        let (transport, tls) = (self.transport, self.tls.clone());
+        Server { name: url.host.to_string(), address, ports, transport, tls }
     }
 }
 
@@ -112,14 +118,36 @@ fn fill(client: &mut ClientOptions, asked: &NfsOptions, read_only: bool) {
     client.attributes = attributes(asked);
 }
 
+/// What secures the connections, if that is asked for.
+fn tls(url: &NfsUrl, asked: &NfsOptions, transport: Transport) -> Result<Option<Arc<ClientTls>>, NotMounted> {
+    let said = |option| if let NfsOption::Security(security) = option { Some(security) } else { None };
+    let Some(presents) = asked.last(said).flatten() else { return Ok(None) };
+    if transport == Transport::Udp {
+        return Err(NotMounted::new("xprtsec= takes TCP: there is no TLS over UDP"));
+    }
+    let dir = asked.last(|option| if let NfsOption::TlsDir(dir) = option { Some(dir) } else { None });
+    let dir = dir.map_or_else(tls_dir, Ok).map_err(NotMounted::new)?;
+    let host = url.host.to_string();
+    let host = host
+        .trim_matches(['[', ']'])
+        .parse()
+        .map_err(|error: BadHostName| NotMounted::new(Reason::from(&error)))?;
+    let tls = ClientTls::open(&dir, host, presents).map_err(|error| NotMounted {
+        remedy: Some("name the directory of ca.pem, cert.pem and key.pem with tlsdir=DIR (tombolo keys issue makes one)"),
+        ..NotMounted::new(Reason::from(&error))
+    })?;
+    Ok(Some(Arc::new(tls)))
+}
+
 /// Where to look for the server, one after the other: the port that is given has both, as ours do; where none is, the
-/// portmapper knows; and where there is no portmapper there may still be one of ours at the usual port.
-fn ports(url: Option<u16>, asked: &NfsOptions) -> Vec<Ports> {
+/// portmapper knows; and where there is no portmapper there may still be one of ours at the usual port. No portmapper has TLS.
+fn ports(url: Option<u16>, asked: &NfsOptions, over_tls: bool) -> Vec<Ports> {
     let port = asked.last(|option| if let NfsOption::Port(port) = option { Some(port) } else { None });
     let mount = asked.last(|option| if let NfsOption::MountPort(port) = option { Some(port) } else { None });
     match (port.or(url), mount) {
         (nfs, Some(mount)) => vec![Ports::Two { nfs: nfs.unwrap_or(NFS_PORT), mount }],
         (Some(port), None) => vec![Ports::One(port)],
+        (None, None) if over_tls => vec![Ports::One(NFS_PORT)],
         (None, None) => vec![Ports::Portmapper { nfs: None }, Ports::One(NFS_PORT)],
     }
 }
@@ -147,6 +175,8 @@ fn apply(client: &mut ClientOptions, option: NfsOption) {
         | NfsOption::AttributeTime(..)
         | NfsOption::Background(_)
         | NfsOption::Retry(_)
+        | NfsOption::Security(_)
+        | NfsOption::TlsDir(_)
         | NfsOption::SoAnyway => {}
     }
 }
@@ -294,7 +324,7 @@ mod tests {
     }
 
     fn settings(url: &str) -> Settings {
-        Settings::of(&url.parse().expect(url), &OpenOptions::default())
+        Settings::of(&url.parse().expect(url), &OpenOptions::default()).ok().expect("no TLS")
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! What can be asked of an NFS client: the options of nfs(5) by their names there, and a few of our own.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tombolo_host_rpc::client::{InFlight, Options as RpcOptions, Transport};
+use tombolo_host_tls::Presents;
 
 use crate::setting::Setting;
 
@@ -10,7 +12,7 @@ use crate::setting::Setting;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NfsOptions(Vec<(String, NfsOption)>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NfsOption {
     Transport(Transport),
     /// `port=`: of NFS; and of MOUNT, where nothing else is said.
@@ -34,6 +36,10 @@ pub enum NfsOption {
     InFlight(InFlight),
     /// `bg`, `fg`: whether the mount command returns when the server is not there, and goes on trying in the background.
     Background(bool),
+    /// `xprtsec=`: what secures the connections; none is `none`.
+    Security(Option<Presents>),
+    /// `tlsdir=`: where the certificates for that are.
+    TlsDir(PathBuf),
     /// `retry=`, in minutes there: for so long a server that is not there is tried again.
     Retry(Duration),
     /// Accepted for what it says: it is so anyway.
@@ -68,7 +74,7 @@ impl NfsOptions {
 
     /// The options, in the order in which they count.
     pub fn iter(&self) -> impl Iterator<Item = NfsOption> + '_ {
-        self.0.iter().map(|(_, option)| *option)
+        self.0.iter().map(|(_, option)| option.clone())
     }
 
     /// As they were written.
@@ -136,7 +142,7 @@ const DAY_S: u64 = 24 * 60 * 60;
 const YEAR_MIN: u64 = 365 * 24 * 60;
 
 fn parsed(setting: &Setting<'_>) -> Result<Option<NfsOption>, String> {
-    let flag = || FLAGS.iter().find_map(|(name, option)| (*name == setting.name).then_some(*option));
+    let flag = || FLAGS.iter().find_map(|(name, option)| (*name == setting.name).then(|| option.clone()));
     let parse = WITH_VALUE.iter().find_map(|(name, parse)| (*name == setting.name).then_some(*parse));
     match (setting.value, parse) {
         (None, Some(_)) => Err(setting.wrong(format_args!("it needs a value: {}=…", setting.name))),
@@ -170,6 +176,13 @@ const WITH_VALUE: &[(&str, Parse)] = &[
         "udp" => Ok(NfsOption::Transport(Transport::Udp)),
         _ => Err(setting.wrong("it is one of tcp, udp")),
     }),
+    ("xprtsec", |setting, value| match value {
+        "none" => Ok(NfsOption::Security(None)),
+        "tls" => Ok(NfsOption::Security(Some(Presents::Nothing))),
+        "mtls" => Ok(NfsOption::Security(Some(Presents::Certificate))),
+        _ => Err(setting.wrong("it is one of none, tls, mtls")),
+    }),
+    ("tlsdir", |_, value| Ok(NfsOption::TlsDir(value.into()))),
     ("vers", version_3),
     ("nfsvers", version_3),
     ("mountvers", version_3),
@@ -265,6 +278,9 @@ mod tests {
             ("retry=3", Is::Retry(Duration::from_secs(180))),
             ("vers=3", Is::SoAnyway),
             ("nolock", Is::SoAnyway),
+            ("xprtsec=mtls", Is::Security(Some(Presents::Certificate))),
+            ("xprtsec=none", Is::Security(None)),
+            ("tlsdir=/etc/pki/nfs", Is::TlsDir("/etc/pki/nfs".into())),
         ] {
             assert_eq!(one(word), Ok(Some(meaning)), "{word}");
         }
@@ -282,5 +298,6 @@ mod tests {
         assert_eq!(mistake("vers=4.1"), "vers=4.1: only version 3 is spoken");
         assert_eq!(mistake("timeo"), "timeo: it needs a value: timeo=…");
         assert_eq!(mistake("sec=krb5p"), "sec=krb5p: only sys is spoken");
+        assert_eq!(mistake("xprtsec=ssl"), "xprtsec=ssl: it is one of none, tls, mtls");
     }
 }

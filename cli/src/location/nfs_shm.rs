@@ -65,7 +65,7 @@ impl fmt::Display for NfsShmUrl {
 
 /// Options that say something of networks have no meaning here.
 pub fn check(options: &NfsOptions) -> Result<(), String> {
-    let of_networks = |option: NfsOption| {
+    let of_networks = |option: &NfsOption| {
         matches!(
             option,
             NfsOption::Transport(_)
@@ -73,9 +73,11 @@ pub fn check(options: &NfsOptions) -> Result<(), String> {
                 | NfsOption::MountPort(_)
                 | NfsOption::Connections(_)
                 | NfsOption::ReservedPort(_)
+                | NfsOption::Security(_)
+                | NfsOption::TlsDir(_)
         )
     };
-    match options.iter().zip(options.words()).find(|(option, _)| of_networks(*option)) {
+    match options.iter().zip(options.words()).find(|(option, _)| of_networks(option)) {
         Some((_, word)) => Err(format!("option {word} is for networks, not for shared memory")),
         None => Ok(()),
     }

@@ -115,8 +115,8 @@ pub struct NfsCounters {
     pub connections_total: u64,
     /// Callers that were turned away.
     pub refused: u64,
-    /// Connections that were cut off: their peer took no replies, said nothing of use, sent what is too long, or was silent when others
-    /// had no room.
+    /// Connections that were cut off: their peer took no replies, said nothing of use, sent what is too long, began no TLS where that must be,
+    /// or was silent when others had no room.
     pub cut_off: u64,
     pub calls: u64,
     pub received_bytes: u64,
@@ -132,7 +132,8 @@ impl From<Counts> for NfsCounters {
             cut_off: counts.closed_stuck
                 + counts.closed_silent
                 + counts.closed_for_others
-                + counts.closed_too_long,
+                + counts.closed_too_long
+                + counts.closed_insecure,
             calls: counts.calls,
             received_bytes: counts.received_bytes,
             sent_bytes: counts.sent_bytes,

@@ -31,7 +31,7 @@ pub fn soft() -> Options {
 /// A server that answers MOUNT and NFS at one port.
 pub fn server(address: SocketAddr, transport: Transport) -> Server {
     let name = address.ip().to_string();
-    Server { name, address: address.ip(), ports: Ports::One(address.port()), transport }
+    Server { name, address: address.ip(), ports: Ports::One(address.port()), transport, tls: None }
 }
 
 /// Mounts the server's only export over TCP.

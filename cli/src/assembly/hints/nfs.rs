@@ -39,6 +39,23 @@ pub fn for_clients(out: &mut impl Write, address: SocketAddr, export: &str, host
     )
 }
 
+/// The same at an address that is served over TLS alone. The server's certificate must be for the name that they write.
+pub fn for_tls_clients(
+    out: &mut impl Write,
+    address: SocketAddr,
+    export: &str,
+    host: &str,
+) -> io::Result<()> {
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => host.to_owned(),
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    };
+    let path = if export == "/" { "" } else { export };
+    let url = format!("nfs://{host}:{}{}?xprtsec=mtls", address.port(), encoded(path.as_bytes()));
+    writeln!(out, "  tombolo:    tombolo mount {} DIR", quoted(&url))
+}
+
 /// Where callers can be, for the line that says that NFS is ready; nothing if the address tells it.
 pub fn reach(ip: IpAddr) -> &'static str {
     match ip {

@@ -136,6 +136,16 @@ pub struct ServerOptions {
     #[arg(long, value_name = "ADDR[,export=/NAME]...", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub nfs: Vec<NfsArg>,
+    /// The same over TLS 1.3 (RFC 9289) alone, for clients that show a certificate of a trusted CA; repeatable.
+    ///
+    /// They mount with xprtsec=mtls. A call that comes without TLS is refused.
+    #[arg(long, value_name = "ADDR[,export=/NAME]...", help_heading = NFS)]
+    #[serde(deserialize_with = "list")]
+    pub nfs_tls: Vec<NfsArg>,
+    /// The directory of the certificates for --nfs-tls: ca.pem, cert.pem, key.pem, and crl.pem if any were revoked (by default tls in
+    /// $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls). `tombolo keys issue` makes one. What changes there counts for new connections.
+    #[arg(long, value_name = "DIR", help_heading = NFS)]
+    pub tls_dir: Option<PathBuf>,
     /// Which users of clients are taken for the anonymous one (by default root).
     #[arg(long, value_name = "MODE", help_heading = NFS)]
     pub squash: Option<SquashArg>,
@@ -199,6 +209,8 @@ impl ServerOptions {
             doorbell: self.doorbell.or(below.doorbell),
             shm_policy: self.shm_policy.or(below.shm_policy),
             nfs: either(self.nfs, below.nfs),
+            nfs_tls: either(self.nfs_tls, below.nfs_tls),
+            tls_dir: self.tls_dir.or(below.tls_dir),
             squash: self.squash.or(below.squash),
             anonuid: self.anonuid.or(below.anonuid),
             anongid: self.anongid.or(below.anongid),

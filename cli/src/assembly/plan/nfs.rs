@@ -1,16 +1,23 @@
 //! What is served over NFS, and to which clients.
 
+use std::mem;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
 use tombolo_front_nfs_server::{AllowList, Durability, ExportId, NO_ID, Squash};
 
 use super::PlannedExport;
 use crate::assembly::options::ServerOptions;
 use crate::assembly::options::export::ExportName;
 use crate::assembly::options::nfs::{AllowArg, NfsArg};
+use crate::certificates::tls_dir;
 use crate::failure::Failure;
 
 #[derive(Debug, Default)]
 pub struct NfsPlan {
     pub ports: Vec<PlannedPort>,
+    /// Where the certificates for those ports are that have TLS.
+    pub tls_dir: Option<PathBuf>,
     /// Which callers become the anonymous user.
     pub squash: Squash,
     pub allow: AllowList,
@@ -23,7 +30,9 @@ pub struct NfsPlan {
 
 #[derive(Debug)]
 pub struct PlannedPort {
-    pub address: std::net::SocketAddr,
+    pub address: SocketAddr,
+    /// Whether it is served over TLS alone.
+    pub over_tls: bool,
     /// Where in the plan's exports those are that are offered.
     pub exports: Vec<usize>,
 }
@@ -36,6 +45,7 @@ impl NfsPlan {
         over_shm: bool,
     ) -> Result<Self, Failure> {
         if options.nfs.is_empty()
+            && options.nfs_tls.is_empty()
             && let Some(option) = given(options, over_shm)
         {
             let problem = format!("{option} requires --nfs");
@@ -51,21 +61,24 @@ impl NfsPlan {
             return Err(Failure::usage(format!("{NO_ID} is no user and no group")).remedy("name another one"));
         }
         let mut ports: Vec<PlannedPort> = Vec::with_capacity(options.nfs.len());
-        for NfsArg { address, exports: names } in std::mem::take(&mut options.nfs) {
+        let plain = mem::take(&mut options.nfs).into_iter().map(|arg| (arg, false));
+        let secure = mem::take(&mut options.nfs_tls).into_iter().map(|arg| (arg, true));
+        for (NfsArg { address, exports: names }, over_tls) in plain.chain(secure) {
             let serving = format!("serve NFS at {address}");
             let offered = offered(names, exports, &serving)?;
             for address in address.resolve()? {
                 if address.port() != 0 && ports.iter().any(|other| other.address == address) {
                     return Err(Failure::usage(format!("cannot {serving}: the address is given twice")));
                 }
-                ports.push(PlannedPort { address, exports: offered.clone() });
+                ports.push(PlannedPort { address, over_tls, exports: offered.clone() });
             }
         }
         Ok(Self {
+            tls_dir: tls_dir_of(options, &ports)?,
             ports,
             squash,
             allow: AllowList::new(
-                std::mem::take(&mut options.allow).into_iter().map(|AllowArg(network)| network).collect(),
+                mem::take(&mut options.allow).into_iter().map(|AllowArg(network)| network).collect(),
             ),
             manage_gids: options.manage_gids.unwrap_or(false),
             durability: match options.async_names {
@@ -75,6 +88,18 @@ impl NfsPlan {
             threads: options.nfs_threads.map(usize::from),
             udp: !options.nfs_no_udp.unwrap_or(false),
         })
+    }
+}
+
+fn tls_dir_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Option<PathBuf>, Failure> {
+    let asked = options.tls_dir.take();
+    match (ports.iter().any(|port| port.over_tls), asked) {
+        (false, None) => Ok(None),
+        (false, Some(_)) => Err(Failure::usage("--tls-dir requires --nfs-tls").remedy("add --nfs-tls ADDR")),
+        (true, Some(dir)) => Ok(Some(dir)),
+        (true, None) => tls_dir().map(Some).map_err(|why| {
+            Failure::cannot("serve NFS over TLS", why).remedy("name the directory with --tls-dir")
+        }),
     }
 }
 

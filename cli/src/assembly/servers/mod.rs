@@ -147,8 +147,16 @@ impl Serving {
             for export in place.exports.iter().filter_map(|&index| plan.exports.get(index)) {
                 let (address, export) = (place.address, export.name.to_string());
                 let squash = squash_word(plan.front_ends.nfs.squash.mode);
-                writeln!(out, "ready nfs {address} export={export} squash={squash}{}", reach(address.ip()))?;
-                hints::nfs::for_clients(&mut out, address, &export, &host)?;
+                let kind = place.kind();
+                writeln!(
+                    out,
+                    "ready {kind} {address} export={export} squash={squash}{}",
+                    reach(address.ip())
+                )?;
+                match place.over_tls {
+                    true => hints::nfs::for_tls_clients(&mut out, address, &export, &host)?,
+                    false => hints::nfs::for_clients(&mut out, address, &export, &host)?,
+                }
             }
         }
         writeln!(out, "ready control {}", self.control_path)?;
@@ -303,7 +311,7 @@ fn status(plan: &Plan, sockets: &[GuestSocket], nfs: &NfsServers, shm: &ShmServe
     });
     let ports = nfs.ports().iter().flat_map(|place| {
         place.exports.iter().filter_map(|&index| plan.exports.get(index)).map(|export| EndpointStatus {
-            kind: "nfs".into(),
+            kind: place.kind().into(),
             at: place.address.to_string(),
             export: export.name.to_string(),
         })

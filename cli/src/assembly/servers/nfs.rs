@@ -1,11 +1,13 @@
 //! The NFS servers of a server.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tombolo_front_nfs_server::NfsServer;
 use tombolo_host_rpc::server::{BindError, Bound, Listeners, Options as TransportOptions, StartError};
 use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
+use tombolo_host_tls::ServerTls;
 
 use crate::assembly::plan::Plan;
 use crate::assembly::plan::nfs::{NfsPlan, PlannedPort};
@@ -29,17 +31,26 @@ pub struct NfsServers {
 
 pub struct Port {
     pub address: SocketAddr,
+    /// Whether it is served over TLS alone.
+    pub over_tls: bool,
     /// Where in the plan's exports those are that are offered.
     pub exports: Vec<usize>,
     server: Arc<NfsServer>,
     _descriptors: Share,
 }
 
+impl Port {
+    /// What tools call it.
+    pub fn kind(&self) -> &'static str {
+        if self.over_tls { "nfs-tls" } else { "nfs" }
+    }
+}
+
 impl Taken {
     pub fn take(plan: &NfsPlan) -> Result<Self, Failure> {
         let take = |port: &PlannedPort| {
             let tcp = vec![port.address];
-            let udp = if plan.udp { tcp.clone() } else { Vec::new() };
+            let udp = if plan.udp && !port.over_tls { tcp.clone() } else { Vec::new() };
             Listeners { tcp, udp }.bind().map_err(|error| not_served(port.address, &error))
         };
         plan.ports.iter().map(take).collect::<Result<_, _>>().map(Self)
@@ -52,11 +63,13 @@ impl NfsServers {
         if plan.front_ends.nfs.ports.is_empty() {
             return Ok(Self { ports: Vec::new() });
         }
+        let tls = tls(&plan.front_ends.nfs)?;
         let mut ports = Vec::with_capacity(plan.front_ends.nfs.ports.len());
         for (port, bound) in plan.front_ends.nfs.ports.iter().zip(taken.0) {
             let address = bound.tcp_addresses().next().unwrap_or(port.address);
             let service = state.service(&port.exports)?;
             let mut options = transport(plan);
+            options.tls = tls.clone().filter(|_| port.over_tls);
             let descriptors = for_connections(options.connections_max).ok_or_else(|| {
                 let why = format!("fewer than {CONNECTIONS_MIN} descriptors are left for its connections");
                 Failure::cannot(format_args!("serve NFS at {address}"), why).remedy(RAISE_LIMIT)
@@ -68,11 +81,12 @@ impl NfsServers {
                     Failure::cannot(format_args!("serve NFS at {address}"), &error)
                 }
             })?;
-            if plan.front_ends.nfs.allow.is_open() && !address.ip().is_loopback() {
+            if plan.front_ends.nfs.allow.is_open() && !address.ip().is_loopback() && !port.over_tls {
                 tracing::warn!(%address, "all clients that reach this address are served; --allow CIDR narrows that");
             }
             ports.push(Port {
                 address,
+                over_tls: port.over_tls,
                 exports: port.exports.clone(),
                 server: Arc::new(server),
                 _descriptors: descriptors,
@@ -94,6 +108,15 @@ impl NfsServers {
         };
         self.ports.iter().map(of).collect()
     }
+}
+
+/// What the ports show and trust that are served over TLS.
+fn tls(plan: &NfsPlan) -> Result<Option<Arc<ServerTls>>, Failure> {
+    let open = |dir: &PathBuf| ServerTls::open(dir).map(Arc::new);
+    plan.tls_dir.as_ref().map(open).transpose().map_err(|error| {
+        Failure::cannot("serve NFS over TLS", &error)
+            .remedy("name the directory of ca.pem, cert.pem and key.pem with --tls-dir (tombolo keys issue makes one)")
+    })
 }
 
 /// A part of what is free, and if that is next to nothing, as few as will do.

@@ -44,6 +44,7 @@ impl Scratch {
         let mut command = Command::new(program);
         command.args(words).current_dir(self.dir.path()).stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.path("run")).env("XDG_STATE_HOME", self.path("state"));
+        command.env("XDG_CONFIG_HOME", self.path("state"));
         command.env_remove("TOMBOLO_LOG");
         command
     }
@@ -232,7 +233,16 @@ impl Server {
 
     /// The address in the line that says that NFS is ready.
     pub fn nfs_address(&self) -> &str {
-        let line = self.said.lines().find_map(|line| line.strip_prefix("ready nfs "));
+        self.address_of("ready nfs ")
+    }
+
+    /// The same of NFS over TLS.
+    pub fn nfs_tls_address(&self) -> &str {
+        self.address_of("ready nfs-tls ")
+    }
+
+    fn address_of(&self, begins: &str) -> &str {
+        let line = self.said.lines().find_map(|line| line.strip_prefix(begins));
         line.and_then(|rest| rest.split(' ').next()).expect("a line for NFS")
     }
 

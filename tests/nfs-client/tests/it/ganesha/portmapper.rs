@@ -14,7 +14,7 @@ use tombolo_wire_rpc::{Accepted, ReplyHeader};
 fn server() -> Server {
     let ports = Ports::Portmapper { nfs: None };
     let address = IpAddr::from(Ipv4Addr::LOCALHOST);
-    Server { name: "localhost".to_owned(), address, ports, transport: Transport::Tcp }
+    Server { name: "localhost".to_owned(), address, ports, transport: Transport::Tcp, tls: None }
 }
 
 /// The error of a mount that this portmapper leads to.

@@ -57,7 +57,7 @@ impl Ganesha {
     /// Where it answers.
     pub fn address(&self, ports: Ports) -> Server {
         let name = "localhost".to_owned();
-        Server { name, address: Ipv4Addr::LOCALHOST.into(), ports, transport: Transport::Tcp }
+        Server { name, address: Ipv4Addr::LOCALHOST.into(), ports, transport: Transport::Tcp, tls: None }
     }
 
     /// Its two ports.

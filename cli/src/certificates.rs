@@ -1,0 +1,29 @@
+//! Where certificates are, if nothing else is said.
+
+use std::env;
+use std::path::PathBuf;
+
+use tombolo_sys::creds;
+
+/// Those that a client or a server shows and trusts.
+pub fn tls_dir() -> Result<PathBuf, String> {
+    configuration().map(|dir| dir.join("tls"))
+}
+
+/// Those of an authority.
+pub fn authority_dir() -> Result<PathBuf, String> {
+    configuration().map(|dir| dir.join("ca"))
+}
+
+fn configuration() -> Result<PathBuf, String> {
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let (uid, _) = creds::own_ids();
+    match (absolute("XDG_CONFIG_HOME"), absolute("HOME")) {
+        (Some(configuration), _) => Ok(configuration.join("tombolo")),
+        (None, _) if uid == 0 => Ok(PathBuf::from("/etc/tombolo")),
+        (None, Some(home)) => Ok(home.join(".config/tombolo")),
+        (None, None) => {
+            Err("there is no place for certificates: neither XDG_CONFIG_HOME nor HOME is set".into())
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! NFS over TLS: our client and our server, each beside a stranger, and certificates that are no good.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use tombolo_host_tls::{Authority, Request};
+
+use crate::common::{Ran, Scratch, Server};
+
+/// With an authority, a certificate for a server of 127.0.0.1 and one for alice.
+fn scratch() -> Scratch {
+    let scratch = Scratch::new();
+    scratch.run(&["keys", "ca", "--ca", "ca"]).succeeded();
+    issue(&scratch, &["server", "--host", "127.0.0.1"]);
+    issue(&scratch, &["alice"]);
+    scratch
+}
+
+fn issue(scratch: &Scratch, words: &[&str]) {
+    scratch.run(&[&["keys", "issue", "--ca", "ca", "--out", words[0]], words].concat()).succeeded();
+}
+
+fn serve(scratch: &Scratch) -> Server {
+    let words = ["serve", "tree", "--nfs-tls", "127.0.0.1:0", "--tls-dir", "server", "--squash", "none"];
+    scratch.serve(&[&words[..], &["--state", "tls-state", "--control", "tls.sock"]].concat(), "ready control")
+}
+
+fn url(server: &Server, path: &str, client: &str) -> String {
+    format!("nfs://{}/tree{path}?xprtsec=mtls&tlsdir={client}", server.nfs_tls_address())
+}
+
+fn cat(scratch: &Scratch, server: &Server, client: &str) -> Ran {
+    scratch.run(&["cat", &url(server, "/file", client)])
+}
+
+#[test]
+fn files_go_both_ways_over_tls() {
+    let scratch = scratch();
+    let server = serve(&scratch);
+    let bytes: Vec<u8> = (0..6_000_001_u32).map(|at| (at ^ at >> 11) as u8).collect();
+    fs::write(scratch.path("much"), &bytes).expect("write");
+    scratch.run(&["cp", "much", &url(&server, "/much", "alice")]).succeeded();
+    assert!(fs::read(scratch.path("tree/much")).expect("read") == bytes);
+    scratch.run(&["cp", &url(&server, "/much", "alice"), "back"]).succeeded();
+    assert!(fs::read(scratch.path("back")).expect("read") == bytes);
+    assert_eq!(cat(&scratch, &server, "alice").out, "content\n");
+    server.stop();
+}
+
+#[test]
+fn nothing_goes_without_tls_where_either_side_wants_it() {
+    let scratch = scratch();
+    let server = serve(&scratch);
+    let plain = format!("nfs://{}/tree/file", server.nfs_tls_address());
+    scratch.run(&["cat", &plain]).failed(1, &["TooWeak"]);
+    let anonymous = format!("{plain}?xprtsec=tls&tlsdir=alice");
+    scratch.run(&["cat", &anonymous]).failed(1, &["none was shown", "xprtsec=mtls"]);
+    let (plain_server, plain_url) = scratch.serve_nfs_with(&["--nfs-no-udp"]);
+    let secure = format!("{plain_url}/file?xprtsec=mtls&tlsdir=alice");
+    scratch.run(&["cat", &secure]).failed(1, &["the server does not offer TLS at this port"]);
+    scratch.run(&["cat", &format!("{secure}&udp")]).failed(1, &["no TLS over UDP"]);
+    assert_eq!(scratch.run(&["cat", &format!("{plain_url}/file?xprtsec=none")]).out, "content\n");
+    drop((server, plain_server));
+}
+
+#[test]
+fn certificates_that_are_no_good_say_what_to_do() {
+    let scratch = scratch();
+    let server = serve(&scratch);
+    scratch.run(&["keys", "ca", "--ca", "other-ca"]).succeeded();
+    scratch.run(&["keys", "issue", "mallory", "--ca", "other-ca", "--out", "mallory"]).succeeded();
+    cat(&scratch, &server, "mallory").failed(1, &["not of a CA that is trusted here", "ca.pem"]);
+    // One who trusts the server all the same is not trusted by it.
+    fs::copy(scratch.path("ca/ca.pem"), scratch.path("mallory/ca.pem")).expect("copy");
+    fs::copy(scratch.path("ca/crl.pem"), scratch.path("mallory/crl.pem")).expect("copy");
+    cat(&scratch, &server, "mallory").failed(1, &["not of a CA that is trusted there"]);
+    let past = SystemTime::now() - Duration::from_secs(60);
+    let late = Request { name: "late".into(), hosts: Vec::new(), until: past };
+    let authority = Authority::open(&scratch.path("ca")).expect("an authority");
+    authority.issue(&late, &scratch.path("late")).expect("issued");
+    drop(authority);
+    cat(&scratch, &server, "late").failed(1, &["it has expired", "tombolo keys issue"]);
+    let elsewhere = url(&server, "/file", "alice").replace("127.0.0.1", "localhost");
+    scratch.run(&["cat", &elsewhere]).failed(1, &["not for this host name", "--host"]);
+    cat(&scratch, &server, "none").failed(1, &["none/key.pem", "tlsdir="]);
+    assert_eq!(cat(&scratch, &server, "alice").out, "content\n");
+    scratch.run(&["keys", "revoke", "alice", "--ca", "ca"]).succeeded();
+    fs::copy(scratch.path("ca/crl.pem"), scratch.path("server/crl.pem")).expect("copy");
+    cat(&scratch, &server, "alice").failed(1, &["it is revoked", "tombolo keys issue"]);
+    let listed = scratch.run(&["keys", "issued", "--ca", "ca"]).out;
+    for (name, state) in [("server", "good for 36"), ("alice", "revoked"), ("late", "expired")] {
+        let line = listed.lines().find(|line| line.contains(&format!("  {name}  ")));
+        assert!(line.is_some_and(|line| line.contains(state)), "{listed}");
+    }
+    scratch.run(&["keys", "revoke", "alice", "--ca", "ca"]).failed(1, &["no certificate of alice is good"]);
+    scratch.run(&["keys", "ca", "--ca", "ca"]).failed(1, &["has an authority already"]);
+    scratch
+        .run(&["serve", "tree", "--nfs-tls", "0", "--tls-dir", "none"])
+        .failed(1, &["none/ca.pem", "--tls-dir"]);
+    scratch.run(&["serve", "tree", "--nfs", "0", "--tls-dir", "server"]).failed(2, &["requires --nfs-tls"]);
+}
+
+/// Python's ssl, that is OpenSSL, on the other side.
+fn stranger(scratch: &Scratch, words: &[&str]) -> Command {
+    let mut command = scratch.program("python3".as_ref(), &["-c", STRANGER]);
+    command.args(words);
+    command
+}
+
+const STRANGER: &str = include_str!("nfs_tls_stranger.py");
+
+fn has_python() -> bool {
+    if Command::new("python3").args(["-c", "import ssl"]).status().is_ok_and(|status| status.success()) {
+        return true;
+    }
+    assert!(std::env::var_os("TOMBOLO_ALLOW_SKIP").is_some(), "python3 with ssl is missing");
+    eprintln!("skipped: python3 with ssl is missing");
+    false
+}
+
+#[test]
+fn openssl_talks_to_our_server() {
+    if !has_python() {
+        return;
+    }
+    let scratch = scratch();
+    let server = serve(&scratch);
+    let address = server.nfs_tls_address().to_owned();
+    for (case, said) in [
+        ("calls", "TLSv1.3 sunrpc, answered"),
+        ("plain", "denied 5, closed"),
+        ("early", "closed"),
+        ("noise", "closed"),
+        ("old", "refused"),
+        ("unnamed", "refused"),
+    ] {
+        let ran = Ran::new(stranger(&scratch, &[case, &address, "alice"]));
+        assert_eq!(ran.out.trim(), said, "{case}: {ran:?}");
+    }
+    assert_eq!(cat(&scratch, &server, "alice").out, "content\n", "the server is well");
+    server.stop();
+}
+
+#[test]
+fn our_client_talks_to_openssl() {
+    if !has_python() {
+        return;
+    }
+    let scratch = scratch();
+    for (case, said) in [
+        ("serve", "ProgUnavail"),
+        ("serve-plain", "the server does not offer TLS"),
+        ("serve-long", "the server does not offer TLS"),
+        ("serve-noise", "does not speak TLS 1.3"),
+        ("serve-unnamed", "no ALPN sunrpc"),
+    ] {
+        let stranger =
+            scratch.started(stranger(&scratch, &[case, "127.0.0.1:0", "server"]), "ready nfs-tls ");
+        let ran = cat(&scratch, &stranger, "alice");
+        ran.failed(1, &[said]);
+    }
+}
