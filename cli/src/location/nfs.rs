@@ -114,7 +114,7 @@ pub(super) fn client_options(asked: &NfsOptions, read_only: bool) -> ClientOptio
 
 fn fill(client: &mut ClientOptions, asked: &NfsOptions, read_only: bool) {
     client.read_only = read_only;
-    asked.iter().for_each(|option| apply(client, option));
+    asked.iter().for_each(|option| apply(client, &option));
     client.attributes = attributes(asked);
 }
 
@@ -152,9 +152,9 @@ fn ports(url: Option<u16>, asked: &NfsOptions, over_tls: bool) -> Vec<Ports> {
     }
 }
 
-fn apply(client: &mut ClientOptions, option: NfsOption) {
+fn apply(client: &mut ClientOptions, option: &NfsOption) {
     let rpc = &mut client.rpc;
-    match option {
+    match *option {
         NfsOption::ReadSize(bytes) => client.read_size_max = bytes,
         NfsOption::WriteSize(bytes) => client.write_size_max = bytes,
         NfsOption::ReadAhead(bytes) => client.read_ahead_bytes = bytes,
@@ -324,7 +324,8 @@ mod tests {
     }
 
     fn settings(url: &str) -> Settings {
-        Settings::of(&url.parse().expect(url), &OpenOptions::default()).ok().expect("no TLS")
+        Settings::of(&url.parse().expect(url), &OpenOptions::default())
+            .unwrap_or_else(|error| panic!("{}", error.reason))
     }
 
     #[test]

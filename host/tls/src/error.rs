@@ -91,7 +91,7 @@ impl From<Error> for TlsError {
 }
 
 fn is_about_certificates(alert: AlertDescription) -> bool {
-    reason(alert) != ""
+    !reason(alert).is_empty()
 }
 
 /// What its alert says of a certificate, and what to do (RFC 8446 §6.2).
