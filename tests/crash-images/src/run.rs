@@ -96,8 +96,11 @@ pub fn each_image(log: &Log, check: impl Fn(&Path, Choice, &[&str]) + Sync) {
         tempfile::Builder::new().prefix("tombolo-crash-").tempdir_in(memory).or_else(|_| tempfile::tempdir());
     let (scratch, next) = (scratch.expect("a directory"), AtomicUsize::new(0));
     let work = || {
-        while let Some(choice) = choices.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let dir = scratch.path().join(choice.to_string());
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(choice) = choices.get(place) else { break };
+            // A short log has some of its images more than once.
+            let dir = scratch.path().join(place.to_string());
             log.image(*choice).write_to(&dir).expect("an image");
             let marks = log.marks(choice.steps);
             let checked =
