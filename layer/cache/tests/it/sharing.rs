@@ -4,29 +4,39 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tombolo_core::Error;
-use tombolo_core::fs::{Mode, SetAttr};
+use tombolo_core::fs::{Attr, Mode, SetAttr, Timestamp};
 use tombolo_layer_cache::store::StoreOptions;
-use tombolo_layer_cache::{BorrowOptions, Contract, Options};
+use tombolo_layer_cache::{BorrowOptions, Contract, Options, Prefetch};
 
-use crate::world::{Cached, Origin, grow_old, pattern};
+use crate::world::{Cached, Origin, pattern};
 
 /// However busy the machine is.
 pub const PATIENT: BorrowOptions =
     BorrowOptions { patience: Duration::from_secs(60), idle: Duration::from_secs(3600) };
 
-fn exclusive() -> Options {
-    Options { contract: Contract::Exclusive, ..Options::default() }
+/// Listings would tell another time.
+pub fn options(contract: Contract) -> Options {
+    Options { contract, prefetch: Prefetch::Off, ..Options::default() }
+}
+
+/// One whose files are all old enough to be lent.
+pub fn old_origin() -> Origin {
+    fn earlier(attr: Attr) -> Attr {
+        let earlier = |time: Timestamp| Timestamp { secs: time.secs - 3600, ..time };
+        Attr { mtime: earlier(attr.mtime), ctime: earlier(attr.ctime), ..attr }
+    }
+    Origin::new().with_clock(earlier)
 }
 
 /// The owner of the cache in a directory, which lends.
 pub fn owner(origin: &Origin, dir: &Path, store: StoreOptions) -> Cached {
-    let mut owner = origin.cached_with(dir, exclusive(), store);
+    let mut owner = origin.cached_with(dir, options(Contract::Exclusive), store);
     owner.cache.share().expect("a socket");
     owner
 }
 
 fn borrower(origin: &Origin, dir: &Path, from: &Path, contract: Contract) -> Cached {
-    let borrower = origin.cached(dir, contract);
+    let borrower = origin.cached_with(dir, options(contract), StoreOptions::default());
     assert!(borrower.cache.borrow_from(from, PATIENT).expect("a thread"), "there is an owner");
     borrower
 }
@@ -45,11 +55,13 @@ struct Two {
 }
 
 impl Two {
-    /// Two places for caches, and an origin with such files, which are old.
+    /// Two places for caches, and an origin with such files.
     fn new(files: &[(&str, &[u8])]) -> Self {
-        let origin = Origin::new();
+        Self::of(old_origin(), files)
+    }
+
+    fn of(origin: Origin, files: &[(&str, &[u8])]) -> Self {
         files.iter().for_each(|(name, bytes)| origin.direct.put(name, bytes));
-        grow_old();
         Self { origin, dirs: std::array::from_fn(|_| tempfile::tempdir().expect("a directory")) }
     }
 
@@ -85,7 +97,7 @@ fn what_the_owner_lacks_is_fetched_once() {
     let large = pattern(8 << 20, 3);
     let two = Two::new(&[("large", &large)]);
     // What comes ahead would make it a matter of time.
-    let options = Options { ahead_bytes_max: 0, ..exclusive() };
+    let options = Options { ahead_bytes_max: 0, ..options(Contract::Exclusive) };
     let mut owner = two.origin.cached_with(two.dirs[0].path(), options, StoreOptions::default());
     owner.cache.share().expect("a socket");
     let file = owner.session.open("large").expect("open");
@@ -109,7 +121,6 @@ fn another_user_s_data_are_not_borrowed() {
     let set = SetAttr { mode: Some(Mode::new(0o600)), uid: Some(7), ..SetAttr::default() };
     let direct = &two.origin.direct;
     direct.fs.setattr(&direct.cx, node, None, &set).wait().expect("setattr");
-    grow_old();
     let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
     assert!(owner.session.of_user(7).get("secret").expect("read") == secret);
     for _ in 0..2 {
@@ -132,7 +143,7 @@ fn another_version_is_not_borrowed() {
 
 #[test]
 fn what_came_too_soon_after_a_change_is_not_lent() {
-    let two = Two::new(&[]);
+    let two = Two::of(Origin::new(), &[]);
     let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
     // On a busy machine it may be old by the time that it comes.
     let is_young = |n: u8| {
@@ -200,9 +211,10 @@ fn what_is_given_back_is_evicted_again() {
         drop(borrower);
     }
     // One that does not read it any more keeps it no longer.
-    let idle = two.origin.cached(two.dirs[1].path(), Contract::Exclusive);
-    let options = BorrowOptions { idle: Duration::from_millis(100), ..PATIENT };
-    assert!(idle.cache.borrow_from(two.dirs[0].path(), options).expect("a thread"));
+    let idle =
+        two.origin.cached_with(two.dirs[1].path(), options(Contract::Exclusive), StoreOptions::default());
+    let soon = BorrowOptions { idle: Duration::from_millis(100), ..PATIENT };
+    assert!(idle.cache.borrow_from(two.dirs[0].path(), soon).expect("a thread"));
     assert!(owner.session.get("file-9").expect("read") == bytes[9]);
     assert!(idle.session.get("file-9").expect("read") == bytes[9]);
     let read_all = || {
@@ -257,4 +269,37 @@ fn a_block_that_is_damaged_at_the_owner_is_not_lent() {
     assert!(borrower.session.get("large").expect("read") == large);
     let counts = borrower.cache.counts();
     assert_eq!((counts.fetched_bytes, counts.borrowed_bytes), (64 << 10, (1 << 20) - (64 << 10)));
+}
+
+/// Two that both lend and borrow, and end and begin anew.
+#[test]
+fn each_open_of_a_borrower_reads_what_the_origin_has() {
+    let (two, mut random) = (Two::new(&[]), fastrand::Rng::with_seed(9));
+    let cached = |this: usize| {
+        let dirs = [&two.dirs[this], &two.dirs[1 - this]].map(|dir| dir.path());
+        let store = StoreOptions { capacity_bytes: 600_000, ..StoreOptions::default() };
+        let mut cached = two.origin.cached_with(dirs[0], options(Contract::CloseToOpen), store);
+        cached.cache.share().expect("a socket");
+        cached.cache.borrow_from(dirs[1], PATIENT).expect("a thread");
+        cached
+    };
+    let mut caches = [Some(cached(0)), Some(cached(1))];
+    let mut files: Vec<Vec<u8>> = vec![Vec::new(); 6];
+    let mut borrowed_bytes = 0;
+    for round in 0..600 {
+        let (n, which) = (random.usize(..files.len()), random.usize(..2));
+        let name = format!("file-{n}");
+        if files[n].is_empty() || random.u8(..10) == 0 {
+            files[n] = pattern(random.usize(1..300_000), random.u8(..));
+            two.origin.direct.put(&name, &files[n]);
+        }
+        if random.u8(..50) == 0 {
+            borrowed_bytes += caches[which].take().map_or(0, |cached| cached.cache.counts().borrowed_bytes);
+            caches[which] = Some(cached(which));
+        }
+        let cache = caches[which].as_ref().expect("one");
+        assert!(cache.session.get(&name).expect("read") == files[n], "round {round}: {name}");
+    }
+    borrowed_bytes += caches.iter().flatten().map(|cached| cached.cache.counts().borrowed_bytes).sum::<u64>();
+    assert!(borrowed_bytes > 1 << 20, "{borrowed_bytes}");
 }

@@ -14,8 +14,8 @@ use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{BorrowOptions, Contract};
 use tombolo_sys::{Errno, packet};
 
-use crate::sharing::{PATIENT, owner, until};
-use crate::world::{Origin, grow_old, pattern};
+use crate::sharing::{PATIENT, old_origin, options, owner, until};
+use crate::world::{Origin, attach, pattern};
 
 const HELLO: u8 = 1;
 const BORROW: u8 = 2;
@@ -87,9 +87,10 @@ fn hello(volume: Volume) -> Vec<u8> {
 }
 
 fn ask(origin: &Origin, name: &str, uid: u32, range: Range<u64>) -> Vec<u8> {
-    let (direct, entry) = (&origin.direct, origin.direct.lookup(name).expect("there"));
-    let handles = direct.fs.persistent_handles().expect("handles");
-    let handle = handles.handle_of(&direct.cx, entry.node).wait().expect("a handle");
+    let session = attach(&*origin.export);
+    let entry = session.lookup(name).expect("there");
+    let handles = session.fs.persistent_handles().expect("handles");
+    let handle = handles.handle_of(&session.cx, entry.node).wait().expect("a handle");
     let version = WeakAttr::from(&entry.attr);
     message(|row| {
         row.u8(BORROW);
@@ -112,12 +113,11 @@ fn volume_of(origin: &Origin) -> Volume {
 
 #[test]
 fn the_owner_lends_to_nobody_whom_the_origin_lets_not_read() {
-    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let (origin, dir) = (old_origin(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("secret", &pattern(100_000, 1));
     let node = origin.direct.lookup("secret").expect("there").node;
     let set = SetAttr { mode: Some(Mode::new(0o600)), uid: Some(7), ..SetAttr::default() };
     origin.direct.fs.setattr(&origin.direct.cx, node, None, &set).wait().expect("setattr");
-    grow_old();
     let owner = owner(&origin, dir.path(), StoreOptions::default());
     owner.session.of_user(7).get("secret").expect("read");
     // A proxy that does not ask the origin itself.
@@ -135,9 +135,8 @@ fn the_owner_lends_to_nobody_whom_the_origin_lets_not_read() {
 
 #[test]
 fn a_borrower_that_lies_is_cut_off_and_no_other_notices() {
-    let (origin, scratch) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let (origin, scratch) = (old_origin(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(100_000, 1));
-    grow_old();
     let (dir, volume) = (scratch.path().join("owner"), volume_of(&origin));
     let owner = owner(&origin, &dir, StoreOptions::default());
     owner.session.get("file").expect("read");
@@ -187,10 +186,9 @@ type Lie<'a> = (&'a str, Vec<(u64, u64)>, Option<BorrowedFd<'a>>);
 
 #[test]
 fn an_owner_that_lies_is_not_believed_and_all_is_read_at_the_origin() {
-    let (origin, scratch) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let (origin, scratch) = (old_origin(), tempfile::tempdir().expect("a directory"));
     let bytes = pattern(100_000, 1);
     origin.direct.put("file", &bytes);
-    grow_old();
     let short = scratch.path().join("short");
     std::fs::write(&short, [7; 5000]).expect("write");
     let (short, null) = (File::open(short).expect("open"), File::open("/dev/null").expect("open"));
@@ -225,7 +223,7 @@ fn an_owner_that_lies_is_not_believed_and_all_is_read_at_the_origin() {
             let _ = packet::send(&peer.0, &answer(id), &descriptors);
         };
         with_owner(&from, as_owner, || {
-            let borrower = origin.cached(&dir, Contract::Exclusive);
+            let borrower = origin.cached_with(&dir, options(Contract::Exclusive), StoreOptions::default());
             assert!(borrower.cache.borrow_from(&from, PATIENT).expect("a thread"));
             assert!(borrower.session.get("file").expect("read") == bytes, "{what}");
             assert_eq!(borrower.cache.counts().borrowed_bytes, 0, "{what}");
@@ -235,11 +233,10 @@ fn an_owner_that_lies_is_not_believed_and_all_is_read_at_the_origin() {
 
 #[test]
 fn an_owner_that_does_not_answer_is_not_waited_for() {
-    let (origin, scratch) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let (origin, scratch) = (old_origin(), tempfile::tempdir().expect("a directory"));
     for n in 0..30_u8 {
         origin.direct.put(&format!("file-{n}"), &pattern(1000, n));
     }
-    grow_old();
     let (from, dir) = (scratch.path().join("owner"), scratch.path().join("borrower"));
     std::fs::create_dir(&from).expect("mkdir");
     let asked = AtomicU32::new(0);
@@ -247,9 +244,9 @@ fn an_owner_that_does_not_answer_is_not_waited_for() {
         asked.fetch_add(1, Ordering::SeqCst);
     };
     with_owner(&from, says_nothing, || {
-        let borrower = origin.cached(&dir, Contract::CloseToOpen);
-        let options = BorrowOptions { patience: Duration::from_millis(200), ..PATIENT };
-        until("it is welcomed", || borrower.cache.borrow_from(&from, options).expect("a thread"));
+        let borrower = origin.cached_with(&dir, options(Contract::CloseToOpen), StoreOptions::default());
+        let hasty = BorrowOptions { patience: Duration::from_millis(200), ..PATIENT };
+        until("it is welcomed", || borrower.cache.borrow_from(&from, hasty).expect("a thread"));
         for n in 0..30_u8 {
             assert_eq!(borrower.session.get(&format!("file-{n}")).expect("read"), pattern(1000, n));
         }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    Client, Create, Entry, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
-    Volume, Write,
+    Attr, Client, Create, Entry, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, Opened,
+    PermissionCheck, PersistentHandles, Profile, Volume, Write,
 };
-use tombolo_core::{Ctx, Identity, Result, SessionId};
+use tombolo_core::{Answer, Ctx, Identity, Result, SessionId, forward};
 use tombolo_layer_basic::stats::Counters;
 use tombolo_layer_basic::{delay, stats};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
@@ -70,6 +70,11 @@ impl Origin {
     pub fn of(export: Arc<dyn Export>) -> Self {
         let (direct, counters) = (attach(&*export), Counters::new());
         Self { export: Arc::new(stats::over(export, counters.clone())), direct, counters }
+    }
+
+    /// The same for whoever does not look at it directly, with another clock. Listings tell the times of this one all the same.
+    pub fn with_clock(self, clock: fn(Attr) -> Attr) -> Self {
+        Self { export: Arc::new(Clocked(self.export, clock)), ..self }
     }
 
     /// How often the cache has asked for an operation.
@@ -185,4 +190,40 @@ pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
 /// Data that are younger than this are not believed in another life.
 pub fn grow_old() {
     std::thread::sleep(Duration::from_millis(2100));
+}
+
+/// An origin whose clock shows something else, where a look-up, an open or a getattr tells of it.
+struct Clocked<T: ?Sized>(Arc<T>, fn(Attr) -> Attr);
+
+impl Export for Clocked<dyn Export> {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(Clocked(self.0.attach(client)?, self.1)))
+    }
+}
+
+impl FileSystem for Clocked<dyn FileSystem> {
+    fn profile(&self) -> Profile {
+        self.0.profile()
+    }
+
+    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        let clock = self.1;
+        self.0.lookup(cx, parent, name).map(move |entry| Entry { attr: clock(entry.attr), ..entry })
+    }
+
+    fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
+        self.0.getattr(cx, node, file).map(self.1)
+    }
+
+    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
+        let clock = self.1;
+        self.0.open(cx, node, flags).map(move |opened| Opened { attr: opened.attr.map(clock), ..opened })
+    }
+
+    forward!(to self.0; setattr access readlink create create_unnamed mkdir symlink mknod link unlink rmdir
+        rename flush fsync read write readdir statfs syncfs forget release);
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        self.0.persistent_handles()
+    }
 }
