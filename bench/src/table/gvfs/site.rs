@@ -34,6 +34,8 @@ pub enum Column {
     Exclusive,
     /// The same, which brings the names of the whole tree as soon as one looks into it
     ExclusiveTree,
+    /// As exclusive, and nothing can be changed: what is wholly in the cache the kernel reads by itself
+    ReadOnly,
     /// A mount of a close-to-open proxy
     CloseToOpen,
     /// A proxy whose origin is a proxy on the same LAN, which has done the job before
@@ -58,6 +60,7 @@ impl Column {
             Self::Nfs => "nfs: mount, no cache",
             Self::NfsRedo => "nfs: mount, no cache; redo log",
             Self::Exclusive => "proxy, exclusive",
+            Self::ReadOnly => "proxy, exclusive, read-only",
             Self::ExclusiveTree => "proxy, exclusive, prefetch=tree",
             Self::ExclusiveRedo => "proxy, exclusive; redo log",
             Self::CloseToOpen => "proxy, close-to-open",
@@ -91,6 +94,9 @@ impl Column {
 const PORT: u16 = 2049;
 /// What is later than this part of all packets makes a run void.
 const LATE_MAX: f64 = 0.02;
+
+/// What makes a proxy refuse changes.
+pub const READ_ONLY: [&str; 2] = ["--mode", "read-only"];
 
 /// The tree that is served, its server, and the lines. Ends them when dropped.
 pub struct Site {
@@ -217,6 +223,9 @@ impl Site {
             (Column::Nfs | Column::NfsRedo, _) => Side::mounted(near.command(program), &url, &point),
             (Column::Exclusive | Column::ExclusiveRedo, _) => {
                 Side::cached(near.command(program), &url, "exclusive", &[], &point)
+            }
+            (Column::ReadOnly, _) => {
+                Side::cached(near.command(program), &url, "exclusive", &READ_ONLY.map(OsStr::new), &point)
             }
             (Column::ExclusiveTree, _) => {
                 let policy = self.beside.join("tree.toml");

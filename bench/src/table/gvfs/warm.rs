@@ -1,14 +1,18 @@
 //! `warm`: a file that is wholly in the cache, through the proxy's front ends, beside the same front ends on the directory itself.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use fastrand::Rng;
 
 use super::Plan;
-use super::site::{Column, Side, folder, proxy_of};
+use super::site::{Column, READ_ONLY, Side, folder, proxy_of};
 use crate::args::GvfsArgs;
 use crate::error::{Doing, Result};
 use crate::files::Tree;
@@ -29,9 +33,13 @@ const OUTSTANDING: u32 = 8;
 /// Whether the mount's kernel has the pages of the file.
 const KEPT: &str = "pages kept";
 const DROPPED: &str = "pages dropped";
-const COLUMNS: [Column; 2] = [Column::Dir, Column::Exclusive];
+const COLUMNS: [Column; 3] = [Column::Dir, Column::Exclusive, Column::ReadOnly];
 const BARE: &str = "the directory";
 const PROXY: &str = "proxy, exclusive";
+/// Its kernel reads the file by itself.
+const PASSED: &str = "proxy, exclusive, read-only";
+/// A close reaches the server after it has returned; the kernel reads by itself what no opening from before is read of otherwise.
+const CLOSE_PATIENCE: Duration = Duration::from_millis(200);
 const FUSE_TARGET: f64 = 0.95;
 const NFS_TARGET: f64 = 0.9;
 
@@ -72,23 +80,28 @@ fn by_mounts(
     let dir = format!("dir:{}", shared.display());
     let bare = Side::mounted(program()?, &dir, &beside.join("bare"))?;
     let cached = Side::cached(program()?, &origin.url(), "exclusive", &[], &beside.join("proxied"))?;
+    let options = READ_ONLY.map(OsStr::new);
+    let passed = Side::cached(program()?, &origin.url(), "exclusive", &options, &beside.join("read-only"))?;
     for (row, piece_bytes) in [SEQUENTIAL, RANDOM] {
         let mut entrants = Vec::new();
-        let sides = [(Column::Dir, BARE, &bare), (Column::Exclusive, PROXY, &cached)];
-        for (_, column, side) in sides.into_iter().filter(|side| columns.contains(&side.0)) {
+        let proxies = [(Column::Exclusive, PROXY, &cached), (Column::ReadOnly, PASSED, &passed)];
+        let sides = [(Column::Dir, BARE, &bare)].into_iter().chain(proxies);
+        for (_, column, side) in sides.filter(|side| columns.contains(&side.0)) {
             for (variant, file) in [(KEPT, FILE), (DROPPED, DROPPED_FILE)] {
                 let path = side.root.join(file);
                 let work = reads(&path, piece_bytes, row == RANDOM.0, variant == DROPPED);
                 report.enter(&mut entrants, row, (column, variant), work, &side.servers(), Placement::Free);
             }
         }
-        let before = cached.requests();
+        let before = proxies.map(|(.., side)| side.requests());
         report.contest(row, contest, entrants);
-        let found = before.and_then(|before| Ok(cached.requests()?.since(&before).text()));
-        let found = found.unwrap_or_else(|error| error.to_string());
-        report.target(&format!("{row}: requests that reached the proxy"), "counted", found, None);
-        for variant in [KEPT, DROPPED] {
-            report.compare_cells(row, (PROXY, variant), (BARE, variant), Some(FUSE_TARGET));
+        for ((_, column, side), before) in proxies.into_iter().zip(before) {
+            let found = before.and_then(|before| Ok(side.requests()?.since(&before).text()));
+            let found = found.unwrap_or_else(|error| error.to_string());
+            report.target(&format!("{row}: requests that reached the {column}"), "counted", found, None);
+            for variant in [KEPT, DROPPED] {
+                report.compare_cells(row, (column, variant), (BARE, variant), Some(FUSE_TARGET));
+            }
         }
     }
     Ok(())
@@ -96,13 +109,15 @@ fn by_mounts(
 
 /// Reads the pieces of a file again and again, each once in a pass.
 fn reads(path: &Path, piece_bytes: u32, at_random: bool, drops: bool) -> Result<Work<'static>> {
+    // Fetches all of it.
+    File::open(path).and_then(|mut file| io::copy(&mut file, &mut io::sink())).doing_to("read", path)?;
+    thread::sleep(CLOSE_PATIENCE);
     let (file, path) = (File::open(path).doing_to("open", path)?, path.to_owned());
     let mut pieces: Vec<u64> = (0..Tree::LARGE_BYTES as u64 / u64::from(piece_bytes)).collect();
     if at_random {
         Rng::with_seed(1).shuffle(&mut pieces);
     }
     let mut buffer = vec![0; piece_bytes as usize];
-    // Fetches all of it.
     let mut pass = move |clock: &mut Clock, count: usize| {
         if drops {
             forget(&path)?;
