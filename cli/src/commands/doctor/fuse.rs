@@ -64,7 +64,10 @@ fn allow_other() -> Finding {
 fn passthrough(own_uid: u32) -> Finding {
     let (_, version) = release();
     match (version >= (6, 9), own_uid) {
-        (true, 0) => Finding::ok("FUSE passthrough", "reads and writes can stay in the kernel"),
+        (true, 0) => Finding::ok(
+            "FUSE passthrough",
+            "what a read-only proxy has wholly in its cache is read in the kernel",
+        ),
         (true, _) => Finding::warn("FUSE passthrough", "for root only", "run as root"),
         (false, _) => Finding::warn("FUSE passthrough", "not in this kernel", "run Linux 6.9 or newer"),
     }

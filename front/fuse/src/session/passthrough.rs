@@ -143,3 +143,116 @@ impl Passthrough {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use tombolo_back_memory::Memory;
+    use tombolo_core::SessionId;
+    use tombolo_core::fs::{BackingFile, BackingFiles, Client, Export, OpenId, PermissionCheck, Profile};
+
+    /// Has a backing file for everything.
+    struct Whole(Arc<dyn FileSystem>);
+
+    impl FileSystem for Whole {
+        tombolo_core::forward!(to self.0;
+            lookup forget getattr setattr access readlink create create_unnamed mkdir symlink mknod link unlink rmdir rename
+            open release flush fsync read write readdir statfs syncfs);
+
+        fn profile(&self) -> Profile {
+            self.0.profile()
+        }
+
+        fn backing_files(&self) -> Option<&dyn BackingFiles> {
+            Some(self)
+        }
+    }
+
+    impl BackingFiles for Whole {
+        fn backing_file(&self, _: File) -> Option<BackingFile> {
+            let null = std::fs::File::open("/dev/null").expect("open");
+            Some(BackingFile { descriptor: OwnedFd::from(null), hold: Arc::new(()) })
+        }
+    }
+
+    /// Takes so many files, and tells what it was told.
+    #[derive(Debug)]
+    struct Kernel {
+        takes: usize,
+        told: Mutex<Vec<(&'static str, i32)>>,
+    }
+
+    impl Backing for Kernel {
+        fn open(&self, _: BorrowedFd<'_>) -> Result<BackingId, Errno> {
+            let mut told = self.told.lock().unwrap();
+            let id = told.len() as i32 + 1;
+            told.push(("open", id));
+            if told.len() > self.takes { Err(Errno::PERM) } else { Ok(BackingId(id)) }
+        }
+
+        fn close(&self, backing: BackingId) {
+            self.told.lock().unwrap().push(("close", backing.0));
+        }
+    }
+
+    fn over(takes: usize) -> (Arc<Passthrough>, Arc<Kernel>) {
+        let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
+        let file_system = Memory::default().attach(&client).expect("attach");
+        let kernel = Arc::new(Kernel { takes, told: Mutex::default() });
+        let whole: Arc<dyn FileSystem> = Arc::new(Whole(file_system.clone()));
+        assert!(Passthrough::new(&file_system, kernel.clone()).is_none(), "it has no backing files");
+        (Passthrough::new(&whole, kernel.clone()).expect("it has"), kernel)
+    }
+
+    fn opened(all: &Passthrough, node: u64, how: OpenFlags) -> (OpenOutFlags, Option<i32>) {
+        let file = File { node: NodeId(node), open: OpenId(1) };
+        let (flags, id) = all.opened(file, how, None, true, OpenOutFlags::KEEP_CACHE);
+        (flags, id.map(|id| id.0))
+    }
+
+    const ORDINARY: (OpenOutFlags, Option<i32>) = (OpenOutFlags::KEEP_CACHE, None);
+
+    #[test]
+    fn the_first_opening_decides_until_the_last_has_ended() {
+        let (all, kernel) = over(9);
+        let (read, write) = (OpenFlags::READ, OpenFlags::READ | OpenFlags::WRITE);
+        assert_eq!(opened(&all, 5, read), (OpenOutFlags::PASSTHROUGH, Some(1)));
+        assert_eq!(opened(&all, 5, read), (OpenOutFlags::PASSTHROUGH, Some(1)));
+        let asked = OpenOutFlags::PASSTHROUGH | OpenOutFlags::DIRECT_IO;
+        assert_eq!(opened(&all, 5, write), (asked, Some(1)), "what is written is asked for");
+        assert_eq!(opened(&all, 6, write), ORDINARY);
+        assert_eq!(opened(&all, 6, read), ORDINARY, "one that writes is open");
+        all.released(NodeId(6));
+        (0..2).for_each(|_| all.released(NodeId(5)));
+        assert_eq!(*kernel.told.lock().unwrap(), [("open", 1)], "one is open still");
+        (5..8).for_each(|node| all.released(NodeId(node)));
+        assert_eq!(*kernel.told.lock().unwrap(), [("open", 1), ("close", 1)]);
+        assert_eq!(opened(&all, 6, read), (OpenOutFlags::PASSTHROUGH, Some(3)));
+        assert_eq!(all.openings(), 3);
+        all.ended();
+        assert_eq!(opened(&all, 6, write), ORDINARY, "nothing is open");
+    }
+
+    #[test]
+    fn a_kernel_that_takes_none_is_not_asked_again() {
+        let (all, kernel) = over(0);
+        (1..5).for_each(|node| assert_eq!(opened(&all, node, OpenFlags::READ), ORDINARY));
+        assert_eq!(kernel.told.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn small_files_are_asked_for() {
+        let (all, _) = over(9);
+        let attr = |size| {
+            let attr =
+                tombolo_wire_fuse::layout::attr::FuseAttr { mode: 0o100_644, size, ..Default::default() };
+            tombolo_wire_fuse::attr::from_wire(&attr).expect("good")
+        };
+        for (size, is_backed) in [(0, false), (BACKED_BYTES_MIN - 1, false), (BACKED_BYTES_MIN, true)] {
+            let file = File { node: NodeId(size + 1), open: OpenId(1) };
+            let (_, id) = all.opened(file, OpenFlags::READ, Some(&attr(size)), true, OpenOutFlags::empty());
+            assert_eq!(id.is_some(), is_backed, "{size} bytes");
+        }
+    }
+}

@@ -40,11 +40,11 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..LEN).map(|at| (at / 4096 + at / 7 + seed) as u8).collect()
 }
 
-/// Makes the file, or gives it another content.
+/// Makes the file, which may be executed, or gives it another content.
 fn put(fs: &dyn FileSystem, bytes: Vec<u8>) {
     let (cx, name) = (Ctx::root(SessionId(0)), Name::new(LARGE.as_bytes()).expect("a name"));
     let how = Create {
-        mode: NewMode::settled(Mode::new(0o644)),
+        mode: NewMode::settled(Mode::new(0o755)),
         flags: OpenFlags::WRITE | OpenFlags::TRUNCATE,
         ..Create::default()
     };
@@ -58,13 +58,17 @@ fn put(fs: &dyn FileSystem, bytes: Vec<u8>) {
 impl World {
     /// `None` where kernels cannot be told of backing files.
     fn new(coherence: Coherence) -> Option<Self> {
+        Self::of(pattern(0), coherence)
+    }
+
+    fn of(bytes: Vec<u8>, coherence: Coherence) -> Option<Self> {
         if !Path::new("/dev/fuse").exists() || !tombolo_sys::fuse_dev::may_back() {
             eprintln!("skipped: passthrough needs /dev/fuse and the superuser");
             return None;
         }
         let export = Memory::default();
         let origin = export.attach(&client()).expect("attach");
-        put(&*origin, pattern(0));
+        put(&*origin, bytes);
         let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
         let store = Store::open(dirs[0].path(), &identity, StoreOptions::default()).expect("a store");
@@ -134,7 +138,7 @@ fn what_is_wholly_here_is_read_without_a_request() {
         let reads = world.reads();
         assert!(all_of(&file) == pattern(0));
         assert_eq!(fs::metadata(world.path()).expect("stat").len(), LEN as u64);
-        // Another program, by a mapping too.
+        // Another program too.
         let same = Command::new("cmp").arg(world.path()).arg(world.path()).status().expect("cmp runs");
         assert!(same.success());
         assert_eq!(world.reads(), reads, "{coherence:?}: no READ");
@@ -192,4 +196,25 @@ fn another_version_is_another_file_and_readers_keep_theirs() {
     assert!(all_of(&file) == pattern(0), "and the old one is no mix of both");
     drop(file);
     assert!(all_of(&world.open_past()) == pattern(1));
+}
+
+#[test]
+fn a_program_runs_from_a_backing_file() {
+    let bash = fs::read("/bin/bash").expect("read");
+    let Some(world) = World::of(bash, Coherence::Auto) else { return };
+    fs::read(world.path()).expect("read");
+    let file = world.open_past();
+    let reads = world.reads();
+    let status = Command::new(world.path()).args(["-c", "exit 7"]).status().expect("it runs");
+    assert_eq!((status.code(), world.reads()), (Some(7), reads));
+    drop(file);
+}
+
+#[test]
+fn a_mount_that_is_detached_is_read_to_the_last() {
+    let Some(world) = World::new(Coherence::Auto) else { return };
+    world.fetch();
+    let file = world.open_past();
+    assert!(!world.mount.unmount().expect("detached"), "it is in use");
+    assert!(all_of(&file) == pattern(0));
 }
