@@ -112,7 +112,7 @@ pub struct Ctx {
     /// What the front end wants beside the plain answer.
     pub want: Want,
     /// For `getattr`: what the back end has learned since then will do, though it would ask somebody by itself. So a layer has the
-    /// attributes that came along with an answer.
+    /// attributes that came along with an answer. For `lookup`: what was learned before will not do, whatever it is believed to be.
     pub known_since: Option<Instant>,
     /// For a removal: what the caller has just found under the name, where it looked. By now the name may lead to something else; where that
     /// does not matter, it need not be looked up again.

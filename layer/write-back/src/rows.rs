@@ -78,6 +78,7 @@ pub(crate) fn encoded_place(place: &Place) -> Vec<u8> {
         });
     }
     row.identity(&place.user);
+    row.u8(place.is_in_doubt.into());
     row.finished()
 }
 
@@ -88,5 +89,6 @@ pub(crate) fn decoded_place(row: &[u8]) -> Option<Place> {
         Some(Target { node: NodeId(node), file_type })
     };
     let (before, now) = (row.option(target)?, row.option(target)?);
-    Some(Place { before, now, user: row.identity()?, settled: None })
+    let (user, is_in_doubt) = (row.identity()?, row.u8()? != 0);
+    Some(Place { before, now, user, is_in_doubt, settled: None })
 }

@@ -55,6 +55,8 @@ pub(crate) struct Place {
     pub now: Option<Target>,
     /// The user that changed it last.
     pub user: Identity,
+    /// An operation at the origin may have changed it: what it leads to there is to be looked at.
+    pub is_in_doubt: bool,
     /// Since when both are the same. Kept for a while, so that listings that are under way find it where it was.
     pub settled: Option<Instant>,
 }
@@ -372,6 +374,7 @@ impl Tree {
             before: below,
             now: below,
             user: user.clone(),
+            is_in_doubt: false,
             settled: None,
         });
         place.now = now;
@@ -387,10 +390,20 @@ impl Tree {
             before: None,
             now: None,
             user: Identity::ROOT,
+            is_in_doubt: false,
             settled: None,
         });
         place.before = below;
         self.settle(dir, name);
+    }
+
+    /// What a name leads to at the origin is about to be changed, or is known again.
+    pub(crate) fn set_doubt(&mut self, dir: NodeId, name: &NameBuf, is_in_doubt: bool) {
+        if let Some(place) = self.names.get_mut(&dir).and_then(|names| names.get_mut(name)) {
+            place.is_in_doubt = is_in_doubt;
+            self.touched_names.insert((dir, name.clone()));
+            self.settle(dir, name);
+        }
     }
 
     fn settle(&mut self, dir: NodeId, name: &NameBuf) {
@@ -402,7 +415,9 @@ impl Tree {
 
     /// Whether the origin lacks something of a name: it leads to something else there, or what it leads to is only about to be made.
     pub(crate) fn differs(&self, place: &Place) -> bool {
-        place.before != place.now || place.now.is_some_and(|now| self.below(now.node).is_none())
+        place.is_in_doubt
+            || place.before != place.now
+            || place.now.is_some_and(|now| self.below(now.node).is_none())
     }
 
     /// The names that differ.
@@ -513,6 +528,10 @@ impl Tree {
         let is_dirty =
             |id: &&NodeId| self.nodes.get(id).is_some_and(Node::is_dirty) && !self.is_unnamed(**id);
         self.dirty.iter().filter(is_dirty).count()
+    }
+
+    pub(crate) fn is_dirty(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(Node::is_dirty)
     }
 
     /// Made here, without a name: it is not for the origin.

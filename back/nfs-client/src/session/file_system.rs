@@ -47,7 +47,7 @@ impl FileSystem for NfsFileSystem {
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let (view, name) = (self.view(cx), name.to_owned());
-        match view.known_entry(parent, &name) {
+        match view.known_entry(parent, &name).filter(|_| cx.known_since.is_none()) {
             Some(known) => known.into(),
             None => Answer::later(view.lookup(parent, name)),
         }

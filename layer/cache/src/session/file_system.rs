@@ -102,6 +102,9 @@ impl FileSystem for CachedFileSystem {
             return self.hit(Err(Error::NotFound));
         }
         let view = self.view(cx);
+        if cx.known_since.is_some() {
+            return self.missed(view.lookup_anew(parent, name.to_owned()));
+        }
         match view.known_entry(parent, name.as_bytes()) {
             Some(known) => self.hit(known),
             None => self.missed(view.lookup(parent, name.to_owned())),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{AccessMask, Entry, NameBuf, NodeId};
-use tombolo_core::{Error, Result};
+use tombolo_core::{Ctx, Error, Result};
 
 use super::view::View;
 use crate::names::{Known, Target};
@@ -68,11 +68,19 @@ impl View {
         self.given(entry, &object).await
     }
 
+    /// The same for a caller that what is here will not do for.
+    pub(super) async fn lookup_anew(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
+        let dir = self.object(parent)?;
+        let (entry, object) = self.find(&dir, &name).await?;
+        self.given(entry, &object).await
+    }
+
     /// Asks the origin for a name, and keeps what it says.
     pub(super) async fn find(&self, dir: &Arc<Object>, name: &NameBuf) -> Result<(Entry, Arc<Object>)> {
         let node = self.node(dir).await?;
         let (asked, epoch) = (Instant::now(), dir.state().names.epoch());
-        let found = self.cache().origin.fs.lookup(&self.at_origin(), node, name.as_name()).resolve().await;
+        let cx = Ctx { known_since: self.cx.known_since, ..self.at_origin() };
+        let found = self.cache().origin.fs.lookup(&cx, node, name.as_name()).resolve().await;
         let is_told = self.cache().told(&self.cx, dir, asked);
         let (known, answer) = match found {
             Ok(entry) => {

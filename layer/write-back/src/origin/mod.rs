@@ -1,8 +1,9 @@
 //! Bringing changes to the origin: a thread that does it soon after they were made, and what its callers are told.
 //!
-//! Reading order: `plan` (what differs at one moment), `round` (one attempt), `nodes`, `data`, `names`, `window`.
+//! Reading order: `plan` (what differs at one moment), `round` (one attempt), `nodes`, `data`, `names`, `looking`, `window`.
 
 mod data;
+mod looking;
 mod names;
 mod nodes;
 mod plan;
@@ -17,7 +18,7 @@ use tombolo_core::{Error, Interrupt, Result};
 
 use crate::shared::{ControlState, Shared};
 
-use round::Round;
+use round::{Outcome, Round};
 
 /// What a flush has achieved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,9 @@ pub(crate) struct Sender {
 
 /// After an attempt that failed the next waits for so long; twice as long each time, up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// Where another changes the same names all the time, it is waited.
+const ROUNDS_MAX: u32 = 8;
 
 impl Sender {
     pub(crate) fn start(shared: &Arc<Shared>) -> Result<Self> {
@@ -133,11 +137,14 @@ impl Drop for Sender {
 
 fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
     let mut pause = RETRY.0;
+    // What an earlier life has left may have been under way.
+    let mut looks = true;
     while let Some(since) = next(shared) {
-        let done = Round::run(shared, interrupt);
+        let outcome = attempt(shared, interrupt, looks);
+        looks = outcome.is_err();
         shared.control.tell(|state| {
             state.ended = state.begun;
-            match done {
+            match outcome {
                 Ok(change) => {
                     state.at_origin = state.at_origin.max(change);
                     (state.failure, state.retry) = (None, None);
@@ -153,6 +160,18 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
             }
         });
     }
+}
+
+/// Brings all that differs to the origin, also what comes of what is found there.
+fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, mut looks: bool) -> std::result::Result<u64, String> {
+    for _ in 0..ROUNDS_MAX {
+        match Round::run(shared, interrupt, looks) {
+            Outcome::Done(change) => return Ok(change),
+            Outcome::Again => looks = false,
+            Outcome::Failed(failure) => return Err(failure),
+        }
+    }
+    Err("the origin goes on being changed by another".into())
 }
 
 /// Waits until changes are to be brought to the origin. Answers when the first and the last of them were made; `None`: it is over.

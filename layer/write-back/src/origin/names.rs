@@ -12,7 +12,7 @@ use tombolo_host_runtime::lock;
 
 use super::plan::Key;
 use super::round::Round;
-use crate::tree::{Target, hidden_name, is_hidden};
+use crate::tree::{Set, Target, hidden_name, is_hidden};
 
 /// One operation on names.
 #[derive(Clone, Debug)]
@@ -61,7 +61,8 @@ struct Moves {
 impl Round {
     /// Gives nodes the names that they have here.
     pub(super) fn send_names(self: &Arc<Self>) {
-        let mut names = Names::new(self);
+        let unknown = self.look_at_names();
+        let mut names = Names::new(self, &unknown);
         let others = self.other_directories(&names);
         while !self.is_over() {
             let ops = match names.next() {
@@ -82,6 +83,27 @@ impl Round {
         self.restore(&others);
     }
 
+    /// Looks at names that are about to be given or taken away, where another may have done so. Those are left alone this time.
+    fn look_at_names(self: &Arc<Self>) -> HashSet<Key> {
+        let is_old = |key: &Key| {
+            let dir = self.plan.nodes.get(&key.0);
+            !is_hidden(&key.1) && dir.is_none_or(|dir| dir.home.is_none()) && self.below(key.0).is_ok()
+        };
+        let old: Vec<Key> = self.plan.names.keys().filter(|key| is_old(key)).cloned().collect();
+        let before: HashMap<Key, NodeId> = {
+            let tree = self.shared.tree();
+            let before = |key: &Key| Some((key.clone(), tree.place(key.0, &key.1)?.before?.node));
+            old.iter().filter_map(before).collect()
+        };
+        let unknown = self.look_at(old);
+        for key in &unknown {
+            let wanted = self.plan.names.get(key).and_then(|wanted| wanted.target);
+            let wanted = wanted.map(|target| target.node);
+            self.put_off([Some(key.0), wanted, before.get(key).copied()].into_iter().flatten());
+        }
+        unknown
+    }
+
     /// Directories whose names change and that do not differ themselves, as they are: what is done to hidden names does not show.
     fn other_directories(&self, names: &Names<'_>) -> Vec<(NodeId, Attr)> {
         let dirs: HashSet<NodeId> = names.holders.keys().map(|key| key.0).chain([NodeId::ROOT]).collect();
@@ -97,22 +119,39 @@ impl Round {
     fn restore(self: &Arc<Self>, others: &[(NodeId, Attr)]) {
         for (dir, attr) in others {
             let (round, dir, attr) = (self.clone(), *dir, *attr);
-            if !self.has_changed(dir) {
+            if !self.has_changed(dir) && !self.has_failed(dir) {
                 continue;
             }
+            // Until it is done it is something that the origin lacks.
+            self.shared.note(|tree| tree.touch(dir, &attr).set |= Set::MTIME);
             self.start(dir, async move {
                 let set = SetAttr { mtime: Some(SetTime::At(attr.mtime)), ..SetAttr::default() };
                 let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
                 let (fs, below) = (&round.shared.below, round.below(dir)?);
-                match round.by_first(&[Identity::ROOT, owner], |cx| fs.setattr(cx, below, None, &set)).await {
+                let users = [Identity::ROOT, owner];
+                match round.by_first(&users, |cx| fs.setattr(cx, below, None, &set)).await {
                     Ok(_) => round.set_version(dir, None),
                     Err(Error::Stale | Error::NotFound) => {}
                     Err(error) => return Err(error),
                 }
+                round.shared.note(|tree| {
+                    if let Some(node) = tree.node_mut(dir).filter(|node| node.attr.mtime == attr.mtime) {
+                        node.set.remove(Set::MTIME);
+                    }
+                });
                 Ok(())
             });
         }
         self.window.wait();
+    }
+
+    /// A hidden name is known before it is there: so it is found.
+    async fn write_down(&self, op: &Op, to: &Key) -> Result<()> {
+        if !is_hidden(&to.1) {
+            return Ok(());
+        }
+        let (_, ticket) = self.shared.note(|tree| tree.set_below(to.0, &to.1, Some(op.target)));
+        self.shared.journal.stable(ticket).await
     }
 
     async fn perform(&self, op: &Op) -> Result<()> {
@@ -121,11 +160,7 @@ impl Round {
         let node = self.below(op.target.node)?;
         match &op.kind {
             Kind::Rename { from, to } | Kind::Hide { from, to } => {
-                if matches!(op.kind, Kind::Hide { .. }) {
-                    // Before it is there: so it is found.
-                    let (_, ticket) = self.shared.note(|tree| tree.set_below(to.0, &to.1, Some(op.target)));
-                    self.shared.journal.stable(ticket).await?;
-                }
+                self.write_down(op, to).await?;
                 let (from_dir, to_dir) = (self.below(from.0)?, self.below(to.0)?);
                 let (from_name, to_name) = (from.1.as_name(), to.1.as_name());
                 let flags = RenameFlags::empty();
@@ -137,6 +172,7 @@ impl Round {
                 });
             }
             Kind::Link { to } => {
+                self.write_down(op, to).await?;
                 let dir = self.below(to.0)?;
                 let (made, cx) = self.by_first(&users, |cx| fs.link(cx, node, dir, to.1.as_name())).await?;
                 fs.forget(&cx, &[(made.entry.node, 1)]);
@@ -161,10 +197,11 @@ impl Round {
 }
 
 impl<'a> Names<'a> {
-    fn new(round: &'a Arc<Round>) -> Self {
+    fn new(round: &'a Arc<Round>, unknown: &HashSet<Key>) -> Self {
         let tree = round.shared.tree();
         let holder = |key: &Key| tree.place(key.0, &key.1).and_then(|place| place.before);
-        let holders = round.plan.names.keys().map(|key| (key.clone(), holder(key))).collect();
+        let known = round.plan.names.keys().filter(|key| !unknown.contains(key));
+        let holders = known.map(|key| (key.clone(), holder(key))).collect();
         drop(tree);
         Self { round, holders, stuck: HashSet::new() }
     }
@@ -341,6 +378,7 @@ impl<'a> Names<'a> {
                     Err(Error::InvalidArgument) if matches!(op.kind, Kind::Rename { .. }) => (false, Ok(())),
                     Err(error) => {
                         op.directories().for_each(|dir| round.fail(Some(dir), &error));
+                        round.set_doubtful(op.keys());
                         (false, Err(error))
                     }
                 };
@@ -387,11 +425,15 @@ impl Op {
         }
     }
 
-    fn directories(&self) -> impl Iterator<Item = NodeId> {
+    fn keys(&self) -> impl Iterator<Item = Key> {
         let (one, other) = match &self.kind {
-            Kind::Rename { from, to } | Kind::Hide { from, to } => (from.0, Some(to.0)),
-            Kind::Link { to: key } | Kind::Remove { from: key } => (key.0, None),
+            Kind::Rename { from, to } | Kind::Hide { from, to } => (from, Some(to)),
+            Kind::Link { to: key } | Kind::Remove { from: key } => (key, None),
         };
-        [Some(one), other].into_iter().flatten()
+        [Some(one.clone()), other.cloned()].into_iter().flatten()
+    }
+
+    fn directories(&self) -> impl Iterator<Item = NodeId> {
+        self.keys().map(|key| key.0)
     }
 }

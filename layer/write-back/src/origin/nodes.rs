@@ -10,7 +10,7 @@ use tombolo_core::{Ctx, Error, Identity, Result};
 
 use super::plan::Chosen;
 use super::round::Round;
-use crate::tree::Set;
+use crate::tree::{Set, Target};
 
 /// A file that is open below.
 pub(super) struct OpenBelow {
@@ -143,7 +143,13 @@ impl Round {
 
     fn bind(&self, chosen: &Chosen, below: NodeId, cx: &Ctx) {
         self.shared.below.forget(cx, &[(below, 1)]);
-        self.shared.note(|tree| tree.bind(chosen.id, below));
+        self.shared.note(|tree| {
+            tree.bind(chosen.id, below);
+            if let Some((dir, name)) = &chosen.home {
+                let target = Target { node: chosen.id, file_type: chosen.attr.file_type };
+                tree.set_below(*dir, name, Some(target));
+            }
+        });
     }
 
     /// Sets what is to be set. `attr` is what it was below before its data were written.

@@ -85,6 +85,9 @@ impl Plan {
             plan.nodes.insert(id, Arc::new(chosen));
         }
         plan.order_new_directories(&new);
+        for (dir, name) in plan.names.keys() {
+            tree.set_doubt(*dir, name, true);
+        }
         plan
     }
 

@@ -7,7 +7,7 @@ use tombolo_core::fs::{File, NodeId, WeakAttr};
 use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Result};
 use tombolo_host_runtime::lock;
 
-use super::plan::{Chosen, Plan};
+use super::plan::{Chosen, Key, Plan};
 use super::window::Window;
 use crate::shared::{SESSION, Shared};
 use crate::tree::Tree;
@@ -21,6 +21,17 @@ pub(super) struct Round {
     found: Mutex<Found>,
 }
 
+/// How it ended.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The origin has all up to this change.
+    Done(u64),
+    /// Something was found there that was not known, and is now.
+    Again,
+    /// It does not have it all, and this is the first reason.
+    Failed(String),
+}
+
 /// What came of it so far.
 #[derive(Debug, Default)]
 struct Found {
@@ -28,8 +39,12 @@ struct Found {
     failed: HashSet<NodeId>,
     /// The first reason.
     failure: Option<String>,
+    /// Names of operations that have failed.
+    doubtful: HashSet<Key>,
     /// The origin is away: the rest is not tried.
     is_over: bool,
+    /// What is there is another's in part: there is more to be brought now.
+    has_conflicts: bool,
     /// Nodes whose data and attributes are there.
     sent: HashSet<NodeId>,
     /// Directories in which names were changed.
@@ -39,17 +54,23 @@ struct Found {
 }
 
 impl Round {
-    /// Brings all that differs now to the origin. Answers the latest change that is in it, or the first reason why it is not all there.
-    pub(super) fn run(shared: &Arc<Shared>, interrupt: &Interrupt) -> std::result::Result<u64, String> {
+    /// Brings all that differs now to the origin; where `looks` is said, it is found out first what is there.
+    pub(super) fn run(shared: &Arc<Shared>, interrupt: &Interrupt, looks: bool) -> Outcome {
+        if looks {
+            let round = Self::new(shared, interrupt, Plan::default());
+            round.look_at_all();
+            if let Some(failure) = lock(&round.found).failure.take() {
+                return Outcome::Failed(failure);
+            }
+        }
         let (plan, ticket) = shared.gate.closed(|| shared.note(Plan::choose));
         if plan.is_empty() {
-            return Ok(plan.change);
+            shared.note(|tree| tree.bury_gone());
+            return Outcome::Done(plan.change);
         }
-        let window = Window::new(shared.options.in_flight_max);
-        let (shared, interrupt) = (shared.clone(), interrupt.clone());
-        let round = Arc::new(Self { shared, plan, window, interrupt, found: Mutex::default() });
+        let round = Self::new(shared, interrupt, plan);
         // What is found at the origin later is known to be ours.
-        if let Err(error) = tombolo_core::block_on(round.shared.journal.stable(ticket)) {
+        if let Err(error) = tombolo_core::block_on(shared.journal.stable(ticket)) {
             round.fail(None, &error);
         } else {
             round.make_directories();
@@ -59,8 +80,18 @@ impl Round {
             round.look_at_versions();
         }
         round.settle();
-        let failure = lock(&round.found).failure.take();
-        failure.map_or(Ok(round.plan.change), Err)
+        let found = std::mem::take(&mut *lock(&round.found));
+        match found.failure {
+            Some(failure) => Outcome::Failed(failure),
+            None if found.has_conflicts => Outcome::Again,
+            None => Outcome::Done(round.plan.change),
+        }
+    }
+
+    fn new(shared: &Arc<Shared>, interrupt: &Interrupt, plan: Plan) -> Arc<Self> {
+        let window = Window::new(shared.options.in_flight_max);
+        let (shared, interrupt, found) = (shared.clone(), interrupt.clone(), Mutex::default());
+        Arc::new(Self { shared, plan, window, interrupt, found })
     }
 
     /// Begins with work for a node.
@@ -87,6 +118,13 @@ impl Round {
         found.failure.get_or_insert_with(|| error.to_string());
     }
 
+    /// Something was found at the origin that was not known: a node of ours is for the next time.
+    pub(super) fn put_off(&self, ids: impl IntoIterator<Item = NodeId>) {
+        let mut found = lock(&self.found);
+        found.has_conflicts = true;
+        found.failed.extend(ids);
+    }
+
     pub(super) fn is_over(&self) -> bool {
         lock(&self.found).is_over
     }
@@ -104,6 +142,11 @@ impl Round {
     pub(super) fn set_sent(&self, id: NodeId, version: Option<WeakAttr>) {
         lock(&self.found).sent.insert(id);
         self.set_version(id, version);
+    }
+
+    /// It is not known whether an operation has changed these names.
+    pub(super) fn set_doubtful(&self, keys: impl IntoIterator<Item = Key>) {
+        lock(&self.found).doubtful.extend(keys);
     }
 
     /// Names were changed in a directory.
@@ -169,26 +212,29 @@ impl Round {
 
     /// What is at the origin differs no more.
     fn settle(&self) {
-        let found = std::mem::take(&mut *lock(&self.found));
+        let found = lock(&self.found);
         self.shared.note(|tree| {
             for chosen in self.plan.nodes.values() {
                 settle(tree, chosen, found.sent.contains(&chosen.id) && !found.failed.contains(&chosen.id));
             }
-            for (id, version) in found.versions {
-                if tree.nodes.contains_key(&id)
-                    && let Some(node) = tree.node_mut(id)
+            for (id, version) in &found.versions {
+                if tree.nodes.contains_key(id)
+                    && let Some(node) = tree.node_mut(*id)
                 {
-                    node.version = version;
+                    node.version = *version;
                 }
+            }
+            for key in self.plan.names.keys().filter(|key| !found.doubtful.contains(key)) {
+                tree.set_doubt(key.0, &key.1, false);
             }
             tree.bury_gone();
             tree.epoch += 1;
             tree.forget_settled();
-            if found.failure.is_none() {
+            if found.failure.is_none() && !found.has_conflicts {
                 tree.at_origin(self.plan.change);
             }
         });
-        lock(&self.found).failure = found.failure;
+        drop(found);
         self.shared.freed();
     }
 

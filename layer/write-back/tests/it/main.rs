@@ -4,4 +4,5 @@ mod arriving;
 mod random;
 mod restart;
 mod shown;
+mod trouble;
 mod world;

@@ -1,12 +1,14 @@
 //! Random changes: the origin shows in the end what a twin shows to which the same was done directly.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::Result;
-use tombolo_core::fs::{File, Mode, RenameFlags, SetAttr};
+use tombolo_core::fs::{File, Mode, NodeId, RenameFlags, SetAttr};
 
-use crate::shown::{set_mtime, symlink, tree};
+use crate::shown::{HIDDEN, names, set_mtime, symlink, tree};
+use crate::trouble::Trouble;
 use crate::world::{Origin, Session, attach};
 
 /// Something that is done to a tree; whether it can be depends on the tree alone.
@@ -29,6 +31,11 @@ pub enum Action {
     Hold(String),
     /// Writes to that.
     WriteHeld(u64, Vec<u8>),
+}
+
+/// How many sequences are tried: `TOMBOLO_CASES`, or a few.
+fn cases() -> u64 {
+    std::env::var("TOMBOLO_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(8)
 }
 
 /// Few names, so that they are made, moved and removed again and again.
@@ -115,6 +122,11 @@ impl Side {
         Self { session, held: None }
     }
 
+    /// Closes what is held open.
+    pub fn let_go(&mut self) {
+        self.held.take().into_iter().for_each(|file| self.session.close(file));
+    }
+
     pub fn perform(&mut self, action: &Action) -> std::result::Result<(), String> {
         action.perform(&self.session, &mut self.held).map_err(|error| error.to_string())
     }
@@ -122,7 +134,7 @@ impl Side {
 
 #[test]
 fn the_origin_becomes_what_a_twin_is() {
-    for seed in 0..8 {
+    for seed in 0..cases() {
         let mut random = fastrand::Rng::with_seed(seed);
         let origin = Origin::new();
         let twin: Arc<Memory> = Arc::default();
@@ -148,5 +160,60 @@ fn the_origin_becomes_what_a_twin_is() {
         let status = proxy.write_back.status();
         assert_eq!((status.dirty_bytes, status.dirty_nodes), (0, 0), "seed {seed}");
         assert_eq!(tree(&origin.direct, false), tree(&twin.session, false), "seed {seed}");
+    }
+}
+
+/// What the origin shows, and what the proxy does, are what the twin does.
+fn compare(origin: &Origin, twin: &Side, here: &Side, context: &str) {
+    assert_eq!(tree(&here.session, false), tree(&twin.session, false), "{context}");
+    assert_eq!(tree(&origin.direct, false), tree(&twin.session, false), "{context}");
+    assert_eq!(tree(&origin.direct, true), tree(&here.session, true), "{context}");
+}
+
+#[test]
+fn an_origin_that_fails_and_a_proxy_that_ends_lose_and_repeat_nothing() {
+    for seed in 0..cases() {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let trouble = Trouble::new(seed);
+        let origin = Origin::with(|memory| trouble.over(memory));
+        let twin: Arc<Memory> = Arc::default();
+        let (mut twin, mut proxy) = (Side::new(attach(&*twin)), origin.proxy());
+        let mut here = Side::new(proxy.session.clone());
+        for step in 0..400 {
+            let action = Action::random(&mut random);
+            let (expected, got) = (twin.perform(&action), here.perform(&action));
+            let context = format!("seed {seed}, step {step}: {action:?}");
+            assert_eq!(got, expected, "{context}");
+            match random.u8(0..60) {
+                0..=2 => {
+                    trouble.rate.store([5, 30, 200][random.usize(0..3)], Ordering::Relaxed);
+                    let flushed = proxy.write_back.flush();
+                    trouble.rate.store(0, Ordering::Relaxed);
+                    if flushed.is_ok() {
+                        compare(&origin, &twin, &here, &context);
+                    }
+                }
+                3 => {
+                    here.let_go();
+                    twin.let_go();
+                    drop((here, proxy));
+                    proxy = origin.proxy();
+                    here = Side::new(proxy.session.clone());
+                    assert_eq!(tree(&here.session, false), tree(&twin.session, false), "{context}");
+                }
+                4 => {
+                    proxy.write_back.flush().unwrap_or_else(|error| panic!("{context}: {error}"));
+                    compare(&origin, &twin, &here, &context);
+                }
+                _ => {}
+            }
+        }
+        here.let_go();
+        proxy.write_back.flush().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        compare(&origin, &twin, &here, &format!("seed {seed}"));
+        let status = proxy.write_back.status();
+        assert_eq!((status.dirty_bytes, status.dirty_nodes, status.conflicts), (0, 0, 0), "seed {seed}");
+        let hidden = names(&origin.direct, NodeId::ROOT).into_iter().filter(|name| name.starts_with(HIDDEN));
+        assert_eq!(hidden.count(), 0, "seed {seed}");
     }
 }

@@ -1,0 +1,174 @@
+//! What names lead to at the origin: found out by looking, after a restart or a failed attempt for all that differ, and otherwise for
+//! those that are about to be given or taken away.
+//!
+//! What is found and is not known to be ours is another writer's: it keeps its name, and ours has one beside it.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use tombolo_core::fs::{Entry, Name, NameBuf, NodeId};
+use tombolo_core::{Ctx, Error, Identity, Result};
+use tombolo_host_runtime::lock;
+
+use super::plan::Key;
+use super::round::Round;
+use crate::tree::{Target, Tree, is_hidden};
+
+/// Longest name that every origin takes, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// What becomes of what was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// As it was known.
+    Same,
+    /// Ours, or nothing.
+    Moved,
+    /// Another writer's.
+    Conflict,
+}
+
+impl Round {
+    /// Finds out where everything that differs is at the origin.
+    pub(super) fn look_at_all(self: &Arc<Self>) {
+        let mut seen = HashSet::new();
+        loop {
+            let keys: Vec<Key> = {
+                let tree = self.shared.tree();
+                let all = tree.differences().map(|(dir, name, _)| (dir, name.clone()));
+                all.filter(|key| !seen.contains(key) && tree.below(key.0).is_some()).collect()
+            };
+            if keys.is_empty() || self.is_over() {
+                return;
+            }
+            seen.extend(keys.iter().cloned());
+            self.look_at(keys);
+        }
+    }
+
+    /// Looks at names, and takes in what is there. Answers those that are not as they were known.
+    pub(super) fn look_at(self: &Arc<Self>, keys: Vec<Key>) -> HashSet<Key> {
+        let looked = Arc::new(Mutex::new(Vec::new()));
+        let ours: HashSet<NodeId> = {
+            let tree = self.shared.tree();
+            let places = tree.differences().flat_map(|(_, _, place)| [place.before, place.now]);
+            places.flatten().map(|target| target.node).collect()
+        };
+        for key in keys {
+            let (round, looked) = (self.clone(), looked.clone());
+            self.start(key.0, async move {
+                let found = round.look(&key).await?;
+                lock(&looked).push((key, found));
+                Ok(())
+            });
+        }
+        self.window.wait();
+        let looked = std::mem::take(&mut *lock(&looked));
+        let (mut others, mut conflicts) = (HashSet::new(), 0);
+        for (key, found) in looked {
+            let differs = |tree: &mut Tree| {
+                let found = found.map(|entry| target(tree, &entry));
+                take_in(tree, &key, found, &ours, !self.plan.is_empty())
+            };
+            match self.shared.note(differs).0 {
+                Looked::Same => continue,
+                Looked::Moved => {}
+                Looked::Conflict => conflicts += 1,
+            }
+            others.insert(key);
+        }
+        if conflicts > 0 {
+            self.shared.control.tell(|state| state.conflicts += conflicts);
+        }
+        others
+    }
+
+    async fn look(&self, key: &Key) -> Result<Option<Entry>> {
+        let below = self.below(key.0)?;
+        let cx = Ctx { known_since: Some(Instant::now()), ..self.cx(Identity::ROOT) };
+        match self.shared.below.lookup(&cx, below, key.1.as_name()).resolve().await {
+            Ok(entry) => {
+                self.shared.below.forget(&cx, &[(entry.node, 1)]);
+                Ok(Some(entry))
+            }
+            // Or the directory itself is gone.
+            Err(Error::NotFound | Error::Stale) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn target(tree: &Tree, entry: &Entry) -> Target {
+    Target { node: tree.own(entry.node), file_type: entry.attr.file_type }
+}
+
+/// Takes in what a name leads to at the origin. `ours` are nodes whose names differ. It is in doubt no more, unless it is about to be changed.
+fn take_in(
+    tree: &mut Tree,
+    key: &Key,
+    found: Option<Target>,
+    ours: &HashSet<NodeId>,
+    is_begun: bool,
+) -> Looked {
+    let (dir, name) = (key.0, &key.1);
+    let Some(place) = tree.place(dir, name).cloned() else { return Looked::Same };
+    if place.is_in_doubt && !is_begun {
+        tree.set_doubt(dir, name, false);
+    }
+    let Some(found) = found else {
+        if place.before.is_none() {
+            return Looked::Same;
+        }
+        tree.set_below(dir, name, None);
+        return Looked::Moved;
+    };
+    match place.before {
+        Some(before) if before.node == found.node => Looked::Same,
+        // It was written down that it would be made there.
+        Some(before) if tree.below(before.node).is_none() && before.file_type == found.file_type => {
+            match tree.nodes.contains_key(&before.node) {
+                true => {
+                    tree.bind(before.node, found.node);
+                    tree.set_below(dir, name, Some(before));
+                }
+                // It was removed since.
+                false => tree.set_below(dir, name, Some(found)),
+            }
+            Looked::Moved
+        }
+        _ if is_hidden(name) || ours.contains(&found.node) || tree.is_dirty(found.node) => {
+            tree.set_below(dir, name, Some(found));
+            Looked::Moved
+        }
+        _ => {
+            keep_both(tree, key, found);
+            Looked::Conflict
+        }
+    }
+}
+
+/// A name is another writer's now. What it leads to here gets a name beside it.
+fn keep_both(tree: &mut Tree, key: &Key, theirs: Target) {
+    let (dir, name) = (key.0, &key.1);
+    let Some(place) = tree.place(dir, name).cloned() else { return };
+    tracing::warn!(name = %name.as_name(), directory = dir.0, "another has changed this name at the origin: both are kept");
+    if let Some(ours) = place.now
+        && let Some(other) = conflict_name(tree, name)
+    {
+        tree.set_name(dir, &other, None, Some(ours), &place.user);
+    }
+    tree.set_below(dir, name, Some(theirs));
+    tree.set_name(dir, name, None, Some(theirs), &place.user);
+    tree.change += 1;
+    tree.epoch += 1;
+}
+
+/// A name beside another that nothing has.
+pub(super) fn conflict_name(tree: &mut Tree, name: &NameBuf) -> Option<NameBuf> {
+    let end = format!(".conflict-{:x}", tree.ids.next()?);
+    let bytes = name.as_name().as_bytes();
+    let kept = bytes.len().min(NAME_BYTES_MAX - end.len());
+    let name = [bytes.get(..kept)?, end.as_bytes()].concat();
+    Some(Name::new(&name).ok()?.to_owned())
+}

@@ -1,0 +1,53 @@
+//! An origin that fails: before an operation is performed, or after it, so that only looking tells which.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::fs::{Export, Op};
+use tombolo_core::{Answer, Error};
+use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
+
+/// What goes wrong.
+#[derive(Debug, Default)]
+pub struct Trouble {
+    /// Of 1,000 calls so many fail.
+    pub rate: AtomicU64,
+    random: Mutex<fastrand::Rng>,
+    /// Operations that were asked for, in order.
+    pub log: Mutex<Vec<Op>>,
+}
+
+/// An origin with trouble.
+struct Troubled(Arc<Trouble>);
+
+impl Trouble {
+    pub fn new(seed: u64) -> Arc<Self> {
+        Arc::new(Self { random: Mutex::new(fastrand::Rng::with_seed(seed)), ..Self::default() })
+    }
+
+    pub fn over(self: &Arc<Self>, inner: Arc<dyn Export>) -> Arc<dyn Export> {
+        Arc::new(Layered::new(inner, Arc::new(Troubled(self.clone()))))
+    }
+}
+
+impl Around for Troubled {
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        self.0.log.lock().expect("a lock").push(call.op);
+        let (is_struck, is_performed, error) = {
+            let mut random = self.0.random.lock().expect("a lock");
+            let errors = [Error::Disconnected, Error::NoSpace, Error::TimedOut, Error::io("trouble")];
+            let is_struck = random.u64(0..1000) < self.0.rate.load(Ordering::Relaxed);
+            let error = errors.into_iter().nth(random.usize(0..4));
+            (is_struck, random.bool(), error)
+        };
+        match error.filter(|_| is_struck) {
+            Some(error) => {
+                if is_performed {
+                    drop(inner());
+                }
+                Answer::err(error)
+            }
+            None => inner(),
+        }
+    }
+}
