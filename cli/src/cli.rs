@@ -13,6 +13,7 @@ use crate::commands::man::ManArgs;
 use crate::commands::mount::MountArgs;
 use crate::commands::proxy::ProxyArgs;
 use crate::commands::serve::ServeArgs;
+use crate::commands::session::SessionArgs;
 use crate::commands::top::TopArgs;
 use crate::commands::tune::TuneArgs;
 use crate::commands::umount::UmountArgs;
@@ -47,6 +48,7 @@ enum Command {
     Top(TopArgs),
     Links(LinksArgs),
     Cache(CacheArgs),
+    Session(SessionArgs),
     Tune(TuneArgs),
     Keys(KeysArgs),
     Doctor(DoctorArgs),
@@ -99,6 +101,7 @@ impl Cli {
             Command::Top(args) => args.run(),
             Command::Links(args) => args.run(),
             Command::Cache(args) => args.run(),
+            Command::Session(args) => args.run(),
             Command::Tune(args) => args.run(),
             Command::Keys(args) => args.run(),
             Command::Doctor(args) => args.run(),

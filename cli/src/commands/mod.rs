@@ -11,6 +11,7 @@ pub mod man;
 pub mod mount;
 pub mod proxy;
 pub mod serve;
+pub mod session;
 pub mod top;
 pub mod tune;
 pub mod umount;

@@ -14,6 +14,10 @@ use crate::failure::{Failure, Outcome};
 ///
 /// DIR is where it lies: nfs://HOST/NAME, shm:SOCKET/NAME or a directory. What was looked at once is answered from the cache directory,
 /// as the contract allows. Stays in the foreground; otherwise as `tombolo serve`.
+///
+/// With --mode write-back, SIGUSR1 has all changes brought to the origin, SIGUSR2 has that done and everything asked anew, and SIGINT or
+/// SIGTERM ends it when the origin has everything; a second one ends it at once. What the origin does not have then is kept for the next
+/// start.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ProxyArgs {
@@ -27,6 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   tombolo proxy nfs://far.example/src --cache /var/cache/tombolo/src --fuse /mnt/src
   tombolo proxy nfs://far.example/src --cache /var/cache/src --contract exclusive --fuse /mnt/src --coherence push
+  tombolo proxy nfs://far.example/src --cache /var/cache/src --mode write-back --contract exclusive --fuse /mnt/src
   tombolo proxy nfs://far.example/golden --cache /var/cache/golden --share-cache --virtiofs /run/vm1.sock
   tombolo proxy nfs://far.example/golden --cache /var/cache/g2 --borrow-from /var/cache/golden --virtiofs /run/vm2.sock
   tombolo proxy nfs://far.example/home --cache /var/cache/home --nfs :2049 --allow 10.0.0.0/8";

@@ -134,7 +134,7 @@ impl Location {
 }
 
 /// Tries until the server is there, or `patience` is over since then.
-fn once_it_is_there<T>(
+pub fn once_it_is_there<T>(
     since: Option<Instant>,
     patience: Duration,
     attempt: impl Fn() -> Result<T, NotMounted>,

@@ -8,6 +8,7 @@ use tombolo_host_rpc::client::Counts as ClientCounts;
 use tombolo_host_rpc::server::Counts;
 use tombolo_layer_basic::stats::Snapshot;
 use tombolo_layer_cache::{Counts as CacheCounts, LeaseState};
+use tombolo_layer_write_back::Status as WriteBackStatus;
 
 /// The counters of one server since it started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,6 +26,43 @@ pub struct Counters {
     /// What the caches of exports have come to, by the names of those.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub caches: BTreeMap<String, CacheCounters>,
+    /// What the origins of exports lack, by the names of those.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub write_backs: BTreeMap<String, WriteBackState>,
+}
+
+/// How far the changes of an export have come. Changes are numbered from 1.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteBackState {
+    /// The latest change.
+    pub change: u64,
+    /// The local disk has everything up to this change, and the origin up to that.
+    pub on_disk: u64,
+    pub at_origin: u64,
+    /// Data that the origin does not have, and files and names of which it lacks something.
+    pub dirty_bytes: u64,
+    pub dirty_nodes: u64,
+    /// How old the oldest change is that it lacks, in nanoseconds; 0 if it lacks none.
+    pub oldest_ns: u64,
+    /// Versions of others at the origin that were kept beside ours.
+    pub conflicts: u64,
+    /// Why the last attempt to bring changes there failed, if it did.
+    pub failure: Option<String>,
+}
+
+impl From<WriteBackStatus> for WriteBackState {
+    fn from(status: WriteBackStatus) -> Self {
+        Self {
+            change: status.change,
+            on_disk: status.on_disk,
+            at_origin: status.at_origin,
+            dirty_bytes: status.dirty_bytes,
+            dirty_nodes: status.dirty_nodes as u64,
+            oldest_ns: nanoseconds(status.oldest.unwrap_or_default()),
+            conflicts: status.conflicts,
+            failure: status.failure,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -270,6 +308,7 @@ impl Counters {
             nfs: nfs.collect(),
             nfs_clients: clients.collect(),
             caches: caches.collect(),
+            write_backs: self.write_backs.clone(),
         }
     }
 

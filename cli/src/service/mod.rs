@@ -17,10 +17,11 @@ use tombolo_host_runtime::listener::Listener;
 use tombolo_host_service::control::{self, Answers};
 use tombolo_layer_basic::stats::{self, Counters as ExportCounters};
 use tombolo_layer_cache::CacheExport;
+use tombolo_layer_write_back::WriteBackExport;
 
 use crate::failure::Failure;
 use crate::location::{NfsOption, NfsOptions};
-use crate::service::counters::Counters;
+use crate::service::counters::{Counters, WriteBackState};
 use crate::service::status::Status;
 use crate::setting;
 
@@ -45,6 +46,8 @@ pub struct Counted {
     pub clients: Vec<(String, Arc<NfsExport>)>,
     /// The caches, by the names of their exports.
     pub caches: Vec<(String, Arc<CacheExport>)>,
+    /// Those that keep changes back, by the names of their exports.
+    pub write_backs: Vec<(String, Arc<WriteBackExport>)>,
 }
 
 /// Puts counters over an export.
@@ -62,18 +65,34 @@ impl Service {
     /// What was counted so far.
     pub fn counters(&self) -> Counters {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let Counted { exports, nfs, clients, caches } = &self.counted;
+        let Counted { exports, nfs, clients, caches, write_backs } = &self.counted;
         let exports = exports.iter().map(|(name, counters)| (name.clone(), counters.snapshot()));
         let nfs = nfs.iter().filter_map(|(address, counts)| Some((address.clone(), counts()?.into())));
         let clients = clients.iter().map(|(name, export)| (name.clone(), export.counts().into()));
         let caches = caches.iter().map(|(name, cache)| (name.clone(), cache.counts().into()));
+        let write_backs = write_backs.iter().map(|(name, kept)| (name.clone(), kept.status().into()));
         Counters {
             uptime_ns,
             exports: exports.collect(),
             nfs: nfs.collect(),
             nfs_clients: clients.collect(),
             caches: caches.collect(),
+            write_backs: write_backs.collect(),
         }
+    }
+}
+
+impl Service {
+    /// Has all changes brought to their origins. Each export's state after that.
+    fn flushed(&self) -> Value {
+        let mut states = self.counters().write_backs;
+        for (name, kept) in &self.counted.write_backs {
+            let flushed = kept.flush();
+            let state = WriteBackState::from(kept.status());
+            let failure = state.failure.clone().or_else(|| flushed.err().map(|error| error.to_string()));
+            states.insert(name.clone(), WriteBackState { failure, ..state });
+        }
+        json!(states)
     }
 }
 
@@ -95,6 +114,12 @@ impl Answers for Service {
         match request {
             "status" => serde_json::to_value(&self.status).ok(),
             "stats" => serde_json::to_value(self.counters()).ok(),
+            "flush" => Some(self.flushed()),
+            "invalidate" => {
+                let flushed = self.flushed();
+                self.counted.caches.iter().for_each(|(_, cache)| cache.invalidate());
+                Some(flushed)
+            }
             _ => None,
         }
     }

@@ -16,7 +16,9 @@ use tombolo_layer_basic::stats::Operation;
 use crate::assembly::options::address::ListenAddress;
 use crate::failure::Failure;
 use crate::service::Service;
-use crate::service::counters::{CacheCounters, Counters, Lease, NfsClientCounters, NfsCounters};
+use crate::service::counters::{
+    CacheCounters, Counters, Lease, NfsClientCounters, NfsCounters, WriteBackState,
+};
 
 /// Serves the metrics of a server, at all addresses of a name. Nothing narrows its clients, so that it warns where others than this host
 /// can.
@@ -142,6 +144,25 @@ const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
     ("cache_backed", "Times that a kernel was given a file to read by itself", |cache| cache.backed),
 ];
 
+const WRITE_BACK_GAUGES: &[Family<WriteBackState>] = &[
+    ("write_back_dirty_bytes", "Data that the origin does not have", |state| state.dirty_bytes),
+    ("write_back_dirty_nodes", "Files and names of which the origin lacks something", |state| {
+        state.dirty_nodes
+    }),
+    ("write_back_oldest_nanoseconds", "Age of the oldest change that the origin lacks", |state| {
+        state.oldest_ns
+    }),
+    ("write_back_change", "The latest change", |state| state.change),
+    ("write_back_on_disk", "The local disk has everything up to this change", |state| state.on_disk),
+    ("write_back_at_origin", "The origin has everything up to this change", |state| state.at_origin),
+    ("write_back_failing", "Whether the last attempt to bring changes to the origin failed", |state| {
+        u64::from(state.failure.is_some())
+    }),
+];
+
+const WRITE_BACK_COUNTERS: &[Family<WriteBackState>] =
+    &[("write_back_conflicts", "Versions of others that were kept beside ours", |state| state.conflicts)];
+
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
@@ -170,6 +191,12 @@ impl Collector for Snapshot {
         let leased: Vec<_> = caches.into_iter().filter(|(_, cache)| cache.lease.is_some()).collect();
         if !leased.is_empty() {
             encode_all(encoder, LEASE_GAUGES, MetricType::Gauge, &leased)?;
+        }
+        let kept: Vec<_> =
+            self.0.write_backs.iter().map(|(export, state)| ([("export", &**export)], state)).collect();
+        if !kept.is_empty() {
+            encode_all(encoder, WRITE_BACK_GAUGES, MetricType::Gauge, &kept)?;
+            encode_all(encoder, WRITE_BACK_COUNTERS, MetricType::Counter, &kept)?;
         }
         let (name, help) = ("operation_duration", "Time from a request to its answer, sampled");
         let mut family =
@@ -262,6 +289,7 @@ mod tests {
             nfs: [nfs].into(),
             nfs_clients: [("nfs://h/a".to_owned(), client)].into(),
             caches: [("/src".to_owned(), CacheCounters { hits: 3, ..CacheCounters::default() })].into(),
+            write_backs: Default::default(),
         };
         let text = text(counters);
         for line in [

@@ -16,3 +16,4 @@ mod proxy;
 mod serve;
 mod shm;
 mod troubleshooting;
+mod write_back;

@@ -1,9 +1,9 @@
-//! The signals that end a server.
+//! The signals that end a server, and those that ask something of it.
 
 use std::fmt;
 use std::io;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::{self, signal_name};
 
@@ -39,6 +39,26 @@ pub fn on_stop(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()>
                 tracing::warn!(signal = signal_name(signal), "second signal: exiting at once");
                 let _ = low_level::emulate_default_handler(signal);
             }
+        }
+    })?;
+    Ok(())
+}
+
+/// A signal that means what the program says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UserSignal {
+    /// SIGUSR1.
+    One,
+    /// SIGUSR2.
+    Two,
+}
+
+/// Calls `work` at each SIGUSR1 and SIGUSR2, from a thread of its own. Those that come while it works are one.
+pub fn on_user_signals(mut work: impl FnMut(UserSignal) + Send + 'static) -> io::Result<()> {
+    let mut signals = Signals::new([SIGUSR1, SIGUSR2])?;
+    std::thread::Builder::new().name("user-signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            work(if signal == SIGUSR1 { UserSignal::One } else { UserSignal::Two });
         }
     })?;
     Ok(())

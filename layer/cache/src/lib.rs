@@ -184,6 +184,11 @@ impl CacheExport {
         Ok(self.cache.origin.handles()?.volume())
     }
 
+    /// Asks the origin anew for everything that is looked at from now on.
+    pub fn invalidate(&self) {
+        self.cache.objects.doubt_all();
+    }
+
     /// What it has come to so far.
     pub fn counts(&self) -> Counts {
         let lease = self.cache.lease.as_ref().map(|lease| lease.state());

@@ -145,6 +145,12 @@ impl Objects {
         tables.by_id.remove(&object.id);
     }
 
+    /// All that is known is to be asked for again. What is not in memory is anyway.
+    pub(crate) fn doubt_all(&self) {
+        let all: Vec<_> = self.tables().by_id.values().cloned().collect();
+        all.iter().for_each(|object| object.doubt());
+    }
+
     /// When there are too many, half of those that nothing uses go: what is known of them is in the store.
     fn make_room(&self, origin: &Origin) {
         let mut nodes = Vec::new();

@@ -132,6 +132,8 @@ const SYNC_ALONE_MAX: usize = 8;
 /// So many numbers are taken at a time.
 const IDS: u64 = 1 << 16;
 
+const DATABASE: &str = "journal.db";
+
 const TABLES: &str = "
     pragma journal_mode = wal;
     pragma synchronous = full;
@@ -161,16 +163,10 @@ impl Journal {
         for dir in [dir, &dir.join("..")] {
             File::open(dir).and_then(|dir| dir.sync_all()).map_err(io(dir))?;
         }
-        let path = dir.join("journal.db");
+        let path = dir.join(DATABASE);
         let failed = |source| JournalError::Database { path: path.clone(), source };
         let files = DataFiles::new(data);
-        let connect = || {
-            let database = Connection::open(&path)?;
-            database.execute_batch(TABLES)?;
-            database.set_prepared_statement_cache_capacity(32);
-            Ok(database)
-        };
-        let (writer, ids) = (connect().map_err(failed)?, connect().map_err(failed)?);
+        let (writer, ids) = (connect(&path).map_err(failed)?, connect(&path).map_err(failed)?);
         let kept = read(&writer).map_err(failed)?;
         replay(&writer, &files, &path)?;
         files.remove_others(|generation| kept.extents.contains_key(&generation));
@@ -417,6 +413,23 @@ impl Shared {
         drop((set, remove_pieces));
         transaction.commit()
     }
+}
+
+/// What there is in a directory, if it has a journal.
+pub(crate) fn kept_in(dir: &Path) -> std::result::Result<Option<Kept>, JournalError> {
+    let path = dir.join(DATABASE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let kept = connect(&path).and_then(|database| read(&database));
+    kept.map(Some).map_err(|source| JournalError::Database { path, source })
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let database = Connection::open(path)?;
+    database.execute_batch(TABLES)?;
+    database.set_prepared_statement_cache_capacity(32);
+    Ok(database)
 }
 
 fn read(database: &Connection) -> rusqlite::Result<Kept> {

@@ -78,6 +78,17 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
     Ok(WriteBackExport { sender: Sender::start(&shared)?, shared, _pool: pool })
 }
 
+/// How many files and names in `dir` were changed and have not come to the origin. No export may be using it.
+///
+/// # Errors
+/// The journal cannot be read.
+pub fn kept_in(dir: &Path) -> std::result::Result<usize, JournalError> {
+    let Some(kept) = journal::kept_in(dir)? else { return Ok(0) };
+    let nodes =
+        kept.nodes.iter().filter(|(_, row)| rows::NodeRow::decoded(row).is_none_or(|row| row.is_dirty()));
+    Ok(nodes.count() + kept.names.len())
+}
+
 impl WriteBackExport {
     /// Waits until the origin has all that was changed before this call.
     ///

@@ -31,9 +31,12 @@ pub struct CacheOptions {
     /// What is fetched and checked as one, from 4K to 1M (by default 64K).
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub block_size: Option<Size>,
-    /// What happens to changes (by default write-through).
+    /// What happens to changes (by default write-through). write-back takes --contract exclusive.
     #[arg(long, value_name = "MODE", help_heading = CACHE)]
     pub mode: Option<CacheMode>,
+    /// How much data may wait here for the origin, with --mode write-back (by default 4G). Writers wait then.
+    #[arg(long, value_name = "SIZE", help_heading = CACHE)]
+    pub write_back_limit: Option<Size>,
     /// What is promised of the age of what is read (by default close-to-open): immutable, exclusive, close-to-open or
     /// refresh=SECONDS.
     ///
@@ -89,6 +92,8 @@ pub enum CacheMode {
     WriteThrough,
     /// They are refused
     ReadOnly,
+    /// They are kept on the local disk, and go to the origin in the background
+    WriteBack,
 }
 
 /// A contract by its name.

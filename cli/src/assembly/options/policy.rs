@@ -34,6 +34,7 @@ pub struct RuleArg {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyFile {
     pub cache_size: Option<Size>,
+    pub write_back_limit: Option<Size>,
     pub settings: CacheSettings,
     pub rules: Vec<RuleArg>,
 }
@@ -75,6 +76,11 @@ impl CacheSettings {
         Ok(())
     }
 
+    /// What happens to changes, if that is said.
+    pub fn mode(&self) -> Option<CacheMode> {
+        self.mode
+    }
+
     /// The same, with what is not said as it is in `rest`.
     pub fn over(&self, rest: Options) -> Options {
         Options {
@@ -86,6 +92,18 @@ impl CacheSettings {
             ahead_bytes_max: self.read_ahead_bytes.unwrap_or(rest.ahead_bytes_max),
             attr_refresh: self.attr_refresh.unwrap_or(rest.attr_refresh),
             ..rest
+        }
+    }
+}
+
+impl CacheSettings {
+    /// What cannot be said of some files alone.
+    fn check_rule(&self) -> Result<(), String> {
+        match self.mode {
+            Some(CacheMode::WriteBack) => {
+                Err("mode=write-back is for all files: write --mode write-back".into())
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -126,6 +144,7 @@ impl FromStr for RuleArg {
             said.set(&setting)?;
             count += 1;
         }
+        said.check_rule()?;
         if count == 0 {
             return Err(format!("it does not say how: write PATTERN,KEY=VALUE with {KEYS}"));
         }
@@ -157,6 +176,10 @@ impl FromStr for PolicyFile {
                     let text = word(key, value)?;
                     file.cache_size = Some(Setting::from(&*text).parsed()?);
                 }
+                ("write-back-limit", value) => {
+                    let text = word(key, value)?;
+                    file.write_back_limit = Some(Setting::from(&*text).parsed()?);
+                }
                 ("rule", toml::Value::Array(rules)) => {
                     for (index, rule) in rules.iter().enumerate() {
                         let rule =
@@ -179,6 +202,7 @@ fn rule_of(rule: &toml::Value) -> Result<RuleArg, String> {
     for (key, value) in table.iter().filter(|(key, _)| *key != "pattern") {
         settings.set(&Setting::from(&*word(key, value)?))?;
     }
+    settings.check_rule()?;
     Ok(RuleArg { pattern: pattern.parse().map_err(|error| format!("{pattern:?}: {error}"))?, settings })
 }
 
@@ -224,7 +248,8 @@ mod tests {
             ("[[rule]]\npattern = ''", "empty"),
             ("block-size = '5K'", "block-size=5K: a power of two from 4K to 1M"),
             ("contract = 'strict'", "write immutable"),
-            ("mode = 'back'", "write-through, read-only"),
+            ("mode = 'back'", "write-through, read-only, write-back"),
+            ("[[rule]]\npattern = '*'\nmode = 'write-back'", "rule 1: mode=write-back is for all files"),
             ("prefetch = 'maybe'", "prefetch=maybe: yes, no or tree"),
             ("read-ahead = [1]", "read-ahead: a text, a number"),
             ("rule = 1", "[[rule]]"),

@@ -10,8 +10,10 @@ use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions}
 use tombolo_layer_cache::{
     BorrowOptions, CacheExport, Claim, LEASE_NAME, LEASE_PERIOD, LeaseError, Options, Policy,
 };
+use tombolo_layer_write_back::{self as write_back, WriteBackExport};
 
 use super::tree::Tree;
+use super::write_back::{dir_in, options_of, refuse_what_is_kept};
 use crate::assembly::hints::nfs::host_name;
 use crate::assembly::options::cache::{CacheMode, CacheOptions, contract_word};
 use crate::assembly::options::policy::{PolicyFile, block_bytes};
@@ -28,6 +30,8 @@ pub struct CachePlan {
     lease: Lease,
     is_shared: bool,
     borrows_from: Option<PathBuf>,
+    /// How changes are kept back, if they are.
+    write_back: Option<write_back::Options>,
 }
 
 /// What a cache that is to have a tree for itself does about others.
@@ -65,9 +69,8 @@ impl CachePlan {
         if let Some(contract) = asked.contract {
             options.contract = contract.0;
         }
-        if let Some(mode) = asked.mode {
-            options.read_only = mode == CacheMode::ReadOnly;
-        }
+        let mode = asked.mode.or(file.settings.mode()).unwrap_or_default();
+        options.read_only = mode == CacheMode::ReadOnly;
         if let Some(seconds) = asked.attr_refresh {
             options.attr_refresh = Duration::from_secs(seconds.into());
         }
@@ -79,7 +82,8 @@ impl CachePlan {
             _ => Lease::Free,
         };
         let (is_shared, borrows_from) = (asked.share_cache, asked.borrow_from);
-        Ok(Self { dir: asked.cache, store, policy, lease, is_shared, borrows_from })
+        let write_back = options_of(mode, asked.write_back_limit.or(file.write_back_limit), &policy)?;
+        Ok(Self { dir: asked.cache, store, policy, lease, is_shared, borrows_from, write_back })
     }
 
     /// Whether nothing can be changed.
@@ -108,6 +112,18 @@ impl CachePlan {
         self.store.capacity_bytes
     }
 
+    /// Puts write-back over a cache that was opened.
+    pub fn write_back_over(
+        &self,
+        tree: &Tree,
+        cache: &CacheExport,
+    ) -> Result<Option<Arc<WriteBackExport>>, Failure> {
+        let serving = format!("cache {tree} in {}", self.dir.display());
+        let Some(options) = self.write_back else { return Ok(None) };
+        let export = write_back::over(cache, &dir_in(&self.dir), options);
+        export.map(|export| Some(Arc::new(export))).map_err(|error| Failure::cannot(&serving, &error))
+    }
+
     /// Puts the cache over what was opened of a tree.
     pub fn over(&self, tree: &Tree, origin: &dyn Export) -> Result<Arc<CacheExport>, Failure> {
         let serving = format!("cache {tree} in {}", self.dir.display());
@@ -122,6 +138,10 @@ impl CachePlan {
         let identity = OriginIdentity { location: place(tree), volume };
         let store =
             Store::open(&self.dir, &identity, self.store).map_err(|error| not_opened(&serving, &error))?;
+        if self.write_back.is_none() {
+            let remedy = "start it with --mode write-back --contract exclusive";
+            refuse_what_is_kept(&serving, &self.dir, remedy)?;
+        }
         let policy = self.policy.clone();
         let mut cached = if self.takes_lease(tree) {
             let cached = tombolo_layer_cache::over_leased(origin, store, policy, self.claim());
@@ -156,7 +176,11 @@ impl CachePlan {
     /// What the line that begins with `ready` says.
     pub fn words(&self, tree: &Tree) -> String {
         let Policy { default, rules } = &self.policy;
-        let mode = if default.read_only { "read-only" } else { "write-through" };
+        let mode = match self.write_back {
+            Some(_) => "write-back",
+            None if default.read_only => "read-only",
+            None => "write-through",
+        };
         let rules = if rules.is_empty() { String::new() } else { format!(" rules={}", rules.len()) };
         let lease = if self.takes_lease(tree) { format!(" lease={LEASE_NAME}") } else { String::new() };
         let shared = if self.is_shared { " shared" } else { "" };

@@ -4,6 +4,7 @@ pub mod cache;
 pub mod nfs;
 pub mod shm;
 pub mod tree;
+pub mod write_back;
 
 use std::path::PathBuf;
 

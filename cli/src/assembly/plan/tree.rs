@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_nfs_client::NfsExport;
@@ -109,7 +110,11 @@ impl Tree {
                     false => opened.export,
                 }
             }
-            Self::Nfs(url) => return mounted(location::mount(url, &asked)),
+            Self::Nfs(url) => {
+                let patience = url.options.clone().then(&asked.nfs).retry().unwrap_or_default();
+                let attempt = || location::mount(url, &asked);
+                return mounted(location::once_it_is_there(Some(Instant::now()), patience, attempt));
+            }
             Self::NfsShm(url) => return mounted(location::mount_nfs_shm(url, Mode::default(), &asked)),
         };
         Ok(OpenedTree { export, client: None })

@@ -1,5 +1,6 @@
 //! A server of directories, from its start to its end.
 
+mod detach;
 pub mod guest_socket;
 mod nfs;
 mod nfs_over_links;
@@ -25,6 +26,7 @@ use tombolo_host_service::metrics::Endpoint;
 use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::Counters as ExportCounters;
 use tombolo_layer_cache::CacheExport;
+use tombolo_layer_write_back::WriteBackExport;
 
 use crate::commands::mount::reason;
 use crate::failure::{Failure, Outcome};
@@ -40,6 +42,7 @@ use crate::assembly::plan::tree::{OpenedTree, Tree};
 use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
 use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::assembly::servers::state::DurableState;
+use detach::KeptBack;
 use nfs::{NfsServers, Taken};
 use shm::ShmServers;
 
@@ -52,13 +55,14 @@ pub fn serve(plan: &Plan) -> Outcome {
         let _ = stop.send(signal);
     })
     .map_err(|error| Failure::cannot("wait for signals", &error))?;
-    let serving = Serving::start(plan)?;
+    let mut serving = Serving::start(plan)?;
     serving.announce(plan).map_err(|error| Failure::cannot("say that it is ready", &error))?;
     match stopped.recv() {
         Ok(signal) => tracing::info!(%signal, "stopping"),
         Err(mpsc::RecvError) => tracing::error!("signal thread ended: stopping"),
     }
-    Ok(())
+    serving.end_front_ends();
+    serving.kept_back.detach()
 }
 
 /// Everything that runs. Dropped from the top: guests go before the sockets' files, and a watcher of the control socket
@@ -66,8 +70,9 @@ pub fn serve(plan: &Plan) -> Outcome {
 struct Serving {
     mounts: Vec<FuseMount>,
     guests: Vec<VhostServer>,
-    shm: ShmServers,
-    nfs: NfsServers,
+    shm: Option<ShmServers>,
+    nfs: Option<NfsServers>,
+    kept_back: KeptBack,
     /// After all through which changes come.
     _leases: Vec<LeaseEnd>,
     _state: Arc<DurableState>,
@@ -98,6 +103,8 @@ impl Serving {
         let nfs = NfsServers::start(plan, ports, &state)?;
         state.warn();
         let counted = all_counted(plan, &exports, nfs.counts());
+        let kept_back = KeptBack::new(plan, &counted);
+        kept_back.obey_signals()?;
         let service = Service::new(status(plan, &sockets, &nfs, &shm), counted);
         let metrics = prometheus::serve(plan.metrics.as_ref(), &service)?;
         let control_path = control.path().display().to_string();
@@ -111,8 +118,20 @@ impl Serving {
         let guests = guests.collect::<Result<_, _>>()?;
         let _leases = exports.iter().filter_map(|opened| opened.cache.clone().map(LeaseEnd)).collect();
         let (mounts, _state, _control) = (Vec::new(), state, control);
-        let mut serving =
-            Self { mounts, guests, shm, nfs, _leases, _state, sockets, metrics, _control, control_path };
+        let (shm, nfs) = (Some(shm), Some(nfs));
+        let mut serving = Self {
+            mounts,
+            guests,
+            shm,
+            nfs,
+            kept_back,
+            _leases,
+            _state,
+            sockets,
+            metrics,
+            _control,
+            control_path,
+        };
         // One after the other: if one fails, those before it are ended with the rest.
         for mount in &plan.front_ends.mounts {
             let export = &exports[mount.export].export;
@@ -141,9 +160,11 @@ impl Serving {
                 writeln!(out, "ready cache {}", cache.words(&export.tree))?;
             }
         }
-        self.shm.announce(&mut out, plan)?;
+        if let Some(shm) = &self.shm {
+            shm.announce(&mut out, plan)?;
+        }
         let host = host_name();
-        for place in self.nfs.ports() {
+        for place in self.nfs.iter().flat_map(NfsServers::ports) {
             for export in place.exports.iter().filter_map(|&index| plan.exports.get(index)) {
                 let (address, export) = (place.address, export.name.to_string());
                 let squash = squash_word(plan.front_ends.nfs.squash.mode);
@@ -167,14 +188,22 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
-    fn drop(&mut self) {
+impl Serving {
+    /// From here on nothing comes in.
+    fn end_front_ends(&mut self) {
         for mount in self.mounts.drain(..) {
             end(&mount);
         }
         for guests in self.guests.drain(..) {
             guests.stop();
         }
+        drop((self.shm.take(), self.nfs.take()));
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.end_front_ends();
     }
 }
 
@@ -196,6 +225,7 @@ struct OpenedExport {
     counters: Arc<ExportCounters>,
     client: Option<Arc<NfsExport>>,
     cache: Option<Arc<CacheExport>>,
+    write_back: Option<Arc<WriteBackExport>>,
 }
 
 fn open(index: usize, planned: &PlannedExport, plan: &Plan) -> Result<OpenedExport, Failure> {
@@ -217,11 +247,16 @@ fn open(index: usize, planned: &PlannedExport, plan: &Plan) -> Result<OpenedExpo
     let nfs = if plan.cache.is_some() { NfsOptions::for_cache() } else { NfsOptions::default() };
     let OpenedTree { export, client } = planned.tree.open(options, nfs)?;
     let cache = plan.cache.as_ref().map(|cache| cache.over(&planned.tree, &*export)).transpose()?;
-    let (export, counters) = counted(match &cache {
-        Some(cache) => Arc::clone(cache) as Arc<dyn Export>,
-        None => export,
+    let write_back = match (&plan.cache, &cache) {
+        (Some(planned_cache), Some(cache)) => planned_cache.write_back_over(&planned.tree, cache)?,
+        _ => None,
+    };
+    let (export, counters) = counted(match (&write_back, &cache) {
+        (Some(write_back), _) => Arc::clone(write_back) as Arc<dyn Export>,
+        (None, Some(cache)) => Arc::clone(cache) as Arc<dyn Export>,
+        (None, None) => export,
     });
-    Ok(OpenedExport { export, counters, client, cache })
+    Ok(OpenedExport { export, counters, client, cache, write_back })
 }
 
 /// What counts, for those that ask.
@@ -232,6 +267,7 @@ fn all_counted(plan: &Plan, exports: &[OpenedExport], nfs: Vec<NfsCounts>) -> Co
         counted.exports.push((name(), Arc::clone(&opened.counters)));
         counted.clients.extend(opened.client.iter().map(|client| (name(), Arc::clone(client))));
         counted.caches.extend(opened.cache.iter().map(|cache| (name(), Arc::clone(cache))));
+        counted.write_backs.extend(opened.write_back.iter().map(|kept| (name(), Arc::clone(kept))));
     }
     counted
 }

@@ -64,6 +64,7 @@ impl FillArgs {
             cache_size,
             block_size,
             mode: None,
+            write_back_limit: None,
             contract,
             // Nobody is answered from it meanwhile.
             take_lease: false,

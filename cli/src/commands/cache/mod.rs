@@ -13,6 +13,7 @@ use tombolo_layer_cache::store::Store;
 
 use crate::assembly::options::cache::Size;
 use crate::assembly::plan::cache::not_opened;
+use crate::assembly::plan::write_back::refuse_what_is_kept;
 use crate::commands::files::shown;
 use crate::failure::{Failure, Outcome};
 
@@ -82,6 +83,12 @@ impl CacheArgs {
             Action::Drop { dir } => {
                 // Only what is known to be a cache, and is not in use.
                 drop(open(&dir)?);
+                let removing = format!("remove {}", dir.display());
+                refuse_what_is_kept(
+                    &removing,
+                    &dir,
+                    "start its proxy with --mode write-back once more, or remove it by hand",
+                )?;
                 std::fs::remove_dir_all(&dir)
                     .map_err(|error| Failure::cannot(format_args!("remove {}", dir.display()), &error))
             }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tombolo_layer_basic::stats::{Operation, Snapshot};
 
 use super::source::Look;
-use crate::service::counters::{CacheCounters, Lease, NfsClientCounters, NfsCounters};
+use crate::service::counters::{CacheCounters, Lease, NfsClientCounters, NfsCounters, WriteBackState};
 use crate::table::table;
 
 const HEADER: &[&str] =
@@ -33,7 +33,8 @@ fn as_text(look: &Look) -> String {
         let client = look.total.nfs_clients.get(name).map(|client| client_lines(look, name, client) + "\n");
         let client = client.unwrap_or_default();
         let cache = look.total.caches.get(name).map(|cache| cache_line(look, name, cache) + "\n");
-        let cache = cache.unwrap_or_default();
+        let kept = look.total.write_backs.get(name).map(|kept| write_back_lines(kept) + "\n");
+        let cache = cache.unwrap_or_default() + &kept.unwrap_or_default();
         format!("{name} by {}\n{cache}{client}{}", endpoints.join(", "), operations_table(look, name, total))
     });
     let ports = look.total.nfs.iter().map(|(address, nfs)| port_line(look, address, nfs));
@@ -117,6 +118,24 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     )
 }
 
+/// What the origin lacks, and why.
+fn write_back_lines(state: &WriteBackState) -> String {
+    let failure =
+        state.failure.as_ref().map(|failure| format!("\nWRITE-BACK FAILED, to be tried again: {failure}"));
+    format!(
+        "write-back  {:.1} MB in {} files and names to go, the oldest for {:.0} s  change {}, on the local disk {}, at the \
+         origin {}  conflicts {}{}",
+        state.dirty_bytes as f64 / 1e6,
+        state.dirty_nodes,
+        state.oldest_ns as f64 / 1e9,
+        state.change,
+        state.on_disk,
+        state.at_origin,
+        state.conflicts,
+        failure.unwrap_or_default(),
+    )
+}
+
 fn share(part: u64, all: u64) -> String {
     if all == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / all as f64) }
 }
@@ -156,6 +175,7 @@ fn server_json(look: &Look) -> Value {
         "nfs": look.total.nfs,
         "nfs_clients": look.total.nfs_clients,
         "caches": look.total.caches,
+        "write_backs": look.total.write_backs,
     })
 }
 

@@ -52,8 +52,8 @@ impl PersistentHandles for CachedFileSystem {
         let view = View::new(self.session(), cx);
         // Some may be gone by now.
         let objects: Vec<_> = nodes.iter().filter_map(|node| view.object(*node).ok()).collect();
-        let cache = view.cache().clone();
-        view.cache().in_pool(cx, move || cache.store.make_stable(&objects))
+        // Not in the pool, which may be busy: who writes something down waits for the disk anyway.
+        view.cache().store.make_stable(&objects).into()
     }
 }
 

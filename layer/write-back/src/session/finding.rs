@@ -121,16 +121,16 @@ impl View {
         seen.found.map(|(target, attr)| Entry { node: target.node, attr }).ok_or(Error::NotFound)
     }
 
-    /// Makes sure that the user may do this with a node: by its attributes where the origin does not have them yet, and else as the origin says.
+    /// Makes sure that the user may do this with a node: by its attributes where this layer has changed it, also when the origin is
+    /// away, and else as the origin says.
     pub(super) async fn check(&self, id: NodeId, mask: AccessMask) -> Result<()> {
-        let (here, below) = {
+        let (is_ours, below) = {
             let tree = self.shared().tree();
-            let here = tree.nodes.get(&id).filter(|node| node.is_dirty()).map(|node| node.attr);
-            (here, tree.below(id))
+            (tree.nodes.contains_key(&id), tree.below(id))
         };
-        match here {
-            Some(attr) => Ownership::from(&attr).check_mode(&self.cx.identity, mask),
-            None => {
+        match is_ours {
+            true => Ownership::from(&self.attr(id).await?).check_mode(&self.cx.identity, mask),
+            false => {
                 let below = below.ok_or(Error::Stale)?;
                 self.shared().below.access(&self.below_cx(), below, mask).resolve().await
             }

@@ -1,0 +1,199 @@
+//! A proxy that keeps changes back: what the origin gets and when, through a kill and with the origin away.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::{MountPlace, Server, numbers, until};
+
+/// A tree on an NFS server, and a proxy of it mounted at `mnt`.
+struct Far {
+    place: MountPlace,
+    origin: Option<Server>,
+    port: u16,
+}
+
+impl Far {
+    fn new() -> Option<Self> {
+        let mut far = Self { place: MountPlace::new()?, origin: None, port: 0 };
+        far.start_origin();
+        Some(far)
+    }
+
+    fn start_origin(&mut self) {
+        let address = format!("127.0.0.1:{}", self.port);
+        let words = ["serve", "tree", "--nfs", &address, "--squash", "none", "--state", "origin-state"];
+        let origin =
+            self.place.0.serve(&[&words[..], &["--control", "origin.sock"]].concat(), "ready control");
+        self.port =
+            origin.nfs_address().rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        self.origin = Some(origin);
+    }
+
+    fn stop_origin(&mut self) {
+        self.origin.take().expect("it runs").stop();
+    }
+
+    fn url(&self, options: &str) -> String {
+        format!("nfs://127.0.0.1:{}/tree{options}", self.port)
+    }
+
+    fn words<'a>(&self, url: &'a str) -> Vec<&'a str> {
+        let words = ["proxy", url, "--cache", "cache", "--mode", "write-back", "--contract", "exclusive"];
+        [&words[..], &["--take-lease", "--control", "proxy.sock", "--fuse", "mnt"]].concat()
+    }
+
+    fn proxy(&self) -> Server {
+        let proxy = self.place.0.serve(&self.words(&self.url("?retry=1&soft")), "ready control");
+        assert!(proxy.said.contains("mode=write-back contract=exclusive"), "{}", proxy.said);
+        proxy
+    }
+
+    fn mnt(&self, name: &str) -> PathBuf {
+        self.place.mnt().join(name)
+    }
+
+    fn session(&self, words: &[&str]) -> crate::common::Ran {
+        self.place.0.run(&[&["session"], words, &["--control", "proxy.sock"]].concat())
+    }
+
+    /// Fails unless the origin's tree is what was written, byte by byte.
+    fn compare(&self, expected: &Path) {
+        let mut diff = Command::new("diff");
+        diff.args(["-r", "--no-dereference", "--exclude=.tombolo-lease"]);
+        let found = diff.arg(expected).arg(self.place.0.path("tree")).output().expect("diff");
+        assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stdout));
+    }
+}
+
+/// The same work on any tree: what it makes is made durable.
+fn work(dir: &Path, seed: u32) {
+    let path = |name: &str| dir.join(format!("{name}-{seed}"));
+    fs::create_dir(path("dir")).expect("mkdir");
+    let put = |path: &Path, bytes: &[u8]| {
+        let mut file = File::create(path).expect("create");
+        file.write_all(bytes).expect("write");
+        file.sync_all().expect("fsync");
+    };
+    put(&path("dir").join("large"), numbers().repeat(3).as_bytes());
+    put(&path("new"), b"new\n");
+    put(&path("replaced"), b"before\n");
+    fs::rename(path("new"), path("replaced")).expect("rename");
+    put(&path("gone"), b"gone\n");
+    fs::remove_file(path("gone")).expect("remove");
+    symlink("dir/large", path("link")).expect("symlink");
+    File::open(dir).expect("open").sync_all().expect("fsync of a directory");
+}
+
+#[test]
+fn work_goes_on_without_the_origin_and_through_a_kill_and_all_of_it_arrives() {
+    let Some(mut far) = Far::new() else { return };
+    let expected = far.place.0.path("expected");
+    fs::create_dir(&expected).expect("mkdir");
+    fs::copy(far.place.0.path("tree/file"), expected.join("file")).expect("copy");
+    let proxy = far.proxy();
+    for dir in [&far.place.mnt(), &expected] {
+        work(dir, 1);
+    }
+    far.session(&["flush"]).succeeded();
+    far.compare(&expected);
+
+    // What was looked at is here.
+    far.place.0.program(Path::new("ls"), &["-lR", "mnt", "mnt/none", "mnt/dir-1/none"]).output().expect("ls");
+    far.stop_origin();
+    for dir in [&far.place.mnt(), &expected] {
+        work(dir, 2);
+        fs::write(dir.join("dir-1/large"), "short now\n").expect("write");
+    }
+    File::open(far.mnt("dir-1/large")).expect("open").sync_all().expect("fsync");
+    far.session(&["wait", "--local", "--timeout", "10"]).succeeded();
+    let shown = far.session(&["show", "--json"]);
+    assert!(
+        shown.out.contains("\"dirty_nodes\":") && !shown.out.contains("\"dirty_nodes\":0"),
+        "{}",
+        shown.out
+    );
+    proxy.kill();
+    let _ = Command::new("umount").arg("-l").arg(far.place.mnt()).output();
+
+    // It waits for the origin.
+    let url = far.url("?retry=1&soft");
+    let started = far.place.0.tombolo(&far.words(&url)).spawn().expect("start");
+    far.start_origin();
+    until("the proxy serves again", || far.session(&["show"]).code == Some(0));
+    assert_eq!(fs::read_to_string(far.mnt("replaced-2")).expect("read"), "new\n");
+    far.session(&["flush"]).succeeded();
+    far.compare(&expected);
+    crate::common::signal(started.id(), "TERM");
+    let ended = started.wait_with_output().expect("wait");
+    assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
+    far.compare(&expected);
+}
+
+#[test]
+fn the_end_brings_everything_or_says_what_is_kept() {
+    let Some(mut far) = Far::new() else { return };
+    let soft = far.url("?soft&timeo=2&retrans=1");
+    let words = far.words(&soft);
+    let proxy = far.place.0.serve(&words, "ready control");
+    fs::write(far.mnt("one"), "1\n").expect("write");
+    proxy.stop();
+    assert_eq!(fs::read_to_string(far.place.0.path("tree/one")).expect("read"), "1\n");
+
+    let mut proxy = far.place.0.serve(&words, "ready control");
+    fs::write(far.mnt("one"), "2\n").expect("write");
+    fs::read_dir(far.place.mnt()).expect("list").for_each(drop);
+    far.stop_origin();
+    fs::write(far.mnt("two"), "2\n").expect("write");
+    far.session(&["flush"]).failed(1, &["cannot bring all changes of /tree to the origin", "kept"]);
+    proxy.signal("TERM");
+    assert_eq!(proxy.wait().code(), Some(1));
+    far.start_origin();
+
+    let kept = "files and names in it are changed, and the origin does not have that yet";
+    let through = format!("proxy {soft} --cache cache --contract exclusive --take-lease --nfs 0");
+    far.place.0.all_fail(&[
+        (&through, 1, &[kept, "start it with --mode write-back"]),
+        ("cache drop cache", 1, &[kept]),
+    ]);
+    far.proxy().stop();
+    assert_eq!(fs::read_to_string(far.place.0.path("tree/one")).expect("read"), "2\n");
+    assert_eq!(fs::read_to_string(far.place.0.path("tree/two")).expect("read"), "2\n");
+    far.place.0.run(&["cache", "drop", "cache"]).succeeded();
+}
+
+#[test]
+fn signals_and_watermarks_say_what_the_origin_has() {
+    let Some(far) = Far::new() else { return };
+    let proxy = far.proxy();
+    fs::write(far.mnt("file-1"), "1\n").expect("write");
+    proxy.signal("USR1");
+    until("SIGUSR1 brings it", || far.place.0.path("tree/file-1").exists());
+    far.session(&["wait", "--remote", "--timeout", "10"]).succeeded();
+    let top = far.place.0.run(&["top", "--once", "proxy.sock"]);
+    assert!(top.out.contains("write-back  0.0 MB in 0 files and names to go"), "{}", top.out);
+
+    // Behind the back of the proxy, which is against the contract: only what it is told shows.
+    fs::write(far.place.0.path("tree/other"), "other\n").expect("write");
+    fs::read_dir(far.place.mnt()).expect("list").for_each(drop);
+    proxy.signal("USR2");
+    until("SIGUSR2 has everything asked anew", || far.mnt("other").exists());
+    proxy.stop();
+}
+
+#[test]
+fn what_cannot_be_kept_back_is_said() {
+    let Some(far) = Far::new() else { return };
+    let proxy = format!("proxy {} --cache cache --nfs 0", far.url(""));
+    let words = |more: &str| format!("{proxy} {more}");
+    far.place.0.all_fail(&[
+        (&words("--mode write-back"), 2, &["--contract exclusive"]),
+        (&words("--mode write-back --contract immutable"), 2, &["--contract exclusive"]),
+        (&words("--write-back-limit 1G"), 2, &["--mode write-back"]),
+        (&words("--rule *.o,mode=write-back"), 2, &["for all files"]),
+        ("session show --control none.sock", 1, &["none.sock"]),
+        ("session flush --control origin.sock", 1, &["keeps no changes back"]),
+    ]);
+}
