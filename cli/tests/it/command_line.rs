@@ -206,7 +206,12 @@ fn manuals_and_completions_are_whole() {
                 &["MOUNT OPTIONS", "EXAMPLES", "FILES", "SEE ALSO", "EXIT STATUS", "nconnect=N"]
             }
             "tombolo-serve.1" => &["CONFIGURATION FILE", "EXAMPLES", "FILES", "SEE ALSO", "EXIT STATUS"],
-            name if name.starts_with("tombolo-keys-") || name.starts_with("tombolo-cache-") => &["SEE ALSO"],
+            name if ["keys", "cache", "session"]
+                .iter()
+                .any(|of| name.starts_with(&format!("tombolo-{of}-"))) =>
+            {
+                &["SEE ALSO"]
+            }
             _ => &["EXAMPLES", "SEE ALSO", "EXIT STATUS"],
         };
         for section in sections {
