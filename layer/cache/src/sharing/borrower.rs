@@ -119,7 +119,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const ASK_BYTES: u64 = 64 << 20;
 
 /// So many may wait for the owner.
-const PENDING_MAX: usize = 64;
+const PENDING_MAX: usize = 128;
 
 /// So many descriptors at most.
 const LOANS_MAX: usize = 768;

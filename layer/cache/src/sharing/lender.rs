@@ -75,7 +75,7 @@ const HOLDS_MAX: usize = 1024;
 const DESCRIPTORS_MAX: u32 = 1024;
 
 /// So many of one borrower's requests are answered at a time.
-const PENDING_MAX: usize = 64;
+const PENDING_MAX: usize = 128;
 
 /// Of one connection so many messages are taken before another has its turn.
 const MESSAGES_MAX: usize = 64;

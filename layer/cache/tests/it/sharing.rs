@@ -1,6 +1,7 @@
 //! One cache that lends to another.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tombolo_core::Error;
@@ -302,4 +303,46 @@ fn each_open_of_a_borrower_reads_what_the_origin_has() {
     }
     borrowed_bytes += caches.iter().flatten().map(|cached| cached.cache.counts().borrowed_bytes).sum::<u64>();
     assert!(borrowed_bytes > 1 << 20, "{borrowed_bytes}");
+}
+
+#[test]
+fn readers_of_a_borrower_do_not_notice_that_its_owner_comes_and_goes() {
+    let names: Vec<String> = (0..12).map(|n| format!("file-{n}")).collect();
+    let bytes: Vec<Vec<u8>> = (0..12).map(|n| pattern(150_000, n)).collect();
+    let files: Vec<(&str, &[u8])> =
+        names.iter().map(|name| &**name).zip(bytes.iter().map(|it| &**it)).collect();
+    let two = Two::new(&files);
+    let store = StoreOptions { capacity_bytes: 1 << 20, ..StoreOptions::default() };
+    let borrower = two.origin.cached_with(two.dirs[1].path(), options(Contract::CloseToOpen), store);
+    let hasty = BorrowOptions { patience: Duration::from_secs(5), idle: Duration::from_millis(20) };
+    borrower.cache.borrow_from(two.dirs[0].path(), hasty).expect("a thread");
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for reader in 0..3 {
+            let (files, session, has_ended) = (&files, borrower.session.clone(), &has_ended);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(reader);
+                while !has_ended.load(Ordering::SeqCst) {
+                    let (name, bytes) = files[random.usize(..files.len())];
+                    assert!(session.get(name).expect("read") == bytes, "{name}");
+                }
+            });
+        }
+        let _end = End(&has_ended);
+        for _ in 0..4 {
+            let owner = owner(&two.origin, two.dirs[0].path(), store);
+            files.iter().for_each(|(name, bytes)| assert!(owner.session.get(name).expect("read") == *bytes));
+            let before = borrower.cache.counts().borrowed_bytes;
+            until("something is borrowed", || borrower.cache.counts().borrowed_bytes > before);
+        }
+    });
+}
+
+/// Tells the other threads that it is over, also when the test fails.
+pub struct End<'a>(pub &'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }

@@ -14,7 +14,7 @@ use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{BorrowOptions, Contract};
 use tombolo_sys::{Errno, packet};
 
-use crate::sharing::{PATIENT, old_origin, options, owner, until};
+use crate::sharing::{End, PATIENT, old_origin, options, owner, until};
 use crate::world::{Origin, attach, pattern};
 
 const HELLO: u8 = 1;
@@ -279,16 +279,7 @@ fn with_owner(dir: &Path, answer: impl Fn(&Peer, u64) + Sync, test: impl FnOnce(
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        // Also when the test fails.
         let _end = End(&has_ended);
         test();
     });
-}
-
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
