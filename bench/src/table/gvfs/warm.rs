@@ -62,7 +62,8 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     report.condition_of(&contest);
     report.condition(format!(
         "the file and the cache are below {}, all of both in the host's page cache. `{KEPT}`: the kernel above the mount has the file's pages; `{DROPPED}`: \
-         it is told to drop them (dd iflag=nocache) before each pass, which is not timed. One thread, pinned; servers unpinned",
+         it is told to drop them (dd iflag=nocache) before each pass, which is not timed. Under {PASSED} the kernel reads the \
+         cache's file by itself, whose pages it keeps. One thread, pinned; servers unpinned",
         wanted.disk.display()
     ));
     Ok(report)

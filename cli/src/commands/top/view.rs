@@ -105,7 +105,7 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     };
     format!(
         "cache  operations answered here {} (now {})  data {:.1} MB, {} of it here (now {})  fetched {:.1} MB, \
-         {:.1} MB of it ahead and not read yet  given to the kernel {} files (now {}){sharing}{lease}",
+         {:.1} MB of it ahead and not read yet  passthrough files {} (now {}){sharing}{lease}",
         share(total.hits, total.hits + total.misses),
         share(recent.hits, recent.hits + recent.misses),
         megabytes(total.served_bytes),
