@@ -86,8 +86,36 @@ pub(crate) struct Kept {
     pub next_id: u64,
 }
 
-/// Tells when a group is committed: false if it cannot be.
-pub(crate) type Ticket = Arc<Promise<bool>>;
+/// Tells what has become of a group.
+pub(crate) type Ticket = Arc<Promise<Outcome>>;
+
+/// What has become of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is on the disk.
+    Stable,
+    /// It is in memory, as the disk is full; it is tried again.
+    Full,
+    /// The same, for another reason.
+    Failed,
+}
+
+impl Outcome {
+    fn of(error: &Error) -> Self {
+        match error {
+            Error::NoSpace | Error::QuotaExceeded => Self::Full,
+            _ => Self::Failed,
+        }
+    }
+
+    fn result(self) -> Result<()> {
+        match self {
+            Self::Stable => Ok(()),
+            Self::Full => Err(Error::NoSpace),
+            Self::Failed => Err(Error::io("the write-back journal cannot be written: see the log")),
+        }
+    }
+}
 
 /// A journal.
 pub(crate) struct Journal {
@@ -113,6 +141,8 @@ struct Pending {
     /// A caller waits: at once.
     is_urgent: bool,
     is_closing: bool,
+    /// What the last attempt has come to, if it has failed.
+    trouble: Option<Outcome>,
     /// The latest change that is on the disk.
     stable: u64,
 }
@@ -195,16 +225,21 @@ impl Journal {
     /// Waits until a group is on the disk.
     pub(crate) async fn stable(&self, ticket: Ticket) -> Result<()> {
         self.hurry();
-        match ticket.kept().await {
-            true => Ok(()),
-            false => Err(Error::io("the write-back journal cannot be written: see the log")),
-        }
+        ticket.kept().await.result()
+    }
+
+    /// Fails while the journal cannot be written: nothing more is taken in then.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.shared.pending().trouble.map_or(Ok(()), Outcome::result)
     }
 
     /// Waits until all that was added so far is on the disk.
     pub(crate) async fn all_stable(&self) -> Result<()> {
         let ticket = {
             let pending = self.shared.pending();
+            if let Some(trouble) = pending.trouble {
+                return trouble.result();
+            }
             match pending.is_empty {
                 false => Some(pending.ticket.clone()),
                 true => pending.under_way.clone(),
@@ -268,21 +303,27 @@ impl Shared {
     fn run(&self, database: &Connection) {
         let (mut pieces_bytes, mut stable_numbers) = (0, HashSet::new());
         while let Some((mut batch, ticket)) = self.next() {
-            let is_written = loop {
+            let outcome = loop {
                 let numbered = self.make_numbers_stable(&batch, &mut stable_numbers);
                 let error = match numbered.and_then(|()| self.write(database, &batch, &mut pieces_bytes)) {
-                    Ok(()) => break true,
+                    Ok(()) => break Outcome::Stable,
                     Err(error) => error,
                 };
-                tracing::error!(%error, "the write-back journal cannot be written: changes wait in memory");
-                // Those that wait are told; what they wrote stays, and is written with what comes later.
-                ticket.keep(false);
-                if self.pending().is_closing {
-                    break false;
-                }
-                thread::sleep(RETRY);
-                let later = std::mem::take(&mut self.pending().batch);
+                tracing::error!(%error, "the write-back journal cannot be written: changes wait in memory, and no more are taken");
+                // All that wait are told; what they have changed stays, and is written when that works again.
+                let outcome = Outcome::of(&error);
+                let (later, others) = {
+                    let mut pending = self.pending();
+                    pending.trouble = Some(outcome);
+                    pending.is_empty = true;
+                    (std::mem::take(&mut pending.batch), std::mem::take(&mut pending.ticket))
+                };
                 batch.absorb(later);
+                ticket.keep(outcome);
+                others.keep(outcome);
+                if self.is_closing_within(RETRY) {
+                    break outcome;
+                }
             };
             let change = batch.change;
             // Outside of the lock: files go with it.
@@ -290,12 +331,19 @@ impl Shared {
             {
                 let mut pending = self.pending();
                 pending.under_way = None;
-                if is_written {
+                if outcome == Outcome::Stable {
+                    pending.trouble = None;
                     pending.stable = pending.stable.max(change);
                 }
             }
-            ticket.keep(is_written);
+            ticket.keep(outcome);
         }
+    }
+
+    /// Waits for the end, for so long.
+    fn is_closing_within(&self, time: Duration) -> bool {
+        let waited = self.work.wait_timeout_while(self.pending(), time, |pending| !pending.is_closing);
+        waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.is_closing
     }
 
     /// The next group, when its time has come.
@@ -343,7 +391,7 @@ impl Shared {
                 File::open(self.files.dir()).and_then(|dir| dir.sync_all()).map_err(Error::io)?;
             }
         }
-        self.commit(database, batch, is_emptied).map_err(Error::io)?;
+        self.commit(database, batch, is_emptied).map_err(not_written)?;
         *pieces_bytes = if is_emptied { 0 } else { *pieces_bytes + added };
         Ok(())
     }
@@ -412,6 +460,14 @@ impl Shared {
         }
         drop((set, remove_pieces));
         transaction.commit()
+    }
+}
+
+/// A full disk is told apart from other trouble.
+fn not_written(error: rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DiskFull) => Error::NoSpace,
+        _ => Error::io(error),
     }
 }
 

@@ -1,11 +1,13 @@
 //! What all sessions and the thread that writes back share.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::FileSystem;
+use tombolo_core::fs::{FileSystem, NodeId};
 use tombolo_core::{Ctx, Result};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::promise::Promise;
@@ -26,6 +28,8 @@ pub(crate) struct Shared {
     pub control: Control,
     pub gate: Gate,
     room: Mutex<Room>,
+    /// Files that are being appended to.
+    appends: Mutex<HashMap<NodeId, Arc<Promise<()>>>>,
     tree: Mutex<Tree>,
 }
 
@@ -78,6 +82,9 @@ struct Room {
     is_disk_full: bool,
 }
 
+/// One that appends to a file.
+pub(crate) struct Alone<'a>(&'a Shared, NodeId);
+
 /// So often the local disk is asked how much room it has.
 const ROOM_REFRESH: Duration = Duration::from_millis(200);
 
@@ -93,8 +100,8 @@ impl Shared {
     ) -> Self {
         let files = tree.files.clone();
         let room = Mutex::new(Room { freed: Arc::default(), looked: None, is_disk_full: false });
-        let (control, gate) = (Control::default(), Gate::default());
-        Self { below, options, journal, lane, files, control, gate, room, tree: Mutex::new(tree) }
+        let (control, gate, appends) = (Control::default(), Gate::default(), Mutex::default());
+        Self { below, options, journal, lane, files, control, gate, room, appends, tree: Mutex::new(tree) }
     }
 
     pub(crate) fn tree(&self) -> MutexGuard<'_, Tree> {
@@ -103,6 +110,7 @@ impl Shared {
 
     /// Makes one change: all of it or, when it fails, nothing. The ticket tells when it is on the disk.
     pub(crate) fn change<T>(&self, work: impl FnOnce(&mut Tree) -> Result<T>) -> Result<(T, Ticket)> {
+        self.journal.check()?;
         let mut tree = self.tree();
         if tree.ids.end - tree.ids.start < 16 {
             tree.ids = self.journal.reserve_ids(tree.ids.start)?;
@@ -115,6 +123,20 @@ impl Shared {
         drop(tree);
         self.control.made_dirty();
         Ok((done, ticket))
+    }
+
+    /// Waits until no other caller appends to a file: each begins where the last has ended.
+    pub(crate) async fn append_alone(&self, node: NodeId) -> Alone<'_> {
+        loop {
+            let before = match lock(&self.appends).entry(node) {
+                Entry::Vacant(free) => {
+                    free.insert(Arc::default());
+                    return Alone(self, node);
+                }
+                Entry::Occupied(taken) => taken.get().clone(),
+            };
+            before.kept().await;
+        }
     }
 
     /// Writes down what write-back has learnt: no change of a user's.
@@ -260,6 +282,15 @@ impl Gate {
             closed.keep(());
         }
         done
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        let ended = lock(&self.0.appends).remove(&self.1);
+        if let Some(ended) = ended {
+            ended.keep(());
+        }
     }
 }
 

@@ -472,14 +472,6 @@ impl Tree {
         self.nodes.get_mut(&id)?.layers.last_mut()
     }
 
-    /// The end of a file, which is so much longer from now on.
-    pub(crate) fn take_end(&mut self, id: NodeId, len: u64) -> u64 {
-        let Some(node) = self.nodes.get_mut(&id) else { return 0 };
-        let end = node.attr.size;
-        node.attr.size = end.saturating_add(len);
-        end
-    }
-
     /// Data were written to a file of the local disk; `journaled` are they, where they go to the journal too.
     pub(crate) fn wrote(&mut self, file: &Arc<DataFile>, delta: Delta, journaled: Option<(u64, Vec<u8>)>) {
         self.dirty_bytes = self.dirty_bytes.saturating_add_signed(delta.added);

@@ -25,19 +25,22 @@ impl View {
             () if opening.flags.contains(OpenFlags::DATA_SYNC) => how.stability.max(Stability::DataSync),
             () => how.stability,
         };
+        let _alone = match appends {
+            true => Some(self.shared().append_alone(id).await),
+            false => None,
+        };
         let (change, ticket) = loop {
             let epoch = self.shared().tree().epoch;
             let attr = self.attr(id).await?;
             let _inside = self.shared().gate.enter().await;
-            // The place of an append is taken before its data are there: two never have the same.
             let begun = {
                 let mut tree = self.shared().tree();
                 match tree.epoch == epoch {
                     false => None,
                     true => {
-                        tree.touch(id, &attr);
+                        let size = tree.touch(id, &attr).attr.size;
+                        let offset = if appends { size } else { how.offset };
                         let file = tree.top_layer(id).ok_or(Error::NoSpace)?.file.clone();
-                        let offset = if appends { tree.take_end(id, len) } else { how.offset };
                         Some((offset, file))
                     }
                 }
@@ -50,6 +53,9 @@ impl View {
             let journaled = (from.len() <= JOURNALED_BYTES_MAX).then(|| (offset, from.to_vec(from.len())));
             let (change, ticket) = self.shared().change(|tree| {
                 let before = tree.touch(id, &attr).attr;
+                if appends && before.size != offset {
+                    return Ok(None);
+                }
                 let top = tree.top_layer(id).ok_or(Error::NoSpace)?;
                 let delta = top.extents.insert(offset..end);
                 let added = delta.added.max(0).cast_unsigned();
@@ -61,9 +67,11 @@ impl View {
                 if how.kill_privileges || !self.cx.identity.is_root() {
                     drop_privileges(node, Some(&self.cx.identity));
                 }
-                Ok(self.told(&before, node.attr))
+                Ok(Some(self.told(&before, node.attr)))
             })?;
-            break (change, ticket);
+            if let Some(change) = change {
+                break (change, ticket);
+            }
         };
         if stability >= Stability::DataSync {
             self.shared().journal.stable(ticket).await?;

@@ -6,16 +6,16 @@ use tombolo_mem::Source;
 
 use crate::world::{Origin, Session};
 
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at / 7 + at / 4096) as u8 ^ seed).collect()
 }
 
-fn write_stable(session: &Session, file: File, offset: u64, bytes: &[u8]) {
+pub fn write_stable(session: &Session, file: File, offset: u64, bytes: &[u8]) {
     let how = Write { offset, stability: Stability::FileSync, ..Write::default() };
     session.fs.write(&session.cx, file, &how, Source::from(bytes.to_vec())).wait().expect("write");
 }
 
-fn sync(session: &Session) {
+pub fn sync(session: &Session) {
     session.fs.syncfs(&session.cx).wait().expect("stable");
 }
 

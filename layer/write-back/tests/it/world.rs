@@ -1,6 +1,6 @@
 //! An origin in memory, a cache of it and write-back over that, and sessions of each.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,6 +90,11 @@ impl Origin {
         image(self.dir.path(), dir.path());
         drop(proxy);
         self.dir = dir;
+    }
+
+    /// A file of the proxy.
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join(below)
     }
 
     /// How many files there are with data that are to be brought.

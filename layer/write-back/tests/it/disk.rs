@@ -1,0 +1,78 @@
+//! The local disk fails: what is told, and what is kept.
+
+use std::fs;
+
+use tombolo_core::fs::{File, OpenFlags, Write};
+use tombolo_core::{Error, Result};
+use tombolo_mem::Source;
+
+use crate::restart::{pattern, sync, write_stable};
+use crate::world::{Origin, Session};
+
+fn append(session: &Session, file: File, bytes: &[u8]) -> Result<()> {
+    session.fs.write(&session.cx, file, &Write::default(), Source::from(bytes.to_vec())).wait().map(drop)
+}
+
+#[test]
+fn a_failed_append_leaves_no_zeros() {
+    let origin = Origin::new();
+    origin.direct.put("file", b"begun").expect("put");
+    let proxy = origin.proxy();
+    let session = &proxy.session;
+    let node = session.find("file").expect("it is there").node;
+    let opened = session.fs.open(&session.cx, node, OpenFlags::WRITE | OpenFlags::APPEND).wait();
+    let file = File { node, open: opened.expect("open").open };
+    let (data, away) = (origin.path("write-back/data"), origin.path("write-back/away"));
+    fs::rename(&data, &away).expect("rename");
+    append(session, file, b" and lost").expect_err("there is no place for it");
+    fs::rename(&away, &data).expect("rename");
+    append(session, file, b" and ended").expect("append");
+    assert_eq!(session.get("file").expect("read"), b"begun and ended");
+}
+
+#[test]
+fn appends_at_a_time_are_one_after_the_other() {
+    let origin = Origin::new();
+    let proxy = origin.proxy();
+    let session = &proxy.session;
+    let node = session.create("file", 0o644).expect("create").node;
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            scope.spawn(move || {
+                let opened = session.fs.open(&session.cx, node, OpenFlags::WRITE | OpenFlags::APPEND).wait();
+                let file = File { node, open: opened.expect("open").open };
+                (0..50).for_each(|_| append(session, file, &[b'a' + writer; 7]).expect("append"));
+            });
+        }
+    });
+    let bytes = session.get("file").expect("read");
+    assert_eq!(bytes.len(), 4 * 50 * 7);
+    assert!(bytes.chunks(7).all(|chunk| chunk.iter().all(|byte| *byte == chunk[0] && *byte != 0)));
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_tells_all_and_takes_no_more_until_it_can() {
+    let mut origin = Origin::new();
+    let proxy = origin.proxy();
+    let session = &proxy.session;
+    session.put("before", b"1").expect("put");
+    sync(session);
+    let other = rusqlite::Connection::open(origin.path("write-back/journal.db")).expect("open");
+    other.execute_batch("alter table nodes rename to away").expect("rename");
+    session.put("meanwhile", b"2").expect("it is in memory");
+    session.fs.syncfs(&session.cx).wait().expect_err("it is not on the disk");
+    assert!(matches!(session.put("refused", b"3"), Err(Error::Io { .. })));
+    assert!(matches!(session.find("refused"), Err(Error::NotFound)));
+    assert_eq!(session.get("meanwhile").expect("it goes on being read"), b"2");
+    other.execute_batch("alter table away rename to nodes").expect("rename");
+    drop(other);
+    while session.fs.syncfs(&session.cx).wait().is_err() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let file = session.create("after", 0o644).expect("create");
+    write_stable(session, file, 0, &pattern(10, 1));
+    origin.kill(proxy);
+    let proxy = origin.proxy();
+    assert_eq!(proxy.session.get("meanwhile").expect("it was never dropped"), b"2");
+    assert_eq!(proxy.session.get("after").expect("read"), pattern(10, 1));
+}
