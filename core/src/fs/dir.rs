@@ -1,6 +1,6 @@
 //! One page of a directory listing.
 
-use super::{Cookie, Entry, FileType};
+use super::{Attr, Cookie, Entry, FileType};
 
 /// How much fits on a page, in the caller's units.
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +144,11 @@ impl DirPage {
                 entry: if head.has_entry { entries.next() } else { None },
             }
         })
+    }
+
+    /// The attributes of those entries that carry them.
+    pub fn attrs_mut(&mut self) -> impl Iterator<Item = &mut Attr> {
+        self.entries.iter_mut().map(|entry| &mut entry.attr)
     }
 
     fn cost(&self, name_len: usize) -> Option<usize> {

@@ -3,7 +3,8 @@
 /// Methods of [`FileSystem`](crate::fs::FileSystem) that a layer passes on, by their names.
 ///
 /// `forward!(to self.inner; lookup getattr)` calls the same method of the field `inner`. `forward!(through self.call; lookup getattr)`
-/// calls `self.call(Op::Lookup, |fs| fs.lookup(...))`, and so on: a layer that does the same around each. The rest of the trait (what the
+/// calls `self.call(Op::Lookup, |fs| fs.lookup(...))`, and so on: a layer that does the same around each; `with self.call` calls
+/// `self.call(cx, |fs, cx| fs.lookup(cx, ...))`, where the layer passes on another context. The rest of the trait (what the
 /// file system says of itself, and the optional groups) each layer writes out.
 #[macro_export]
 macro_rules! forward {
@@ -73,6 +74,11 @@ macro_rules! forward {
         #[inline]
         fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
             $me.$inner.$method(cx, $($argument),*)
+        }
+    };
+    (with $me:ident $call:ident $op:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
+        fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
+            $me.$call(cx, |fs, cx| fs.$method(cx, $($argument),*))
         }
     };
     (through $me:ident $call:ident $op:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {

@@ -13,6 +13,7 @@ use tombolo_layer_basic::fault::{Plan, Rule, What, When};
 use tombolo_layer_basic::stats::Counters;
 use tombolo_layer_basic::{delay, fault, stats};
 use tombolo_layer_handle_table as handle_table;
+use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
 
 const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
 
@@ -65,6 +66,19 @@ fn a_directory_under_delay() {
 fn a_directory_under_short_writes() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     run(&cut_short(on_disk(scratch.path())), SETUP).expect("local-dir under short writes", &[]);
+}
+
+/// Every id is itself, by ranges that say so.
+fn with_ids_mapped(export: Arc<dyn Export>) -> Arc<dyn Export> {
+    let ranges = ["1:1:99", "100:100:4294967000"].map(|range| range.parse().expect("a range"));
+    let ids = Ids::new(ranges.to_vec(), 65_534).expect("ranges apart");
+    Arc::new(idmap::over(export, IdMap { users: ids.clone(), groups: ids }))
+}
+
+#[test]
+fn a_directory_under_an_idmap_of_identity_ranges() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    run(&with_ids_mapped(on_disk(scratch.path())), SETUP).expect("local-dir under an idmap", &[]);
 }
 
 /// Handles that lead back by name.
