@@ -1,6 +1,7 @@
 //! NFS over TLS: our client and our server, each beside a stranger, and certificates that are no good.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
@@ -22,8 +23,13 @@ fn issue(scratch: &Scratch, words: &[&str]) {
 }
 
 fn serve(scratch: &Scratch) -> Server {
+    serve_with(scratch, &[])
+}
+
+fn serve_with(scratch: &Scratch, more: &[&str]) -> Server {
     let words = ["serve", "tree", "--nfs-tls", "127.0.0.1:0", "--tls-dir", "server", "--squash", "none"];
-    scratch.serve(&[&words[..], &["--state", "tls-state", "--control", "tls.sock"]].concat(), "ready control")
+    let words = [&words[..], &["--state", "tls-state", "--control", "tls.sock"], more].concat();
+    scratch.serve(&words, "ready control")
 }
 
 fn url(server: &Server, path: &str, client: &str) -> String {
@@ -99,6 +105,31 @@ fn certificates_that_are_no_good_say_what_to_do() {
         .run(&["serve", "tree", "--nfs-tls", "0", "--tls-dir", "none"])
         .failed(1, &["none/ca.pem", "--tls-dir"]);
     scratch.run(&["serve", "tree", "--nfs", "0", "--tls-dir", "server"]).failed(2, &["requires --nfs-tls"]);
+}
+
+#[test]
+fn a_certificate_says_who_its_machine_acts_as_and_ids_are_mapped() {
+    let scratch = scratch();
+    ["gateway", "stranger"].iter().for_each(|name| issue(&scratch, &[name]));
+    fs::set_permissions(scratch.path("tree"), fs::Permissions::from_mode(0o777)).expect("chmod");
+    let rules = "[[client]]\nsubject = \"ali*\"\nact-as = \"1001:101\"\n[[client]]\nsubject = \"gateway\"\nany = true\n";
+    fs::write(scratch.path("users.toml"), rules).expect("write");
+    let maps = ["--map-users", "1000:5000:10", "--map-groups", "101:701"];
+    let server = serve_with(&scratch, &[&["--tls-users", "users.toml"], &maps[..]].concat());
+    // The copying user is root, wherever it is.
+    for (client, owner) in [("alice", (5001, 701)), ("gateway", (0, 0)), ("stranger", (65_534, 65_534))] {
+        let to = url(&server, &format!("/{client}"), client);
+        scratch.run(&["cp", "plain", &to]).succeeded();
+        let made = fs::metadata(scratch.path("tree").join(client)).expect("it is there");
+        assert_eq!((made.uid(), made.gid()), owner, "{client}");
+    }
+    let seen = scratch.run(&["stat", &url(&server, "/alice", "gateway")]).out;
+    assert!(seen.contains("1001") && !seen.contains("5001"), "{seen}");
+    let words = ["serve", "tree", "--tls-users", "users.toml", "--nfs"];
+    scratch.run(&[&words[..], &["0"]].concat()).failed(2, &["--tls-users requires --nfs-tls"]);
+    let overlapping = ["serve", "tree", "--nfs", "0", "--map-users", "1:1", "--map-users", "2:1"];
+    scratch.run(&overlapping).failed(2, &["1:1:1 and 2:1:1 overlap"]);
+    server.stop();
 }
 
 /// Python's ssl, that is OpenSSL, on the other side.

@@ -68,8 +68,7 @@ impl<'a> Caller<'a> {
             return Err(Failure(Status::Acces));
         }
         let node = export.resolve(bytes).await?;
-        let identity =
-            self.service.identities.identity(export.squash, &self.credential, &self.peer.origin).await?;
+        let identity = self.service.identities.identity(export.squash, &self.credential, self.peer).await?;
         let cx = Ctx {
             session: export.session,
             request: self.request,

@@ -30,7 +30,9 @@ mod service;
 mod shared_sync;
 mod unchecked_creates;
 
-pub use access::{AllowList, Groups, Identities, NO_ID, Network, NetworkError, Squash, SquashMode};
+pub use access::{
+    AllowList, Claim, ClaimRule, Claims, Groups, Identities, NO_ID, Network, NetworkError, Squash, SquashMode,
+};
 pub use export::NfsService;
 pub use handle::{ExportCollision, ExportId, Signer};
 pub use options::{Durability, ExportOptions, Options, ServeError};

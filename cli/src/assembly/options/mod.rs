@@ -12,6 +12,7 @@ pub mod nfs;
 pub mod policy;
 pub mod shm;
 pub mod submounts;
+pub mod tls_users;
 pub mod virtiofs;
 pub mod xattrs;
 
@@ -28,7 +29,7 @@ use doorbell::Doorbell;
 use export::ExportArg;
 use file::{list, one};
 use fuse::FuseArg;
-use nfs::{AllowArg, NfsArg, SquashArg};
+use nfs::{AllowArg, IdRangeArg, NfsArg, SquashArg};
 use shm::{ShmArg, ShmFileArg};
 use submounts::Submounts;
 use virtiofs::{SocketMode, VirtioFsArg};
@@ -69,6 +70,17 @@ pub struct ServerOptions {
     #[arg(long, value_name = "MOUNTPOINT[,export=/NAME][,allow_other]")]
     #[serde(deserialize_with = "list")]
     pub fuse: Vec<FuseArg>,
+    /// COUNT users of clients from CLIENT on are those from HERE on (by default one); repeatable.
+    ///
+    /// Both ways, for all front ends, access lists included. With any of them, users that none has are user 65534, either way; but root stays root
+    /// as far as --squash lets it, unless a range has it.
+    #[arg(long, value_name = "CLIENT:HERE[:COUNT]")]
+    #[serde(deserialize_with = "list")]
+    pub map_users: Vec<IdRangeArg>,
+    /// The same of groups.
+    #[arg(long, value_name = "CLIENT:HERE[:COUNT]")]
+    #[serde(deserialize_with = "list")]
+    pub map_groups: Vec<IdRangeArg>,
     /// Refuse all changes.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     pub readonly: Option<bool>,
@@ -146,6 +158,11 @@ pub struct ServerOptions {
     /// $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls). `tombolo keys issue` makes one. What changes there counts for new connections.
     #[arg(long, value_name = "DIR", help_heading = NFS)]
     pub tls_dir: Option<PathBuf>,
+    /// Who the clients of --nfs-tls may act as, by their certificates, as a TOML file says (by default as anybody, as over --nfs).
+    ///
+    /// Others are the anonymous user. docs/use/nfs.md has its keys.
+    #[arg(long, value_name = "FILE", help_heading = NFS)]
+    pub tls_users: Option<PathBuf>,
     /// Which users of clients are taken for the anonymous one (by default root).
     #[arg(long, value_name = "MODE", help_heading = NFS)]
     pub squash: Option<SquashArg>,
@@ -211,6 +228,9 @@ impl ServerOptions {
             nfs: either(self.nfs, below.nfs),
             nfs_tls: either(self.nfs_tls, below.nfs_tls),
             tls_dir: self.tls_dir.or(below.tls_dir),
+            tls_users: self.tls_users.or(below.tls_users),
+            map_users: either(self.map_users, below.map_users),
+            map_groups: either(self.map_groups, below.map_groups),
             squash: self.squash.or(below.squash),
             anonuid: self.anonuid.or(below.anonuid),
             anongid: self.anongid.or(below.anongid),

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use serde::Deserialize;
 use tombolo_front_nfs_server::{Network, SquashMode};
+use tombolo_layer_idmap::{IdRange, MapError};
 
 use super::address::ListenAddress;
 use super::export::{ExportName, named_exports};
@@ -46,6 +47,17 @@ impl From<SquashArg> for SquashMode {
             SquashArg::Root => Self::Root,
             SquashArg::All => Self::All,
         }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdRangeArg(pub IdRange);
+
+impl FromStr for IdRangeArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|error: MapError| error.to_string())
     }
 }
 

@@ -8,6 +8,7 @@ pub mod write_back;
 
 use std::path::PathBuf;
 
+use tombolo_layer_idmap::{IdMap, Ids};
 use tombolo_sys::pattern::Pattern;
 
 use super::options::ServerOptions;
@@ -16,6 +17,7 @@ use super::options::ask::AskArg;
 use super::options::coherence::Coherence;
 use super::options::export::{ExportArg, ExportName};
 use super::options::fuse::FuseArg;
+use super::options::nfs::IdRangeArg;
 use super::options::submounts::Submounts;
 use super::options::virtiofs::{SocketMode, VirtioFsArg, VirtioFsSocket};
 use super::options::xattrs::Xattrs;
@@ -42,12 +44,14 @@ pub struct Plan {
 }
 
 /// What stands over each export, besides the counters.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Layers {
     pub read_only: bool,
     pub submounts: Submounts,
     /// Whether changes by other processes of the host are watched.
     pub host_watch: bool,
+    /// Which users of clients are which here, if that is said.
+    pub ids: Option<IdMap>,
 }
 
 #[derive(Debug)]
@@ -116,10 +120,26 @@ impl Plan {
         }
         let read_only = options.readonly.unwrap_or(false);
         let host_watch = options.host_watch.unwrap_or(front_ends.coherence == Coherence::Push);
-        let layers = Layers { read_only, submounts: options.submounts.unwrap_or_default(), host_watch };
+        let ids = id_map(&mut options)?;
+        let layers = Layers { read_only, submounts: options.submounts.unwrap_or_default(), host_watch, ids };
         let ServerOptions { control, metrics, state, .. } = options;
         Ok(Self { exports, cache: None, layers, front_ends, control, metrics, state })
     }
+}
+
+/// What stands for all users, or groups, that no range has.
+const NOBODY: u32 = 65_534;
+
+fn id_map(options: &mut ServerOptions) -> Result<Option<IdMap>, Failure> {
+    let (users, groups) = (std::mem::take(&mut options.map_users), std::mem::take(&mut options.map_groups));
+    if users.is_empty() && groups.is_empty() {
+        return Ok(None);
+    }
+    let ids = |ranges: Vec<IdRangeArg>, option: &str| {
+        let ranges = ranges.into_iter().map(|IdRangeArg(range)| range).collect();
+        Ids::new(ranges, NOBODY).map_err(|error| Failure::usage(format!("{option}: {error}")))
+    };
+    Ok(Some(IdMap { users: ids(users, "--map-users")?, groups: ids(groups, "--map-groups")? }))
 }
 
 impl FrontEnds {

@@ -4,12 +4,13 @@ use std::mem;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tombolo_front_nfs_server::{AllowList, Durability, ExportId, NO_ID, Squash};
+use tombolo_front_nfs_server::{AllowList, Claims, Durability, ExportId, NO_ID, Squash};
 
 use super::PlannedExport;
 use crate::assembly::options::ServerOptions;
 use crate::assembly::options::export::ExportName;
 use crate::assembly::options::nfs::{AllowArg, NfsArg};
+use crate::assembly::options::tls_users;
 use crate::certificates::tls_dir;
 use crate::failure::Failure;
 
@@ -18,6 +19,8 @@ pub struct NfsPlan {
     pub ports: Vec<PlannedPort>,
     /// Where the certificates for those ports are that have TLS.
     pub tls_dir: Option<PathBuf>,
+    /// Who those that show certificates may act as.
+    pub claims: Option<Claims>,
     /// Which callers become the anonymous user.
     pub squash: Squash,
     pub allow: AllowList,
@@ -74,6 +77,7 @@ impl NfsPlan {
             }
         }
         Ok(Self {
+            claims: claims_of(options, &ports)?,
             tls_dir: tls_dir_of(options, &ports)?,
             ports,
             squash,
@@ -101,6 +105,15 @@ fn tls_dir_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Opti
             Failure::cannot("serve NFS over TLS", why).remedy("name the directory with --tls-dir")
         }),
     }
+}
+
+fn claims_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Option<Claims>, Failure> {
+    let Some(path) = options.tls_users.take() else { return Ok(None) };
+    if ports.is_empty() || ports.iter().any(|port| !port.over_tls) {
+        let problem = "--tls-users requires --nfs-tls, and no --nfs, whose clients show no certificate";
+        return Err(Failure::usage(problem).remedy("serve NFS without TLS by another server"));
+    }
+    tls_users::read(&path).map(Some)
 }
 
 /// An option other than `--nfs` that was given, and means nothing without that.

@@ -26,6 +26,7 @@ use tombolo_host_service::metrics::Endpoint;
 use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::Counters as ExportCounters;
 use tombolo_layer_cache::CacheExport;
+use tombolo_layer_idmap as idmap;
 use tombolo_layer_write_back::WriteBackExport;
 
 use crate::commands::mount::reason;
@@ -251,10 +252,14 @@ fn open(index: usize, planned: &PlannedExport, plan: &Plan) -> Result<OpenedExpo
         (Some(planned_cache), Some(cache)) => planned_cache.write_back_over(&planned.tree, cache)?,
         _ => None,
     };
-    let (export, counters) = counted(match (&write_back, &cache) {
+    let export = match (&write_back, &cache) {
         (Some(write_back), _) => Arc::clone(write_back) as Arc<dyn Export>,
         (None, Some(cache)) => Arc::clone(cache) as Arc<dyn Export>,
         (None, None) => export,
+    };
+    let (export, counters) = counted(match &plan.layers.ids {
+        Some(ids) => Arc::new(idmap::over(export, ids.clone())),
+        None => export,
     });
     Ok(OpenedExport { export, counters, client, cache, write_back })
 }

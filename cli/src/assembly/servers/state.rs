@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tombolo_core::fs::{Client, Export, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, SessionId};
 use tombolo_front_nfs_server::{
-    AllowList, Durability, ExportOptions, Groups, Identities, NfsService, Options, Signer, Squash,
+    AllowList, Claims, Durability, ExportOptions, Groups, Identities, NfsService, Options, Signer, Squash,
 };
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_host_service::handle_keys;
@@ -33,6 +33,7 @@ pub struct DurableState {
     allow: AllowList,
     durability: Durability,
     manage_gids: bool,
+    claims: Option<Claims>,
     session_ids: Arc<AtomicU64>,
     opened: OnceLock<Opened>,
     /// Held by the thread that opens.
@@ -61,6 +62,7 @@ impl DurableState {
             allow: plan.front_ends.nfs.allow.clone(),
             durability: plan.front_ends.nfs.durability,
             manage_gids: plan.front_ends.nfs.manage_gids,
+            claims: plan.front_ends.nfs.claims.clone(),
             session_ids: session_ids.clone(),
             opened: OnceLock::new(),
             opening: Mutex::default(),
@@ -84,7 +86,7 @@ impl DurableState {
                 durability: self.durability,
             });
         }
-        let identities = Identities::new(self.manage_gids.then(Groups::new));
+        let identities = Identities::new(self.manage_gids.then(Groups::new)).under(self.claims.clone());
         NfsService::new(Options { exports, signer: opened.signer.clone(), identities })
             .map_err(|error| Failure::cannot("serve NFS", &error))
     }

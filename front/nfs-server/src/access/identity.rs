@@ -5,9 +5,11 @@ use std::sync::Arc;
 use quick_cache::sync::Cache;
 use tombolo_core::{Error, Identity, Result, Squash};
 use tombolo_host_links::server::IdentityPolicy;
-use tombolo_host_rpc::server::Origin;
+use tombolo_host_rpc::server::{Origin, Peer};
+use tombolo_host_tls::PeerCertificate;
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX};
 
+use super::claims::Claims;
 use super::groups::Groups;
 
 /// Lists of groups that are remembered, at most.
@@ -18,13 +20,20 @@ const LISTS_MAX: usize = 1024;
 pub struct Identities {
     lists: Cache<Arc<[u32]>, Arc<[u32]>>,
     groups: Option<Groups>,
+    claims: Option<Claims>,
 }
 
 impl Identities {
     /// With `groups`, a user's supplementary groups are looked up there, whatever the credential says.
     #[must_use]
     pub fn new(groups: Option<Groups>) -> Self {
-        Self { lists: Cache::new(LISTS_MAX), groups }
+        Self { lists: Cache::new(LISTS_MAX), groups, claims: None }
+    }
+
+    /// With these rules a caller in the network is whom its certificate lets it be.
+    #[must_use]
+    pub fn under(self, claims: Option<Claims>) -> Self {
+        Self { claims, ..self }
     }
 
     /// The identity of the caller with this credential. It waits only where groups are looked up, and fails there
@@ -33,12 +42,18 @@ impl Identities {
         &self,
         squash: Squash,
         credential: &Credential<'_>,
-        origin: &Origin,
+        peer: &Peer,
     ) -> Result<Identity> {
-        if let Origin::Link(link) = origin
-            && !link.identity_policy.allows_any()
-        {
-            return self.under_policy(squash, credential, &link.identity_policy);
+        match &peer.origin {
+            Origin::Link(link) if !link.identity_policy.allows_any() => {
+                return self.under_policy(squash, credential, &link.identity_policy);
+            }
+            Origin::Network(_) if !squash.takes_all() => {
+                if let Some(claims) = &self.claims {
+                    return Ok(self.by_certificate(squash, credential, peer.certificate.get(), claims));
+                }
+            }
+            _ => {}
         }
         let sys = match credential {
             Credential::Sys(sys) if !squash.takes_all() => sys,
@@ -53,6 +68,29 @@ impl Identities {
             Some(groups) => self.squashed(squash, groups.of(uid).await?),
         };
         Ok(Identity { uid, gid, groups })
+    }
+
+    /// Of a machine that is known by its certificate. The groups that it claims are checked, so nothing is looked up.
+    fn by_certificate(
+        &self,
+        squash: Squash,
+        credential: &Credential<'_>,
+        certificate: Option<&PeerCertificate>,
+        claims: &Claims,
+    ) -> Identity {
+        let named = match credential {
+            Credential::Sys(sys) => {
+                Some(Identity { uid: sys.uid, gid: sys.gid, groups: self.shared(&sys.gids) })
+            }
+            _ => None,
+        };
+        match claims.identity(certificate, named) {
+            Some(Identity { uid, gid, groups }) => {
+                let groups = groups.and_then(|groups| self.squashed(squash, groups));
+                Identity { uid: squash.uid(uid), gid: squash.gid(gid), groups }
+            }
+            None => Identity { uid: squash.anonymous_uid, gid: squash.anonymous_gid, groups: None },
+        }
     }
 
     /// Of a process that may not call with any identity. The groups that it claims are checked against those of the kernel, so nothing is
@@ -111,6 +149,7 @@ impl Identities {
 mod tests {
     use super::*;
     use tombolo_core::{Answer, SquashMode};
+    use tombolo_host_rpc::server::Transport;
     use tombolo_wire_rpc::Gids;
 
     fn sys(uid: u32, gid: u32, groups: &[u32]) -> Credential<'static> {
@@ -121,8 +160,8 @@ mod tests {
     fn identity(identities: &Arc<Identities>, mode: SquashMode, credential: Credential<'static>) -> Identity {
         let squash = Squash { mode, anonymous_uid: 99, anonymous_gid: 98 };
         let identities = identities.clone();
-        let origin = Origin::Network(([127, 0, 0, 1], 1).into());
-        Answer::later(async move { identities.identity(squash, &credential, &origin).await })
+        let peer = Peer::new(([127, 0, 0, 1], 1).into(), Transport::Tcp);
+        Answer::later(async move { identities.identity(squash, &credential, &peer).await })
             .wait()
             .expect("an identity")
     }
