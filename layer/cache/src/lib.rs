@@ -30,6 +30,7 @@ mod openings;
 mod options;
 mod origin;
 mod read_ahead;
+mod removals;
 mod rights;
 mod room;
 mod rules;
@@ -129,7 +130,7 @@ fn put_over(
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
     let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked, contract));
     let root = kept.unwrap_or_else(|| {
-        let root = Object::new(ObjectId::ROOT, handle, None, attr);
+        let root = Object::new(ObjectId::ROOT, handle, attr, &cache.objects.removal);
         root.learn(&attr, asked, contract);
         cache.objects.replace(Arc::new(root))
     });

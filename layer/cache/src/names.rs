@@ -24,6 +24,8 @@ pub(crate) struct Names {
     next_place: u64,
     /// Whether all names are here.
     is_complete: bool,
+    /// They are of a listing beside which the directory was changed: one that has begun goes on by them, and that is all.
+    is_passing: bool,
     /// Rises whenever names are dropped: what was asked for before is not taken in after.
     epoch: u64,
     /// What is to be written: all parts are gone, and these are new.
@@ -79,6 +81,7 @@ impl Default for Names {
             places: BTreeMap::new(),
             next_place: DOT_DOT + 1,
             is_complete: false,
+            is_passing: false,
             epoch: 0,
             drops_parts: false,
             dirty_parts: BTreeSet::new(),
@@ -90,6 +93,9 @@ impl Default for Names {
 
 impl Names {
     pub(crate) fn look_up(&self, name: &[u8]) -> Option<Known> {
+        if self.is_passing {
+            return None;
+        }
         let known = self.by_name.get(name).and_then(|slot| slot.known);
         known.or_else(|| self.is_complete.then_some(Known::Absent))
     }
@@ -99,7 +105,19 @@ impl Names {
     }
 
     pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete && !self.is_passing
+    }
+
+    /// Whether a listing that has begun can go on.
+    pub(crate) fn can_go_on(&self) -> bool {
         self.is_complete
+    }
+
+    /// What was just listed is shown, and not believed.
+    pub(crate) fn set_passing(&mut self) {
+        self.is_passing = true;
+        self.drops_parts = true;
+        self.dirty_parts.clear();
     }
 
     /// Takes in what a look-up has found that was asked for in `epoch`.
@@ -203,6 +221,7 @@ impl Names {
             slot.known.is_some()
         });
         self.is_complete = true;
+        self.is_passing = false;
     }
 
     /// The directory has changed: no name is known any more. Places are kept for those that come back.
@@ -212,6 +231,7 @@ impl Names {
             slot.place.is_some()
         });
         self.is_complete = false;
+        self.is_passing = false;
         self.epoch += 1;
         self.drops_parts = true;
         self.dirty_parts.clear();

@@ -1,5 +1,6 @@
 //! One file of the origin, as far as it is known here.
 
+use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -10,6 +11,7 @@ use crate::backing::Held;
 use crate::data::Data;
 use crate::names::Names;
 use crate::options::{Contract, Options};
+use crate::removals::{Removals, UnknownRemoval};
 use crate::rights::{Life, Rights};
 use crate::rules::Place;
 use crate::store::ObjectId;
@@ -24,6 +26,7 @@ pub(crate) struct Object {
     pub handle: PersistentHandle,
     /// Which rule it goes by.
     pub place: Place,
+    removal: Arc<UnknownRemoval>,
     state: Mutex<State>,
 }
 
@@ -38,8 +41,12 @@ pub(crate) struct State {
     pub asked: Option<Instant>,
     /// What was asked for before this says nothing: a later answer is known, or a change was made here since.
     pub latest: Option<Instant>,
+    /// When the attributes came. What was asked for before may have been answered in any order.
+    pub came: Option<Instant>,
     /// When a change that was made here has last ended: what was asked for before says nothing of names.
     pub changed: Option<Instant>,
+    /// Names in a directory that were taken away here.
+    pub removals: Removals,
     /// The directory that it was last met in.
     pub parent: Option<ObjectId>,
     /// The target of a symbolic link.
@@ -83,13 +90,20 @@ pub(crate) enum Look {
 }
 
 impl Object {
-    pub(crate) fn new(id: ObjectId, handle: PersistentHandle, node: Option<NodeId>, attr: Attr) -> Self {
+    pub(crate) fn new(
+        id: ObjectId,
+        handle: PersistentHandle,
+        attr: Attr,
+        removal: &Arc<UnknownRemoval>,
+    ) -> Self {
         let state = State {
-            node,
+            node: None,
             attr,
             asked: None,
             latest: None,
+            came: None,
             changed: None,
+            removals: Removals::default(),
             parent: None,
             link: None,
             names: Names::default(),
@@ -103,7 +117,8 @@ impl Object {
             writers: 0,
             held: Weak::new(),
         };
-        Self { id, file_type: attr.file_type, handle, place: Place::default(), state: Mutex::new(state) }
+        let (place, removal, state) = (Place::default(), removal.clone(), Mutex::new(state));
+        Self { id, file_type: attr.file_type, handle, place, removal, state }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -113,7 +128,8 @@ impl Object {
     /// The attributes as they are shown here, if they are to be believed.
     pub(crate) fn believed(&self, look: Look, options: &Options) -> Option<Attr> {
         let state = self.state();
-        state.is_believed(look, options).then(|| self.shown(&state.attr))
+        let has_lost_a_name = self.removal.concerns(&state.attr, state.asked, options.contract);
+        (!has_lost_a_name && state.is_believed(look, options)).then(|| self.shown(&state.attr))
     }
 
     /// Attributes of the origin as they are shown here: with this object's own number, and believed as the contract says.
@@ -128,8 +144,19 @@ impl Object {
         if (attr.fileid, attr.fsid, attr.file_type) != (state.attr.fileid, state.attr.fsid, self.file_type) {
             return false;
         }
-        if state.latest.is_some_and(|latest| asked < latest) {
-            return true;
+        // A server does what it has at one time in any order: then its own time of change tells which is older.
+        let overlaps = state.came.is_some_and(|came| asked < came);
+        let is_late = state.latest.is_some_and(|latest| asked < latest);
+        match attr.ctime.cmp(&state.attr.ctime) {
+            Ordering::Less if overlaps || is_late => return true,
+            Ordering::Equal if is_late => return true,
+            // What comes along with it is not of the version that is known. Whether a change here has followed it does not tell.
+            Ordering::Greater if is_late => {
+                state.changed();
+                state.attr = *attr;
+                return true;
+            }
+            _ => {}
         }
         if WeakAttr::from(attr) != WeakAttr::from(&state.attr) {
             if state.is_held() {
@@ -145,6 +172,7 @@ impl Object {
         }
         state.asked = Some(asked);
         state.latest = Some(asked);
+        state.came = Some(Instant::now());
         true
     }
 
@@ -170,9 +198,14 @@ impl Object {
     }
 
     /// What an earlier life has left. Its data are found by its version.
-    pub(crate) fn restored(id: ObjectId, row: ObjectRow, names: Vec<NamesRow>) -> Self {
+    pub(crate) fn restored(
+        id: ObjectId,
+        row: ObjectRow,
+        names: Vec<NamesRow>,
+        removal: &Arc<UnknownRemoval>,
+    ) -> Self {
         let ObjectRow { handle, attr, parent, link, names: (is_complete, next_place), rights } = row;
-        let object = Self::new(id, handle, None, attr);
+        let object = Self::new(id, handle, attr, removal);
         {
             let mut state = object.state();
             state.parent = parent;

@@ -11,6 +11,7 @@ use tombolo_core::{Error, Result};
 use crate::object::Object;
 use crate::options::Contract;
 use crate::origin::Origin;
+use crate::removals::UnknownRemoval;
 use crate::store::{ObjectId, Store};
 
 /// The objects, by their numbers and by the origin's handles.
@@ -21,6 +22,7 @@ pub(crate) struct Objects {
     first: Mutex<()>,
     /// Some that were here are in the store alone.
     let_go: AtomicBool,
+    pub removal: Arc<UnknownRemoval>,
 }
 
 #[derive(Default)]
@@ -50,7 +52,7 @@ impl Objects {
             Some(object) => Some(object).filter(|object| !object.state().is_gone)?,
             None => {
                 let (row, names) = store.object(id)?;
-                Arc::new(Object::restored(id, row, names))
+                Arc::new(Object::restored(id, row, names, &self.removal))
             }
         };
         Some(self.add(object))
@@ -109,7 +111,7 @@ impl Objects {
                     Some(object) => object,
                     None => {
                         let id = known.map_or_else(|| store.new_id(), Ok)?;
-                        self.add(Arc::new(Object::new(id, handle.clone(), None, entry.attr)))
+                        self.add(Arc::new(Object::new(id, handle.clone(), entry.attr, &self.removal)))
                     }
                 }
             }
@@ -120,7 +122,7 @@ impl Objects {
         // The handle names another file now: that one is new here, and the one before is gone.
         self.forget(&object);
         store.remove(&object);
-        let new = self.add(Arc::new(Object::new(store.new_id()?, handle.clone(), None, entry.attr)));
+        let new = self.add(Arc::new(Object::new(store.new_id()?, handle.clone(), entry.attr, &self.removal)));
         new.learn(&entry.attr, asked, contract);
         Ok(new)
     }

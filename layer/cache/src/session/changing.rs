@@ -1,11 +1,11 @@
-//! Changes: performed at the origin, and then known here.
+//! Changes but for those that take a name away: performed at the origin, and then known here.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{
-    Attr, Change, Device, Entry, File, FileType, Made, NameBuf, NewMode, NodeId, Notice, OpenFlags,
-    RenameFlags, Renamed, SetAttr, WeakAttr, Write, Written,
+    Attr, Change, Device, Entry, File, FileType, Made, NameBuf, NewMode, NodeId, Notice, OpenFlags, SetAttr,
+    WeakAttr, Write, Written,
 };
 use tombolo_core::{Answer, Error, Result};
 use tombolo_mem::Source;
@@ -13,8 +13,8 @@ use tombolo_mem::Source;
 use super::changes::all_data;
 use super::finding::target;
 use super::view::View;
-use crate::names::{Known, Names};
-use crate::object::{Look, Object};
+use crate::names::Names;
+use crate::object::Object;
 use crate::objects::node_of;
 
 impl View {
@@ -52,6 +52,8 @@ impl View {
         asked: Instant,
         keeps_data: bool,
     ) -> Result<()> {
+        // Within a tick of its clock the file may have been changed by another before.
+        object.settle(asked);
         let is_ours = {
             let mut state = object.state();
             let is_late = state.latest.is_some_and(|latest| asked < latest);
@@ -120,98 +122,6 @@ impl View {
         made
     }
 
-    pub(super) async fn unlink(self, parent: NodeId, name: NameBuf) -> Result<Change> {
-        let (dir, node) = self.dir(parent).await?;
-        let victim = self.victim(&dir, &name).await;
-        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
-        let removed = fs.unlink(&self.at_origin(), node, name.as_name()).resolve().await;
-        self.removed(&dir, &name, victim, removed, asked)
-    }
-
-    pub(super) async fn rmdir(self, parent: NodeId, name: NameBuf) -> Result<Change> {
-        let (dir, node) = self.dir(parent).await?;
-        let victim = self.victim(&dir, &name).await;
-        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
-        let removed = fs.rmdir(&self.at_origin(), node, name.as_name()).resolve().await;
-        self.removed(&dir, &name, victim, removed, asked)
-    }
-
-    pub(super) async fn rename(
-        self,
-        (from_parent, from): (NodeId, NameBuf),
-        (to_parent, to): (NodeId, NameBuf),
-        flags: RenameFlags,
-    ) -> Result<Renamed> {
-        let (from_dir, from_node) = self.dir(from_parent).await?;
-        let (to_dir, to_node) = self.dir(to_parent).await?;
-        let (moved, replaced) = (self.victim(&from_dir, &from).await, self.victim(&to_dir, &to).await);
-        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
-        let renamed = fs
-            .rename(&self.at_origin(), from_node, from.as_name(), to_node, to.as_name(), flags)
-            .resolve()
-            .await;
-        let renamed = match renamed {
-            Ok(renamed) => renamed,
-            Err(error) => {
-                moved.iter().chain(&replaced).for_each(|object| object.doubt());
-                self.tell_name(&from_dir, &from);
-                self.tell_name(&to_dir, &to);
-                in_doubt(&to_dir, &error);
-                return Err(self.dir_failed(&from_dir, error));
-            }
-        };
-        if let Some(moved) = &moved {
-            moved.doubt();
-            self.cache().found_in(moved, &to_dir, to.as_name().as_bytes());
-        }
-        if let Some(replaced) = &replaced {
-            replaced.doubt();
-        }
-        self.tell(moved.iter().map(|moved| Notice::Attributes(node_of(moved.id))));
-        match &replaced {
-            Some(replaced) if flags.contains(RenameFlags::EXCHANGE) => {
-                self.tell([Notice::Attributes(node_of(replaced.id))]);
-            }
-            Some(replaced) => self.tell_unnamed(replaced),
-            None => {}
-        }
-        let (old, new) = (&from, &to);
-        let (from, to) = (from.as_name().as_bytes(), to.as_name().as_bytes());
-        // Two names of one file both stay (rename(2)).
-        let stays = |moved: &Arc<Object>| replaced.as_ref().is_some_and(|replaced| replaced.id == moved.id);
-        match moved {
-            Some(moved) if stays(&moved) => {
-                self.dir_changed(&from_dir, &renamed.from_dir, asked, |_| {});
-                self.dir_changed(&to_dir, &renamed.to_dir, asked, |_| {});
-            }
-            Some(moved) if flags.is_empty() || flags == RenameFlags::NO_REPLACE => {
-                let moved = target(&moved);
-                if from_dir.id == to_dir.id {
-                    self.dir_changed(&to_dir, &renamed.to_dir, asked, |names| {
-                        names.set_absent(from);
-                        names.set(to, moved);
-                    });
-                } else {
-                    self.dir_changed(&from_dir, &renamed.from_dir, asked, |names| names.set_absent(from));
-                    self.dir_changed(&to_dir, &renamed.to_dir, asked, |names| names.set(to, moved));
-                }
-            }
-            _ => {
-                if let Some(replaced) = replaced.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
-                    self.cache().found_in(&replaced, &from_dir, from);
-                }
-                self.dir_changed(&from_dir, &renamed.from_dir, asked, Names::drop_all);
-                self.dir_changed(&to_dir, &renamed.to_dir, asked, Names::drop_all);
-            }
-        }
-        self.tell_name(&from_dir, old);
-        self.tell_name(&to_dir, new);
-        Ok(Renamed {
-            from_dir: self.shown_change(&from_dir, renamed.from_dir),
-            to_dir: self.shown_change(&to_dir, renamed.to_dir),
-        })
-    }
-
     pub(super) fn write(self, file: File, how: &Write, from: Source) -> Answer<Written> {
         let opening = match self.session.openings.made_for(file, OpenFlags::WRITE) {
             Ok(opening) => opening,
@@ -233,26 +143,10 @@ impl View {
         })
     }
 
-    async fn dir(&self, node: NodeId) -> Result<(Arc<Object>, NodeId)> {
+    pub(super) async fn dir(&self, node: NodeId) -> Result<(Arc<Object>, NodeId)> {
         let dir = self.object(node)?;
         let node = self.node(&dir).await?;
         Ok((dir, node))
-    }
-
-    /// What stands under a name that a change is about to take away, looked for if that is not known: its attributes change with it. Where
-    /// others are to be told of the change, they are asked for first: how many names it has.
-    async fn victim(&self, dir: &Arc<Object>, name: &NameBuf) -> Option<Arc<Object>> {
-        let known = dir.state().names.look_up(name.as_name().as_bytes());
-        let found = match known {
-            Some(Known::Found(target)) => self.cache().object(target.object).ok()?,
-            Some(Known::Absent) => return None,
-            // If there is none the change itself fails.
-            None => self.find(dir, name).await.ok()?.1,
-        };
-        if self.cache().watchers.any() {
-            let _ = self.attr(&found, Look::Stat).await;
-        }
-        Some(found)
     }
 
     async fn made(
@@ -268,35 +162,27 @@ impl View {
         })?;
         let (entry, object): (Entry, _) = self.met(&made.entry, asked).await?;
         self.cache().found_in(&object, dir, name.as_name().as_bytes());
-        self.dir_changed(dir, &made.dir, asked, |names| {
-            names.set(name.as_name().as_bytes(), target(&object))
-        });
+        self.name_made(dir, name, &object, &made.dir, asked);
         self.tell_name(dir, name);
         let entry = self.given(entry, &object).await?;
         Ok(Made { entry, dir: self.shown_change(dir, made.dir) })
     }
 
-    fn removed(
+    /// Enters a name that was made at the origin.
+    pub(super) fn name_made(
         &self,
         dir: &Arc<Object>,
         name: &NameBuf,
-        victim: Option<Arc<Object>>,
-        removed: Result<Change>,
+        object: &Arc<Object>,
+        change: &Change,
         asked: Instant,
-    ) -> Result<Change> {
-        if let Some(object) = victim {
+    ) {
+        let name = name.as_name().as_bytes();
+        self.dir_changed(dir, change, asked, |names, _| names.set(name, target(object)));
+        // A removal that was answered meanwhile may have come after: then what was told of the file is out of date.
+        if dir.state().removals.may_follow(name, asked) {
             object.doubt();
-            match &removed {
-                Ok(_) => self.tell_unnamed(&object),
-                Err(_) => self.tell([Notice::Attributes(node_of(object.id))]),
-            }
         }
-        if let Ok(change) = &removed {
-            self.dir_changed(dir, change, asked, |names| names.set_absent(name.as_name().as_bytes()));
-        }
-        self.tell_name(dir, name);
-        let change = removed.map_err(|error| self.dir_failed(dir, error))?;
-        Ok(self.shown_change(dir, change))
     }
 
     /// A change in a directory has failed: what is known of its names may be wrong.
@@ -311,7 +197,7 @@ impl View {
         dir: &Arc<Object>,
         change: &Change,
         asked: Instant,
-        patch: impl FnOnce(&mut Names),
+        patch: impl FnOnce(&mut Names, Seen),
     ) {
         {
             let mut state = dir.state();
@@ -326,12 +212,12 @@ impl View {
                 {
                     state.attr = *after;
                     state.asked = Some(asked);
-                    patch(&mut state.names);
+                    patch(&mut state.names, Seen::Before);
                     state.is_dirty = true;
                 }
                 // What was learnt meanwhile came after this change, and no other.
-                Change { after: Some(after), .. } if is_sure && WeakAttr::from(after) == state.version() => {
-                    patch(&mut state.names);
+                Change { after: Some(after), .. } if ticked && WeakAttr::from(after) == state.version() => {
+                    patch(&mut state.names, Seen::After);
                     state.is_dirty = true;
                 }
                 _ => {
@@ -349,10 +235,22 @@ impl View {
     }
 }
 
-fn in_doubt(dir: &Object, error: &Error) {
+/// What is known of a directory's names when a change of ours in it is entered: those right before it, or those after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    Before,
+    After,
+}
+
+/// Whether a change may have been made though it failed.
+pub(super) fn may_be_made(error: &Error) -> bool {
+    matches!(error, Error::TimedOut | Error::Interrupted | Error::Disconnected | Error::Io { .. })
+}
+
+pub(super) fn in_doubt(dir: &Object, error: &Error) {
     dir.doubt();
-    // It may have been made all the same, and within a tick of the origin's clock that would not show.
-    if matches!(error, Error::TimedOut | Error::Interrupted | Error::Disconnected | Error::Io { .. }) {
+    // Within a tick of the origin's clock a change would not show.
+    if may_be_made(error) {
         dir.state().changed();
     }
 }

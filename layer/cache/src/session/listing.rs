@@ -28,7 +28,7 @@ impl View {
         match cookie {
             Cookie::START if plus => state.is_believed(Look::Stat, options) && !state.wants_listing(options),
             Cookie::START => state.is_believed(Look::Stat, options) && state.names.is_complete(),
-            _ => state.names.is_complete(),
+            _ => state.names.can_go_on(),
         }
     }
 
@@ -124,6 +124,9 @@ impl View {
                 if is_shown {
                     state.names.set_listed(&listed, mark);
                     state.listed = Some(begun);
+                }
+                if is_shown && !stayed {
+                    state.names.set_passing();
                 }
                 is_shown
             });

@@ -14,6 +14,7 @@ mod lending;
 mod listing;
 mod opening;
 mod reading;
+mod removing;
 mod view;
 
 use std::sync::{Arc, Once};

@@ -9,7 +9,6 @@ use tombolo_core::fs::{
 use tombolo_core::{Ctx, Error, Result};
 
 use super::changes::all_data;
-use super::finding::target;
 use super::view::View;
 use crate::object::{Look, Object};
 use crate::objects::node_of;
@@ -143,9 +142,7 @@ impl View {
         })?;
         let (entry, object, file) = self.entered(&created, asked).await?;
         self.cache().found_in(&object, &dir, name.as_name().as_bytes());
-        self.dir_changed(&dir, &created.dir, asked, |names| {
-            names.set(name.as_name().as_bytes(), target(&object));
-        });
+        self.name_made(&dir, &name, &object, &created.dir, asked);
         self.tell_name(&dir, &name);
         if how.flags.contains(OpenFlags::TRUNCATE) {
             self.tell([all_data(node_of(object.id))]);

@@ -110,10 +110,27 @@ struct Remote {
     told: Arc<Mutex<HashMap<NodeId, Told>>>,
 }
 
+/// Attributes as a client of a server that does what it has at one time in any order knows them (`back/nfs-client`): of calls that were
+/// under way together the later time of change is the newer one.
 struct Told {
     asked: Instant,
-    performed: Instant,
+    came: Instant,
     attr: Attr,
+    /// Two answers of one time of change differ.
+    is_doubtful: bool,
+}
+
+impl Told {
+    fn learn(&mut self, attr: Attr, asked: Instant) {
+        let overlaps = asked < self.came;
+        let is_older = overlaps && attr.ctime < self.attr.ctime;
+        if is_older {
+            return;
+        }
+        let same = WeakAttr::from(&attr) == WeakAttr::from(&self.attr) && attr.nlink == self.attr.nlink;
+        let is_doubtful = overlaps && attr.ctime == self.attr.ctime && (!same || self.is_doubtful);
+        *self = Self { asked: self.asked.max(asked), came: Instant::now(), attr, is_doubtful };
+    }
 }
 
 impl Remote {
@@ -131,14 +148,11 @@ impl Remote {
             answer.iter_mut().for_each(|answer| answer.stamp(link.clock));
             let mut attr = fs.getattr(&cx, about, None).resolve().await;
             attr.iter_mut().for_each(|attr| attr.stamp(link.clock));
-            let performed = Instant::now();
             (link.performed)(cx.request.0);
             link.pass().await?;
             if let Ok(attr) = attr {
-                let mut told = told.lock().expect("no panic");
-                if told.get(&about).is_none_or(|known| known.performed <= performed) {
-                    told.insert(about, Told { asked, performed, attr });
-                }
+                let first = Told { asked, came: asked, attr, is_doubtful: false };
+                told.lock().expect("no panic").entry(about).or_insert(first).learn(attr, asked);
             }
             answer
         })
@@ -249,6 +263,7 @@ impl FileSystem for Remote {
         if let Some(since) = cx.known_since
             && let Some(told) = self.told.lock().expect("no panic").get(&node)
             && told.asked >= since
+            && !told.is_doubtful
         {
             return Answer::ok(told.attr);
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tombolo_back_memory::Memory;
@@ -22,7 +22,6 @@ use super::history::{Author, History};
 use super::network::{Clock, Far, Link};
 
 const STEPS: usize = 250;
-const TAKES: usize = 1000;
 const FILE_BYTES_MAX: usize = 20_000;
 const FOR_EVER: Duration = Duration::from_secs(1 << 20);
 
@@ -49,8 +48,6 @@ pub struct Run {
     caches: [Option<Running>; 2],
     scratch: tempfile::TempDir,
     handles: Arc<std::sync::Mutex<Vec<(usize, Node, PersistentHandle)>>>,
-    /// The changes of each cache's clients that are under way; one that takes a name away counts for many.
-    changes: [Arc<AtomicUsize>; 2],
     counts: Counts,
 }
 
@@ -111,9 +108,7 @@ impl Run {
         let scratch = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         let (caches, scratch) = ([None, None], scratch.expect("a scratch directory"));
         let (handles, counts) = (Arc::default(), Counts::default());
-        let changes = Default::default();
-        let mut run =
-            Self { seed, random, plan, world, direct, links, caches, scratch, handles, changes, counts };
+        let mut run = Self { seed, random, plan, world, direct, links, caches, scratch, handles, counts };
         run.plant();
         (0..2).for_each(|cache| run.start(cache));
         run
@@ -236,19 +231,8 @@ impl Run {
         let cache = self.random.usize(..2);
         let changes = self.plan.change.0[cache] && self.random.bool();
         let action = self.action(changes);
-        let (caller, under_way) = (self.running(cache).caller.clone(), self.changes[cache].clone());
-        // What a name led to when it was taken away nobody can tell if it was changed at the same time.
-        let takes = matches!(action, Action::Unlink(_) | Action::Rmdir(_) | Action::Rename(..));
-        let weight = if takes { TAKES } else { usize::from(changes) };
-        let now = under_way.load(Ordering::Relaxed);
-        if weight > 0 && now >= TAKES || takes && now > 0 {
-            return;
-        }
-        under_way.fetch_add(weight, Ordering::Relaxed);
-        spawn(caller.clone(), async move {
-            caller.perform(action).await;
-            under_way.fetch_sub(weight, Ordering::Relaxed);
-        });
+        let caller = self.running(cache).caller.clone();
+        spawn(caller.clone(), async move { caller.perform(action).await });
     }
 
     /// Opens a file for a longer time, or reads one that is open.

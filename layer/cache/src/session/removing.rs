@@ -1,0 +1,241 @@
+//! Changes that take a name away: removals and renames.
+//!
+//! What a name led to has a name less then, or another time of change. Which file that was the names tell that were known right before
+//! the change; where others have changed the directory meanwhile, or answers overtake each other, it may be any.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tombolo_core::fs::{Change, NameBuf, NodeId, Notice, RenameFlags, Renamed};
+use tombolo_core::{Error, Result};
+
+use super::changing::{Seen, in_doubt, may_be_made};
+use super::view::View;
+use crate::names::{Known, Names, Target};
+use crate::object::{Look, Object};
+use crate::objects::node_of;
+
+/// A name in a directory.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    dir: &'a Arc<Object>,
+    name: &'a NameBuf,
+}
+
+impl Place<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.name.as_name().as_bytes()
+    }
+}
+
+/// What a rename has done, where the names right before it were known.
+#[derive(Clone, Copy, Default)]
+struct Moved {
+    from: Option<Known>,
+    to: Option<Known>,
+}
+
+impl Moved {
+    /// What is under the new name now.
+    fn target(&self) -> Option<Target> {
+        match self.from {
+            Some(Known::Found(from)) if self.to.is_some() && !self.both_stay() => Some(from),
+            _ => None,
+        }
+    }
+
+    /// Two names of one file both stay (rename(2)).
+    fn both_stay(&self) -> bool {
+        self.from == self.to && self.from.is_some_and(|known| known != Known::Absent)
+    }
+}
+
+impl View {
+    pub(super) async fn unlink(self, parent: NodeId, name: NameBuf) -> Result<Change> {
+        let (dir, node) = self.dir(parent).await?;
+        let victim = self.victim(&dir, &name).await?;
+        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let removed = fs.unlink(&self.at_origin(), node, name.as_name()).resolve().await;
+        self.removed(Place { dir: &dir, name: &name }, victim, removed, asked)
+    }
+
+    pub(super) async fn rmdir(self, parent: NodeId, name: NameBuf) -> Result<Change> {
+        let (dir, node) = self.dir(parent).await?;
+        let victim = self.victim(&dir, &name).await?;
+        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let removed = fs.rmdir(&self.at_origin(), node, name.as_name()).resolve().await;
+        self.removed(Place { dir: &dir, name: &name }, victim, removed, asked)
+    }
+
+    pub(super) async fn rename(
+        self,
+        (from_parent, from): (NodeId, NameBuf),
+        (to_parent, to): (NodeId, NameBuf),
+        flags: RenameFlags,
+    ) -> Result<Renamed> {
+        let (from_dir, from_node) = self.dir(from_parent).await?;
+        let (to_dir, to_node) = self.dir(to_parent).await?;
+        let (moved, replaced) = (self.victim(&from_dir, &from).await?, self.victim(&to_dir, &to).await?);
+        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let (old, new) = (from.as_name(), to.as_name());
+        let renamed = fs.rename(&self.at_origin(), from_node, old, to_node, new, flags).resolve().await;
+        let (from, to) = (Place { dir: &from_dir, name: &from }, Place { dir: &to_dir, name: &to });
+        let renamed = match renamed {
+            Ok(renamed) => renamed,
+            Err(error) => {
+                self.lost(from, moved.as_ref(), None, may_be_made(&error));
+                self.lost(to, replaced.as_ref(), None, may_be_made(&error));
+                self.tell_name(from.dir, from.name);
+                self.tell_name(to.dir, to.name);
+                in_doubt(to.dir, &error);
+                return Err(self.dir_failed(from.dir, error));
+            }
+        };
+        let sure = self.enter_rename(from, to, &renamed, flags, asked);
+        self.lost(from, moved.as_ref(), sure.from, sure.from.is_none());
+        self.lost(to, replaced.as_ref(), sure.to, sure.to.is_none());
+        let now_there = sure.target().and_then(|target| self.cache().object(target.object).ok());
+        if let Some(moved) = now_there.or(moved) {
+            self.cache().found_in(&moved, to.dir, to.bytes());
+            self.tell([Notice::Attributes(node_of(moved.id))]);
+        }
+        match &replaced {
+            Some(replaced) if flags.contains(RenameFlags::EXCHANGE) => {
+                self.cache().found_in(replaced, from.dir, from.bytes());
+                self.tell([Notice::Attributes(node_of(replaced.id))]);
+            }
+            Some(replaced) => self.tell_unnamed(replaced),
+            None => {}
+        }
+        self.tell_name(from.dir, from.name);
+        self.tell_name(to.dir, to.name);
+        Ok(Renamed {
+            from_dir: self.shown_change(from.dir, renamed.from_dir),
+            to_dir: self.shown_change(to.dir, renamed.to_dir),
+        })
+    }
+
+    /// Enters a rename into what is known of names.
+    fn enter_rename(
+        &self,
+        from: Place<'_>,
+        to: Place<'_>,
+        renamed: &Renamed,
+        flags: RenameFlags,
+        asked: Instant,
+    ) -> Moved {
+        let moves = flags.is_empty() || flags == RenameFlags::NO_REPLACE;
+        let mut sure = Moved::default();
+        if from.dir.id == to.dir.id {
+            self.dir_changed(to.dir, &renamed.to_dir, asked, |names, seen| {
+                if seen == Seen::After {
+                    return;
+                }
+                sure = Moved { from: names.look_up(from.bytes()), to: names.look_up(to.bytes()) };
+                match sure.target().filter(|_| moves) {
+                    Some(target) => {
+                        names.set_absent(from.bytes());
+                        names.set(to.bytes(), target);
+                    }
+                    None if sure.both_stay() => {}
+                    None => names.drop_all(),
+                }
+            });
+            return sure;
+        }
+        sure.to = {
+            let state = to.dir.state();
+            let is_before = renamed.to_dir.before == Some(state.version());
+            if is_before { state.names.look_up(to.bytes()) } else { None }
+        };
+        self.dir_changed(from.dir, &renamed.from_dir, asked, |names, seen| {
+            if seen == Seen::After {
+                return;
+            }
+            sure.from = names.look_up(from.bytes());
+            match sure.target().filter(|_| moves) {
+                Some(_) => names.set_absent(from.bytes()),
+                None => names.drop_all(),
+            }
+        });
+        let expected = std::mem::take(&mut sure.to);
+        self.dir_changed(to.dir, &renamed.to_dir, asked, |names, seen| {
+            if seen == Seen::After {
+                return;
+            }
+            sure.to = names.look_up(to.bytes());
+            match sure.target().filter(|_| moves && sure.to == expected) {
+                Some(target) => names.set(to.bytes(), target),
+                None => names.drop_all(),
+            }
+        });
+        sure
+    }
+
+    /// What stands under a name that a change is about to take away, looked for if that is not known: its attributes change with it. Where
+    /// others are to be told of the change, they are asked for first: how many names it has.
+    async fn victim(&self, dir: &Arc<Object>, name: &NameBuf) -> Result<Option<Arc<Object>>> {
+        let known = dir.state().names.look_up(name.as_name().as_bytes());
+        let found = match known {
+            Some(Known::Found(target)) => self.cache().object(target.object).ok(),
+            // If there is none the change itself fails.
+            Some(Known::Absent) => None,
+            None => match self.find(dir, name).await {
+                Ok((_, object)) => Some(object),
+                Err(Error::NotFound) => None,
+                Err(error) => return Err(error),
+            },
+        };
+        if let Some(found) = found.as_ref().filter(|_| self.cache().watchers.any()) {
+            let _ = self.attr(found, Look::Stat).await;
+        }
+        Ok(found)
+    }
+
+    fn removed(
+        &self,
+        from: Place<'_>,
+        victim: Option<Arc<Object>>,
+        removed: Result<Change>,
+        asked: Instant,
+    ) -> Result<Change> {
+        let mut taken = None;
+        if let Ok(change) = &removed {
+            self.dir_changed(from.dir, change, asked, |names: &mut Names, seen| {
+                let known = if seen == Seen::Before { names.look_up(from.bytes()) } else { None };
+                taken = known.filter(|known| *known != Known::Absent);
+                names.set_absent(from.bytes());
+            });
+        }
+        let may_be_any = taken.is_none() && removed.as_ref().map_or_else(may_be_made, |_| true);
+        self.lost(from, victim.as_ref(), taken, may_be_any);
+        if let Some(object) = victim {
+            match &removed {
+                Ok(_) => self.tell_unnamed(&object),
+                Err(_) => self.tell([Notice::Attributes(node_of(object.id))]),
+            }
+        }
+        self.tell_name(from.dir, from.name);
+        let change = removed.map_err(|error| self.dir_failed(from.dir, error))?;
+        Ok(self.shown_change(from.dir, change))
+    }
+
+    /// A name leads to something else now, or may. What it led to is asked for again: what was found there before the change, and what the
+    /// names right before it say.
+    fn lost(&self, from: Place<'_>, found: Option<&Arc<Object>>, taken: Option<Known>, may_be_any: bool) {
+        from.dir.state().removals.note(from.bytes());
+        if let Some(object) = found {
+            object.doubt();
+        }
+        if let Some(Known::Found(target)) = taken
+            && found.is_none_or(|found| found.id != target.object)
+            && let Ok(object) = self.cache().object(target.object)
+        {
+            object.doubt();
+            self.tell([Notice::Attributes(node_of(object.id))]);
+        }
+        if may_be_any {
+            self.cache().objects.removal.happened();
+        }
+    }
+}
