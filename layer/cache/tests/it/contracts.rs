@@ -1,12 +1,14 @@
 //! What is believed for how long, while another changes the origin.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_core::Error;
-use tombolo_core::fs::{NewMode, NodeId};
+use tombolo_core::fs::{NewMode, NodeId, Op};
+use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 use tombolo_layer_cache::{Contract, Options, Prefetch};
 
-use crate::world::{Origin, grow_old, name, pattern};
+use crate::world::{Origin, attach, grow_old, name, opened_store, pattern};
 
 #[test]
 fn what_never_changes_is_asked_for_once() {
@@ -95,6 +97,41 @@ fn a_file_that_loses_a_name_that_was_not_known_is_asked_for() {
     session.fs.unlink(&session.cx, NodeId::ROOT, name("link")).wait().expect("unlink");
     let attr = session.fs.getattr(&session.cx, entry.node, None).wait().expect("there");
     assert_eq!(attr.nlink, 1);
+}
+
+#[test]
+fn a_file_that_loses_a_name_which_another_gave_it_is_asked_for() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let options = Options { attr_refresh: Duration::from_secs(3600), ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, Default::default());
+    let (direct, session, root) = (&origin.direct, &cached.session, NodeId::ROOT);
+    direct.put("file", b"");
+    direct.put("other", b"");
+    let theirs = direct.lookup("file").expect("found").node;
+    direct.fs.link(&direct.cx, theirs, root, name("link")).wait().expect("link");
+    let entry = session.lookup("file").expect("found");
+    session.lookup("other").expect("found");
+    // What was `other` here is the file now.
+    let renamed = direct.fs.rename(&direct.cx, root, name("link"), root, name("other"), Default::default());
+    renamed.wait().expect("rename");
+    session.fs.unlink(&session.cx, root, name("other")).wait().expect("unlink");
+    let attr = session.fs.getattr(&session.cx, entry.node, None).wait().expect("there");
+    assert_eq!((entry.attr.nlink, attr.nlink), (2, 1));
+}
+
+#[test]
+fn no_name_is_taken_away_while_it_cannot_be_found_out_what_it_leads_to() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", b"");
+    let fails = Rule { op: Some(Op::Lookup), when: When::Nth(1), what: What::Fail(|| Error::TimedOut) };
+    let export = Arc::new(fault::over(origin.export.clone(), Plan { rules: vec![fails], seed: 0 }));
+    let store = opened_store(dir.path(), Default::default());
+    let cache = tombolo_layer_cache::over(&*export, store, Options::default()).expect("a cache");
+    let session = attach(&cache);
+    let unlink = || session.fs.unlink(&session.cx, NodeId::ROOT, name("file")).wait();
+    assert!(matches!(unlink(), Err(Error::TimedOut)));
+    origin.direct.lookup("file").expect("still there");
+    unlink().expect("unlink");
 }
 
 /// Whatever either side does, each read through the cache is what the origin has.
