@@ -1,13 +1,15 @@
 //! What all sessions of a cache share.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
 use tombolo_core::fs::{Attr, Entry, NodeId, Watchers, WeakAttr};
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::thread_pool::Lane;
+use tombolo_mem::Buffer;
 
+use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::data::Data;
 use crate::files_ahead::FilesAhead;
@@ -38,6 +40,7 @@ pub(crate) struct Cache {
     pub lane: Lane,
     pub complaints: RateLimit,
     pub room: Room,
+    pub clock: Clock,
     pub line: Line,
     pub walk: Walk,
     pub files_ahead: FilesAhead,
@@ -46,10 +49,6 @@ pub(crate) struct Cache {
     /// The sessions that are to be told of changes.
     pub watchers: Watchers<Session>,
 }
-
-/// A file that was changed less than this before its data came may change again without a trace: clocks of file systems tick so far
-/// apart, and those of two hosts differ by as much.
-const YOUNG: Duration = Duration::from_secs(2);
 
 impl Cache {
     /// How files are cached now.
@@ -202,21 +201,34 @@ impl Cache {
 
     /// Drops data while there are too many.
     pub(crate) fn make_room(&self) {
-        while self.store.is_full() {
-            let Some((id, generation)) = self.store.next_to_go() else { break };
-            if let Some(object) = self.objects.in_memory(id) {
-                object.state().data.take_if(|data| data.file.generation() == generation);
+        while self.store.is_full() && self.drop_next() {}
+    }
+
+    /// Keeps data of a file. If the disk is full, others that were not used lately go first.
+    pub(crate) fn write(&self, data: &Data, start: u64, mut bytes: Buffer) -> Result<()> {
+        let left = self.store.kept_bytes().saturating_sub(bytes.len() as u64);
+        loop {
+            match data.file.write(start, &mut bytes) {
+                Err(Error::NoSpace | Error::QuotaExceeded)
+                    if self.store.kept_bytes() > left && self.drop_next() => {}
+                written => return written,
             }
-            self.store.drop_data(id, generation);
         }
+    }
+
+    /// Drops the data that are to go next, if any may.
+    fn drop_next(&self) -> bool {
+        let Some((id, generation)) = self.store.next_to_go() else { return false };
+        if let Some(object) = self.objects.in_memory(id) {
+            object.state().data.take_if(|data| data.file.generation() == generation);
+        }
+        self.store.drop_data(id, generation);
+        true
     }
 
     /// Whether a version is so new that another change might not show.
     pub(crate) fn is_young(&self, version: &WeakAttr) -> bool {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let changed =
-            Duration::from_secs(u64::try_from(version.ctime.secs.max(version.mtime.secs)).unwrap_or(0));
-        now < changed.saturating_add(YOUNG)
+        self.clock.is_young(version)
     }
 
     /// Says in the log, not too often, that data cannot be kept.

@@ -281,8 +281,8 @@ async fn fetch(
         object.state().young = Some(Instant::now());
         data.file.set_young();
     }
-    let (data, start) = (data.clone(), range.start);
-    let kept = cache.in_pool(&from.cx, move || data.file.write(start, buffer)).resolve().await;
+    let (data, keeper, start) = (data.clone(), cache.clone(), range.start);
+    let kept = cache.in_pool(&from.cx, move || keeper.write(&data, start, buffer)).resolve().await;
     cache.make_room();
     if let Err(error) = kept {
         cache.complain(&error);

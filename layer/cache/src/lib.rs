@@ -18,6 +18,7 @@
 
 mod backing;
 mod cache;
+mod clock;
 mod counters;
 mod data;
 mod files_ahead;
@@ -121,6 +122,7 @@ fn put_over(
         lane,
         complaints: RateLimit::default(),
         room: room::Room::default(),
+        clock: clock::Clock::new(options.wall_clock),
         line: line::Line::default(),
         walk: walk::Walk::default(),
         files_ahead: files_ahead::FilesAhead::default(),

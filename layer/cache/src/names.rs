@@ -269,6 +269,12 @@ impl Names {
         (std::mem::take(&mut self.drops_parts), rows)
     }
 
+    /// Nothing of what was ever taken to be written need be there.
+    pub(crate) fn unwritten(&mut self) {
+        self.drops_parts = true;
+        self.dirty_parts = self.places.keys().copied().map(part_of).collect();
+    }
+
     /// The names after a place, with theirs, in order.
     pub(crate) fn after(&self, place: u64) -> impl Iterator<Item = (u64, &[u8], Target)> {
         let places = self.places.range(place.saturating_add(1)..);

@@ -237,6 +237,13 @@ impl Object {
         Rows { object, drops_names, names }
     }
 
+    /// What was taken to be written was not: all of it is to be written again.
+    pub(crate) fn unwritten(&self) {
+        let mut state = self.state();
+        state.is_dirty = true;
+        state.names.unwritten();
+    }
+
     /// What a user may do with it, if that is known.
     pub(crate) fn allows(&self, user: &Identity, mask: AccessMask, options: &Options) -> Option<bool> {
         let life = match options.contract {

@@ -1,6 +1,6 @@
 //! How a cache behaves.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 
@@ -59,6 +59,8 @@ pub struct Options {
     pub read_only: bool,
     /// The threads that wait for the disk of the cache.
     pub pool: ThreadPoolLimits,
+    /// This host's clock. How long anything is believed does not go by it, only what counts as changed a moment ago.
+    pub wall_clock: fn() -> SystemTime,
 }
 
 impl Default for Options {
@@ -73,6 +75,7 @@ impl Default for Options {
             prefetch: Prefetch::default(),
             read_only: false,
             pool: ThreadPoolLimits::default(),
+            wall_clock: SystemTime::now,
         }
     }
 }

@@ -20,6 +20,9 @@ use crate::read_ahead::Ahead;
 /// A file that changes all the time is begun anew so often.
 const TRIES_MAX: u32 = 16;
 
+/// A reader has so much of the cache for what is brought ahead of it.
+const AHEAD_PART: u64 = 8;
+
 /// A smaller file is fetched whole when any of it is read.
 const WHOLE_BYTES: u64 = 1 << 20;
 
@@ -62,7 +65,10 @@ impl View {
         let Some((range, eof)) = within(&data, offset, into.len()) else {
             return Ok(Some(ReadDone { count: 0, eof: true }));
         };
-        let ahead_bytes_max = options.ahead_bytes_max.min(self.cache().line.window_bytes());
+        // What is brought ahead must still be here when the reader comes to it.
+        let most_bytes =
+            self.cache().line.window_bytes().min(self.cache().store.capacity_bytes() / AHEAD_PART);
+        let ahead_bytes_max = options.ahead_bytes_max.min(most_bytes);
         let ahead = opening.reads(&range, data.version.size, ahead_bytes_max);
         let is_here = data.is_here(&range);
         self.note_read(&opening.object, &data, is_here);

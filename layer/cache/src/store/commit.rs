@@ -164,11 +164,14 @@ pub(super) fn start(
         drop(known);
         let mut complained = None;
         while let Some(batch) = shared.queue.next(shared.options.commit_pause) {
-            if let Err(error) = write(&writer, &batch)
-                && complained.is_none_or(|then: Instant| then.elapsed() > QUIET)
-            {
-                complained = Some(Instant::now());
-                tracing::warn!(%error, "the index of the cache cannot be written: what is fetched now will be fetched again");
+            if let Err(error) = write(&writer, &batch) {
+                // The next time that they are written they are so as a whole: rows that are missing say that there is nothing.
+                batch.objects.values().for_each(|object| object.unwritten());
+                batch.data.values().for_each(|state| state.unwritten());
+                if complained.is_none_or(|then: Instant| then.elapsed() > QUIET) {
+                    complained = Some(Instant::now());
+                    tracing::warn!(%error, "the index of the cache cannot be written: what is fetched now will be fetched again");
+                }
             }
             drop(batch);
             shared.queue.finished();

@@ -157,11 +157,11 @@ impl DataFile {
     }
 
     /// Keeps data that begin at the start of a block and end with one, or with the file.
-    pub(crate) fn write(&self, offset: u64, mut bytes: Buffer) -> Result<()> {
+    pub(crate) fn write(&self, offset: u64, bytes: &mut Buffer) -> Result<()> {
         let state = &*self.0;
         let bytes = bytes.as_slice().ok_or(Error::NoMemory)?;
         let file = state.file()?;
-        file.write_all_at(bytes, offset).map_err(Error::io)?;
+        file.write_all_at(bytes, offset).map_err(not_kept)?;
         let mut added = 0;
         {
             let mut blocks = state.blocks();
@@ -320,6 +320,11 @@ impl State {
         (row.encoded(), dirty)
     }
 
+    /// What was taken to be written was not: all of it is to be written again.
+    pub(super) fn unwritten(&self) {
+        self.blocks().chunks.values_mut().for_each(|chunk| chunk.is_dirty = true);
+    }
+
     /// From now on it is found no more, though its row may still be there.
     pub(super) fn doom(&self) {
         self.is_doomed.store(true, Ordering::Relaxed);
@@ -353,7 +358,7 @@ impl State {
             }
             _ => Err(error),
         });
-        let file = Arc::new(file.map_err(Error::io)?);
+        let file = Arc::new(file.map_err(not_kept)?);
         *opened = Some(file.clone());
         drop(opened);
         self.shared.opened(self.id);
@@ -407,6 +412,7 @@ impl State {
         let (chunk, at) = self.chunk(&mut blocks, block);
         let holds = read.is_ok() && chunk.sums[at] == checksum(&bytes);
         let was_verified = std::mem::replace(&mut chunk.verified[at], holds);
+        let was_here = chunk.sums[at] != 0;
         if !holds {
             chunk.sums[at] = 0;
             chunk.is_dirty = true;
@@ -416,8 +422,10 @@ impl State {
             (true, false) => blocks.verified_bytes -= len as u64,
             _ => {}
         }
-        if !holds {
+        if was_here && !holds {
             blocks.kept_bytes = blocks.kept_bytes.saturating_sub(len as u64);
+            drop(blocks);
+            self.shared.lost(self.id, self.generation, len as u64);
         }
         holds
     }
@@ -436,6 +444,15 @@ impl Drop for State {
             self.shared.forget_data(self.id, self.generation);
             self.shared.removed(self.id, self.generation);
         }
+    }
+}
+
+/// Why data cannot be kept.
+fn not_kept(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::StorageFull => Error::NoSpace,
+        io::ErrorKind::QuotaExceeded => Error::QuotaExceeded,
+        _ => Error::io(error),
     }
 }
 

@@ -91,6 +91,17 @@ impl Eviction {
         }
     }
 
+    /// A file has less than it was said to have.
+    pub(super) fn shrink(&mut self, id: ObjectId, generation: u64, bytes: u64) {
+        if let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.generation == generation) {
+            let bytes = bytes.min(kept.bytes);
+            kept.bytes -= bytes;
+            self.bytes -= bytes;
+            self.small_bytes -= if kept.is_main { 0 } else { bytes };
+            self.held_bytes -= if kept.holds > 0 { bytes } else { 0 };
+        }
+    }
+
     /// Keeps these data until they are released as often. False if they are not here, or more than `most_bytes` would be held.
     pub(super) fn hold(&mut self, id: ObjectId, generation: u64, most_bytes: u64) -> bool {
         let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.generation == generation) else {

@@ -300,9 +300,19 @@ impl Store {
         &self.shared.directory.path
     }
 
+    /// How much may be kept.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        self.shared.options.capacity_bytes
+    }
+
+    /// How much is kept.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        lock(&self.shared.eviction).bytes()
+    }
+
     /// Whether more is kept than may be.
     pub(crate) fn is_full(&self) -> bool {
-        lock(&self.shared.eviction).bytes() > self.shared.options.capacity_bytes
+        self.kept_bytes() > self.shared.options.capacity_bytes
     }
 
     /// The data that are to go next. They do not count any more.
@@ -410,6 +420,11 @@ impl Shared {
             lock(&self.eviction).add(state.id, state.generation, added_bytes);
             self.queue.keep_data(state);
         }
+    }
+
+    /// Some of a data file were damaged.
+    fn lost(&self, id: ObjectId, generation: u64, bytes: u64) {
+        lock(&self.eviction).shrink(id, generation, bytes);
     }
 
     /// Data are found no more.

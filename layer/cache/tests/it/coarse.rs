@@ -1,9 +1,12 @@
 //! An origin whose clock ticks once a second, and a test with it: what changes twice within a tick shows no change.
 
-use tombolo_core::fs::{Attr, Timestamp};
-use tombolo_layer_cache::Contract;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
-use crate::world::{Origin, pattern};
+use tombolo_core::fs::{Attr, Timestamp};
+use tombolo_layer_cache::{Contract, Options};
+
+use crate::world::{Origin, grow_old, pattern};
 
 fn ticked(attr: Attr) -> Attr {
     let ticked = |time: Timestamp| Timestamp { nanos: 0, ..time };
@@ -17,5 +20,47 @@ fn a_second_change_within_a_tick_is_seen_too() {
     for round in 0..200 {
         origin.direct.put("file", &pattern(1000, round));
         assert_eq!(cached.session.get("file").expect("read"), pattern(1000, round), "round {round}");
+    }
+}
+
+/// A clock that a test sets.
+fn set_clock() -> SystemTime {
+    SystemTime::now() - Duration::from_secs(1 << 20) + Duration::from_secs(AHEAD_SECS.load(Ordering::Relaxed))
+}
+
+static AHEAD_SECS: AtomicU64 = AtomicU64::new(1 << 20);
+
+#[test]
+fn a_clock_that_jumps_hides_no_change() {
+    let (origin, dir) = (Origin::new().with_clock(ticked), tempfile::tempdir().expect("a directory"));
+    let options = Options { contract: Contract::CloseToOpen, wall_clock: set_clock, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, Default::default());
+    for round in 0..200_u8 {
+        // Right, hours ahead, hours behind.
+        let ahead = [0, 5 * 3600, -5 * 3600][usize::from(round / 20 % 3)];
+        AHEAD_SECS.store((1_u64 << 20).saturating_add_signed(ahead), Ordering::Relaxed);
+        origin.direct.put("file", &pattern(1000, round));
+        assert!(cached.session.get("file").expect("read") == pattern(1000, round), "round {round}");
+    }
+}
+
+/// What has not changed for long is believed, though this host's clock says that it is yet to come.
+#[test]
+fn a_clock_that_was_set_back_costs_no_fetch_of_what_is_old() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", &pattern(1000, 1));
+    grow_old();
+    origin.direct.put("later", b"");
+    let behind = || SystemTime::now() - Duration::from_secs(5 * 3600);
+    let options = Options { contract: Contract::CloseToOpen, wall_clock: behind, ..Options::default() };
+    for life in 0..2 {
+        let cached = origin.cached_with(dir.path(), options, Default::default());
+        // Its times tell what the origin's clock shows.
+        cached.session.get("later").expect("read");
+        let reads = origin.asked("read");
+        for _ in 0..3 {
+            assert_eq!(cached.session.get("file").expect("read"), pattern(1000, 1));
+        }
+        assert!(origin.asked("read") - reads <= 1 - life, "life {life}");
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    Attr, Client, Create, Entry, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, Opened,
-    PermissionCheck, PersistentHandles, Profile, Volume, Write,
+    Attr, Client, Cookie, Create, DirBudget, DirPage, Entry, Export, File, FileSystem, Mode, Name, NewMode,
+    NodeId, OpenFlags, Opened, PermissionCheck, PersistentHandles, Profile, Volume, Write,
 };
 use tombolo_core::{Answer, Ctx, Identity, Result, SessionId, forward};
 use tombolo_layer_basic::stats::Counters;
@@ -147,6 +147,28 @@ impl Session {
             assert_eq!(written.count, bytes.len());
         }
         self.fs.release(&self.cx, file);
+    }
+
+    /// The names in the root.
+    pub fn list(&self) -> Vec<String> {
+        let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
+        let opened = self.fs.open(&self.cx, NodeId::ROOT, flags).wait().expect("open");
+        let file = File { node: NodeId::ROOT, open: opened.open };
+        let (mut names, mut cookie) = (Vec::new(), Cookie::START);
+        loop {
+            let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: false };
+            let page = self.fs.readdir(&self.cx, file, cookie, DirPage::new(budget)).wait().expect("list");
+            for entry in page.iter() {
+                cookie = entry.cookie;
+                names.push(String::from_utf8_lossy(entry.name).into_owned());
+            }
+            if page.is_end() {
+                break;
+            }
+        }
+        self.fs.release(&self.cx, file);
+        names.retain(|name| name != "." && name != "..");
+        names
     }
 
     pub fn open(&self, text: &str) -> Result<File> {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fastrand::Rng;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
@@ -15,7 +16,7 @@ use tombolo_core::{ClientId, Ctx, KeyProperties, RequestKey, Stability};
 use tombolo_crash_images::{each_image, mark, record, recorded};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
-use tombolo_layer_write_back::WriteBackExport;
+use tombolo_layer_write_back::{Options as WriteBackOptions, WriteBackExport};
 use tombolo_mem::Source;
 
 use crate::world::{Cached, Origin, Session, attach, name};
@@ -136,8 +137,10 @@ fn proxy(area: &Path, dir: &Path) -> Proxy {
     let origin = Origin::of(Arc::new(export));
     let options = Options { contract: Contract::Exclusive, ..Options::default() };
     let cached = origin.cached_with(&dir.join("cache"), options, StoreOptions::default());
-    let never = tombolo_layer_write_back::Options::default();
-    let write_back = tombolo_layer_write_back::over(&cached.cache, &dir.join("write-back"), never);
+    // What was brought to the origin after the loss of power is no part of an image.
+    let never = Duration::from_secs(1 << 20);
+    let options = WriteBackOptions { idle: never, delay_max: never, ..WriteBackOptions::default() };
+    let write_back = tombolo_layer_write_back::over(&cached.cache, &dir.join("write-back"), options);
     let write_back = write_back.expect("write-back");
     Proxy {
         session: attach(&write_back as &dyn Export),

@@ -1,0 +1,137 @@
+//! An origin that gives the handle and the inode number of a file that is gone to the next that is made.
+
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::fs::{
+    Attr, Client, Entry, Export, File, FileSystem, FileType, Mode, Name, NewMode, NodeId, OpenFlags, Opened,
+    PersistentHandle, PersistentHandles, Profile, Volume,
+};
+use tombolo_core::{Answer, Ctx, Error, Result, forward};
+use tombolo_layer_cache::{Contract, Options};
+
+use crate::world::{Origin, name, pattern};
+
+struct Reusing<T: ?Sized> {
+    inner: Arc<T>,
+    /// The handle of each is its place.
+    given: Arc<Mutex<Vec<PersistentHandle>>>,
+}
+
+impl Export for Reusing<dyn Export> {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(Reusing { inner: self.inner.attach(client)?, given: self.given.clone() }))
+    }
+}
+
+impl Reusing<dyn FileSystem> {
+    fn handles(&self) -> &dyn PersistentHandles {
+        self.inner.persistent_handles().expect("handles")
+    }
+
+    fn number(&self, cx: &Ctx, node: NodeId) -> Result<usize> {
+        let handle = self.handles().handle_of(cx, node).wait()?;
+        let mut given = self.given.lock().expect("no panic");
+        let known = given.iter().position(|known| *known == handle);
+        let is_gone =
+            |known: &PersistentHandle| matches!(self.handles().resolve(cx, known).wait(), Err(Error::Stale));
+        Ok(known.unwrap_or_else(|| match given.iter().position(is_gone) {
+            Some(free) => {
+                given[free] = handle;
+                free
+            }
+            None => {
+                given.push(handle);
+                given.len() - 1
+            }
+        }))
+    }
+
+    fn shown(&self, cx: &Ctx, node: NodeId, attr: Attr) -> Attr {
+        let fileid = self.number(cx, node).map_or(attr.fileid, |number| number as u64);
+        Attr { fileid, ..attr }
+    }
+}
+
+impl FileSystem for Reusing<dyn FileSystem> {
+    fn profile(&self) -> Profile {
+        self.inner.profile()
+    }
+
+    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        let entry = self.inner.lookup(cx, parent, name);
+        entry.wait().map(|entry| Entry { attr: self.shown(cx, entry.node, entry.attr), ..entry }).into()
+    }
+
+    fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
+        self.inner.getattr(cx, node, file).wait().map(|attr| self.shown(cx, node, attr)).into()
+    }
+
+    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
+        let opened = self.inner.open(cx, node, flags).wait();
+        opened
+            .map(|opened| Opened { attr: opened.attr.map(|attr| self.shown(cx, node, attr)), ..opened })
+            .into()
+    }
+
+    forward!(to self.inner; setattr access readlink create create_unnamed mkdir symlink mknod link unlink rmdir
+        rename flush fsync read write readdir statfs syncfs forget release);
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        Some(self)
+    }
+}
+
+impl PersistentHandles for Reusing<dyn FileSystem> {
+    fn volume(&self) -> Volume {
+        self.handles().volume()
+    }
+
+    fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        let number = self.number(cx, node);
+        number.map(|number| PersistentHandle { kind: 1, bytes: [number as u8][..].into() }).into()
+    }
+
+    fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
+        let inner = self.given.lock().expect("no panic").get(usize::from(handle.bytes[0])).cloned();
+        let Some(inner) = inner else { return Answer::err(Error::Stale) };
+        let entry = self.handles().resolve(cx, &inner).wait();
+        entry.map(|entry| Entry { attr: self.shown(cx, entry.node, entry.attr), ..entry }).into()
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        self.handles().parent(cx, node)
+    }
+}
+
+#[test]
+fn a_handle_that_the_origin_gives_again_leads_to_the_new_file() {
+    let refresh = std::time::Duration::ZERO;
+    for contract in [Contract::CloseToOpen, Contract::Refresh(refresh)] {
+        let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+        let inner = origin.export;
+        origin.export = Arc::new(Reusing { inner, given: Arc::default() });
+        let options = Options { contract, attr_refresh: refresh, ..Options::default() };
+        let cached = origin.cached_with(dir.path(), options, Default::default());
+        let (direct, session, root) = (&origin.direct, &cached.session, NodeId::ROOT);
+        for round in 0..20_u8 {
+            let (old, new) = (format!("old-{round}"), format!("new-{round}"));
+            direct.put(&old, &pattern(5000, round));
+            assert_eq!(session.get(&old).expect("read"), pattern(5000, round));
+            let before = session.lookup(&old).expect("there");
+            direct.fs.unlink(&direct.cx, root, name(&old)).wait().expect("unlink");
+            if round % 2 == 0 {
+                direct.put(&new, &pattern(5000, round + 100));
+                assert_eq!(session.get(&new).expect("read"), pattern(5000, round + 100), "{contract:?}");
+                direct.fs.unlink(&direct.cx, root, name(&new)).wait().expect("unlink");
+            } else {
+                let mode = NewMode::settled(Mode::new(0o755));
+                direct.fs.mkdir(&direct.cx, root, name(&new), mode).wait().expect("mkdir");
+                let found = session.lookup(&new).expect("there");
+                assert_eq!(found.attr.file_type, FileType::Directory, "{contract:?}");
+                assert_ne!(found.node, before.node, "it cannot be the file");
+                direct.fs.rmdir(&direct.cx, root, name(&new)).wait().expect("rmdir");
+            }
+            assert!(matches!(session.lookup(&old), Err(Error::NotFound)));
+        }
+    }
+}

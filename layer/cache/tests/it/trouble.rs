@@ -1,0 +1,89 @@
+//! Disks that fail for a while, and caches that are too small.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tombolo_core::fs::Volume;
+use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::{Contract, Options, Policy, Prefetch};
+
+use crate::world::{Origin, attach, await_store, grow_old, pattern};
+
+fn index(dir: &Path) -> rusqlite::Connection {
+    rusqlite::Connection::open(dir.join("index.db")).expect("the index")
+}
+
+/// Rows that could not be written are not taken for names that are not there.
+#[test]
+fn an_index_that_could_not_be_written_for_a_while_hides_no_name() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    // More than are written as one.
+    let names: Vec<_> = (0..1500).map(|n| format!("file-{n}")).collect();
+    names.iter().for_each(|text| origin.direct.put(text, b""));
+    grow_old();
+    {
+        let cached = origin.cached(dir.path(), Contract::Exclusive);
+        cached.cache.flush();
+        index(dir.path()).execute_batch("alter table names rename to away").expect("broken");
+        assert_eq!(cached.session.list().len(), names.len());
+        cached.cache.flush();
+        index(dir.path()).execute_batch("alter table away rename to names").expect("mended");
+        // Something is learnt of the directory that is no change of it.
+        cached.session.of_user(1000).lookup("file-0").expect("there");
+        cached.cache.flush();
+    }
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    assert_eq!(cached.session.list().len(), names.len());
+    for text in &names {
+        assert!(cached.session.lookup(text).is_ok(), "{text}");
+    }
+}
+
+/// What is fetched anew in place of damaged data takes no more room than those did.
+#[test]
+fn data_that_were_damaged_are_counted_once() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", &pattern(1 << 20, 1));
+    grow_old();
+    drop(origin.cached(dir.path(), Contract::Exclusive).session.get("file").expect("read"));
+    for folder in std::fs::read_dir(dir.path().join("objects")).expect("list").flatten() {
+        for file in std::fs::read_dir(folder.path()).expect("list").flatten() {
+            std::fs::write(file.path(), vec![7; 1 << 20]).expect("write");
+        }
+    }
+    let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
+    let store = await_store(dir.path(), || Store::open(dir.path(), &identity, StoreOptions::default()));
+    let cache =
+        tombolo_layer_cache::over(&*origin.export, store.clone(), Policy::default()).expect("a cache");
+    assert_eq!(attach(&cache).get("file").expect("read"), pattern(1 << 20, 1));
+    assert_eq!(store.info().kept_bytes, 1 << 20);
+}
+
+#[test]
+fn a_cache_that_is_smaller_than_what_is_read_at_once_serves_all() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let size = 3_000_000;
+    (0..4_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(size, n)));
+    for capacity_bytes in [0, 4096, 1 << 20] {
+        let options =
+            Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };
+        let store = StoreOptions { capacity_bytes, block_bytes: 4096, ..StoreOptions::default() };
+        let cached = origin.cached_with(&dir.path().join(capacity_bytes.to_string()), options, store);
+        let (done, all_done) = mpsc::channel();
+        for reader in 0..8_u8 {
+            let (session, done) = (cached.session.clone(), done.clone());
+            std::thread::spawn(move || {
+                let n = reader % 4;
+                let read = session.get(&format!("file-{n}")).expect("read");
+                done.send(read == pattern(size, n)).expect("somebody waits");
+            });
+        }
+        for _ in 0..8 {
+            let is_right = all_done.recv_timeout(Duration::from_secs(60)).expect("a reader waits for ever");
+            assert!(is_right, "{capacity_bytes} bytes");
+        }
+        let fetched = cached.cache.counts().fetched_bytes / size as u64;
+        assert!(fetched <= 32, "{fetched} files were fetched for 8 readers");
+    }
+}
