@@ -23,6 +23,9 @@ pub(crate) const MADE_HERE: u64 = 1 << 62;
 /// Names of this kind are at the origin alone: what has no name there yet, or none any more.
 pub(crate) const HIDDEN: &[u8] = b".tombolo-wb-";
 
+/// So many names of files are remembered.
+const SEEN_MAX: usize = 1 << 16;
+
 /// Names that do not differ any more are kept for so long.
 const SETTLED_KEPT: Duration = Duration::from_secs(60);
 
@@ -115,6 +118,8 @@ pub(crate) struct Tree {
     pub names: HashMap<NodeId, BTreeMap<NameBuf, Place>>,
     /// What was made here, by its number below.
     pub made: HashMap<NodeId, NodeId>,
+    /// Where files were found last, for a while.
+    seen: HashMap<NodeId, (NodeId, NameBuf)>,
     /// How often each node is open.
     pub open: HashMap<NodeId, u32>,
     /// Changes so far.
@@ -135,7 +140,8 @@ pub(crate) struct Tree {
 impl Node {
     /// A node of the origin that is about to be changed.
     fn below(id: NodeId, attr: Attr) -> Self {
-        Self { below: Some(id), ..Self::made(attr, Identity::ROOT) }
+        let version = Some(WeakAttr::from(&attr));
+        Self { below: Some(id), version, ..Self::made(attr, Identity::ROOT) }
     }
 
     /// A node that is made here.
@@ -240,6 +246,7 @@ impl Tree {
             nodes: HashMap::new(),
             names: HashMap::new(),
             made: HashMap::new(),
+            seen: HashMap::new(),
             open: HashMap::new(),
             change: kept.change,
             epoch: 0,
@@ -270,6 +277,10 @@ impl Tree {
         for (dir, name, row) in kept.names {
             let name = Name::new(&name).map_err(|_| damaged("names"))?.to_owned();
             let place = rows::decoded_place(&row).ok_or_else(|| damaged("names"))?;
+            // What was under way there has changed it, perhaps.
+            for target in [place.before, place.now].into_iter().flatten().filter(|_| place.is_in_doubt) {
+                tree.node_mut(target.node).into_iter().for_each(|node| node.version = None);
+            }
             tree.names.entry(NodeId(dir)).or_default().insert(name, place);
         }
         // What was open without a name.
@@ -300,6 +311,10 @@ impl Tree {
         self.touched(id);
         let node = self.nodes.entry(id).or_insert_with(|| Node::below(id, *attr));
         if !node.is_dirty() {
+            if attr.ctime != node.attr.ctime {
+                // Another has changed it since, and that was seen.
+                node.version = Some(WeakAttr::from(attr));
+            }
             node.attr = *attr;
         }
         node
@@ -520,6 +535,23 @@ impl Tree {
         let is_dirty =
             |id: &&NodeId| self.nodes.get(id).is_some_and(Node::is_dirty) && !self.is_unnamed(**id);
         self.dirty.iter().filter(is_dirty).count()
+    }
+
+    /// A file was found under a name.
+    pub(crate) fn saw(&mut self, id: NodeId, dir: NodeId, name: &NameBuf) {
+        if self.seen.len() >= SEEN_MAX {
+            self.seen.clear();
+        }
+        self.seen.insert(id, (dir, name.clone()));
+    }
+
+    /// A name of a file, or one in the root after its number if it is not known.
+    pub(crate) fn seen_as(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
+        let unknown = || {
+            let name = format!("file-{:x}", id.0);
+            Some((NodeId::ROOT, Name::new(name.as_bytes()).ok()?.to_owned()))
+        };
+        self.seen.get(&id).cloned().or_else(unknown)
     }
 
     pub(crate) fn is_dirty(&self, id: NodeId) -> bool {

@@ -10,7 +10,7 @@ use super::round::Round;
 use crate::tree::Piece;
 
 /// So much is read from the local disk and written at a time, in bytes.
-const CHUNK_BYTES: u64 = 1 << 20;
+pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
 impl Round {
     /// Gives a file below the size and the data that it has here.

@@ -1,7 +1,8 @@
 //! Bringing changes to the origin: a thread that does it soon after they were made, and what its callers are told.
 //!
-//! Reading order: `plan` (what differs at one moment), `round` (one attempt), `nodes`, `data`, `names`, `looking`, `window`.
+//! Reading order: `plan` (what differs at one moment), `round` (one attempt), `nodes`, `data`, `names`, `looking`, `conflicts`, `window`.
 
+mod conflicts;
 mod data;
 mod looking;
 mod names;

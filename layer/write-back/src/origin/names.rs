@@ -390,10 +390,14 @@ impl<'a> Names<'a> {
         let done = std::mem::take(&mut *lock(&done));
         let any = !done.is_empty();
         for (op, is_done) in done {
-            match is_done {
-                true => self.done(op),
-                false => drop(self.stuck.insert(op.target.node)),
+            if is_done {
+                self.done(op);
+                continue;
             }
+            self.stuck.insert(op.target.node);
+            // It may have been performed all the same.
+            let held = op.keys().filter_map(|key| self.holders.get(&key).copied().flatten());
+            held.chain([op.target]).for_each(|target| self.round.set_version(target.node, None));
         }
         any
     }

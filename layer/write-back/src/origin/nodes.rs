@@ -10,7 +10,7 @@ use tombolo_core::{Ctx, Error, Identity, Result};
 
 use super::plan::Chosen;
 use super::round::Round;
-use crate::tree::{Set, Target};
+use crate::tree::{Set, Target, Tree};
 
 /// A file that is open below.
 pub(super) struct OpenBelow {
@@ -69,9 +69,29 @@ impl Round {
         };
         let open = match open {
             None if chosen.layers.is_empty() => None,
-            None => Some(self.open_to_write(chosen, below).await?),
+            None => match self.open_to_write(chosen, below).await {
+                Ok(open) => Some(open),
+                // Another has removed it.
+                Err(Error::Stale | Error::NotFound) => return self.keep_ours(chosen, None).await,
+                Err(error) => return Err(error),
+            },
             open => open,
         };
+        if open.is_none() {
+            self.begin_change(chosen).await?;
+        } else if let Some(open) = &open
+            && chosen.home.is_none()
+        {
+            let theirs = chosen.version.filter(|version| *version != WeakAttr::from(&open.attr));
+            let kept = match theirs {
+                Some(_) => self.keep_ours(chosen, Some(open.attr)).await,
+                None => self.begin_change(chosen).await,
+            };
+            if theirs.is_some() || kept.is_err() {
+                self.release(&open.cx, open.file);
+                return kept;
+            }
+        }
         let sent = match &open {
             Some(open) if !chosen.layers.is_empty() => self.send_data(chosen, open).await,
             _ => Ok(()),
@@ -84,6 +104,16 @@ impl Round {
             self.release(&open.cx, open.file);
         }
         sent
+    }
+
+    /// From now on it is not what it was seen as because of us: that is written down first.
+    async fn begin_change(&self, chosen: &Chosen) -> Result<()> {
+        if chosen.version.is_none() {
+            return Ok(());
+        }
+        let forget = |tree: &mut Tree| tree.node_mut(chosen.id).map(|node| node.version = None);
+        let (_, ticket) = self.shared.note(forget);
+        self.shared.journal.stable(ticket).await
     }
 
     async fn open_to_write(&self, chosen: &Chosen, below: NodeId) -> Result<OpenBelow> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use tombolo_core::Identity;
-use tombolo_core::fs::{Attr, NameBuf, NodeId};
+use tombolo_core::fs::{Attr, NameBuf, NodeId, WeakAttr};
 
 use crate::tree::{self, Layer, Node, Piece, Set, Target, Tree, hidden_name, is_hidden};
 
@@ -20,6 +20,8 @@ pub(super) struct Chosen {
     pub layers: Vec<Layer>,
     pub link: Option<Vec<u8>>,
     pub user: Identity,
+    /// What it was at the origin when it was seen last.
+    pub version: Option<WeakAttr>,
     /// Where it is to be made, if it is new.
     pub home: Option<Key>,
 }
@@ -123,8 +125,8 @@ impl Plan {
 
 impl Chosen {
     fn of(id: NodeId, node: &Node, home: Option<Key>) -> Self {
-        let Node { attr, layers, link, user, .. } = node.clone();
-        Self { id, attr, set: node.sending, layers, link, user, home }
+        let Node { attr, layers, link, user, version, .. } = node.clone();
+        Self { id, attr, set: node.sending, layers, link, user, version, home }
     }
 
     /// Where its data are.

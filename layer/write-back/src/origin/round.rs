@@ -111,11 +111,16 @@ impl Round {
     }
 
     pub(super) fn fail(&self, id: Option<NodeId>, error: &Error) {
-        tracing::warn!(node = id.map(|id| id.0), %error, "a change cannot be brought to the origin yet");
+        let error_text = with_causes(error);
+        tracing::warn!(
+            node = id.map(|id| id.0),
+            error = error_text,
+            "a change cannot be brought to the origin yet"
+        );
         let mut found = lock(&self.found);
         found.failed.extend(id);
         found.is_over |= is_away(error) || id.is_none();
-        found.failure.get_or_insert_with(|| error.to_string());
+        found.failure.get_or_insert(error_text);
     }
 
     /// Something was found at the origin that was not known: a node of ours is for the next time.
@@ -255,6 +260,15 @@ fn settle(tree: &mut Tree, chosen: &Chosen, is_there: bool) {
     let later = node.layers.split_off(chosen.layers.len().min(node.layers.len()));
     let sent = std::mem::replace(&mut node.layers, later);
     sent.into_iter().for_each(|layer| tree.drop_layer(layer));
+}
+
+fn with_causes(error: &Error) -> String {
+    let (mut text, mut cause) = (error.to_string(), std::error::Error::source(error));
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// Nothing else would be answered now.

@@ -118,6 +118,9 @@ impl View {
     pub(super) async fn lookup(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
         self.directory(parent).await?;
         let seen = self.find(parent, &name).await?;
+        if let Some((target, _)) = seen.found.filter(|(target, _)| target.file_type == FileType::Regular) {
+            self.shared().tree().saw(target.node, parent, &name);
+        }
         seen.found.map(|(target, attr)| Entry { node: target.node, attr }).ok_or(Error::NotFound)
     }
 

@@ -1,7 +1,9 @@
 //! Write-back over a cache of an origin in memory: what arrives there, in which order, and what is found there after trouble.
 
 mod arriving;
+mod conflicts;
 mod disk;
+mod order;
 mod random;
 mod restart;
 mod shown;

@@ -8,14 +8,18 @@ use tombolo_core::{Answer, Error};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 
 /// What goes wrong.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Trouble {
     /// Of 1,000 calls so many fail.
     pub rate: AtomicU64,
     random: Mutex<fastrand::Rng>,
     /// Operations that were asked for, in order.
     pub log: Mutex<Vec<Op>>,
+    once: Mutex<Option<(Op, Hook)>>,
 }
+
+/// What happens before an operation, and how it fails then, if it does.
+type Hook = Box<dyn FnOnce() -> Option<Error> + Send>;
 
 /// An origin with trouble.
 struct Troubled(Arc<Trouble>);
@@ -23,6 +27,11 @@ struct Troubled(Arc<Trouble>);
 impl Trouble {
     pub fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self { random: Mutex::new(fastrand::Rng::with_seed(seed)), ..Self::default() })
+    }
+
+    /// Has something happen before the next operation of a kind.
+    pub fn once(&self, op: Op, hook: impl FnOnce() -> Option<Error> + Send + 'static) {
+        *self.once.lock().expect("a lock") = Some((op, Box::new(hook)));
     }
 
     pub fn over(self: &Arc<Self>, inner: Arc<dyn Export>) -> Arc<dyn Export> {
@@ -33,6 +42,10 @@ impl Trouble {
 impl Around for Troubled {
     fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
         self.0.log.lock().expect("a lock").push(call.op);
+        let hook = self.0.once.lock().expect("a lock").take_if(|(op, _)| *op == call.op);
+        if let Some(error) = hook.and_then(|(_, hook)| hook()) {
+            return Answer::err(error);
+        }
         let (is_struck, is_performed, error) = {
             let mut random = self.0.random.lock().expect("a lock");
             let errors = [Error::Disconnected, Error::NoSpace, Error::TimedOut, Error::io("trouble")];

@@ -1,0 +1,116 @@
+//! Files that another writer has changed at the origin since they were changed here: theirs keeps its name, ours gets one beside it.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Attr, File, NodeId, OpenFlags, WeakAttr};
+use tombolo_core::{Error, Identity, Result};
+use tombolo_mem::{Buffer, Sink};
+
+use super::data::CHUNK_BYTES;
+use super::looking::conflict_name;
+use super::plan::Chosen;
+use super::round::Round;
+use crate::data_file::DataFile;
+use crate::extents::Extents;
+use crate::tree::{Layer, MADE_HERE, Node, Piece, Set, Target, Tree};
+
+impl Round {
+    /// What was written to a file here becomes a file of its own: with what the origin has now where nothing was written. `theirs`: as it is
+    /// there, unless it is gone.
+    pub(super) async fn keep_ours(&self, chosen: &Chosen, theirs: Option<Attr>) -> Result<()> {
+        let generation = self.shared.tree().ids.next().ok_or(Error::NoSpace)?;
+        let file = self.shared.files.file(generation);
+        let open = match theirs {
+            Some(_) => self.open_to_read(chosen).await.ok(),
+            None => None,
+        };
+        let copied = self.copy_ours(chosen, open, &file).await;
+        if let Some(open) = open {
+            self.release(&self.cx(Identity::ROOT), open);
+        }
+        if let Err(error) = copied {
+            file.doom();
+            return Err(error);
+        }
+        let (_, ticket) = self.shared.change(|tree| Ok(set_aside(tree, chosen, theirs, &file)))?;
+        self.shared.control.tell(|state| state.conflicts += 1);
+        self.put_off([chosen.id]);
+        self.shared.journal.stable(ticket).await
+    }
+
+    async fn open_to_read(&self, chosen: &Chosen) -> Result<File> {
+        let node = self.below(chosen.id)?;
+        let cx = self.cx(Identity::ROOT);
+        let opened = self.shared.below.open(&cx, node, OpenFlags::READ).resolve().await?;
+        Ok(File { node, open: opened.open })
+    }
+
+    async fn copy_ours(&self, chosen: &Chosen, open: Option<File>, into: &Arc<DataFile>) -> Result<()> {
+        for piece in chosen.pieces() {
+            let (range, from) = match &piece {
+                Piece::Zeros(_) => continue,
+                Piece::Here(file, range) => (range.clone(), Some(file.clone())),
+                Piece::Below(range) => (range.clone(), None),
+            };
+            let mut start = range.start;
+            while start < range.end {
+                let len = CHUNK_BYTES.min(range.end - start) as usize;
+                let (buffer, at) = (Buffer::new(len), start);
+                let sink = buffer.sink(0..len);
+                match (&from, open) {
+                    (Some(file), _) => {
+                        let file = file.clone();
+                        self.shared.in_pool(move || file.read(at, sink)).await?;
+                    }
+                    (None, Some(open)) => self.read_theirs(open, at, sink).await?,
+                    // Nobody has it any more.
+                    (None, None) => {}
+                }
+                let (into, source) = (into.clone(), buffer.source(0..len));
+                self.shared.in_pool(move || into.write(at, source)).await?;
+                start += len as u64;
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_theirs(&self, open: File, mut offset: u64, mut into: Sink) -> Result<()> {
+        let cx = self.cx(Identity::ROOT);
+        while !into.is_empty() {
+            let done = self.shared.below.read(&cx, open, offset, into.clone()).resolve().await?;
+            into.advance(done.count);
+            offset += done.count as u64;
+            if done.count == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The file is as the other has left it, and ours is a new one beside it.
+fn set_aside(tree: &mut Tree, chosen: &Chosen, theirs: Option<Attr>, base: &Arc<DataFile>) {
+    let (Some(old), Some(number)) = (tree.nodes.get(&chosen.id).cloned(), tree.ids.next()) else { return };
+    let Some((dir, name)) = tree.seen_as(chosen.id) else { return };
+    let Some(name) = conflict_name(tree, &name) else { return };
+    tracing::warn!(directory = dir.0, name = %name.as_name(), "another has changed this file at the origin: both are kept");
+    let id = NodeId(MADE_HERE | number);
+    let mut extents = Extents::default();
+    let delta = extents.insert(0..chosen.attr.size);
+    tree.wrote(base, delta, None);
+    let mut layers = vec![Layer { file: base.clone(), extents, below_len: 0, is_frozen: true }];
+    // What was written since.
+    layers.extend(old.layers.iter().skip(chosen.layers.len()).cloned());
+    let attr = Attr { nlink: 1, fileid: id.0, ..old.attr };
+    let set = Set::MODE | Set::OWNER | Set::ATIME | Set::MTIME;
+    tree.add(id, Node { set, layers, ..Node::made(attr, old.user.clone()) });
+    let target = Target { node: id, file_type: attr.file_type };
+    tree.set_name(dir, &name, None, Some(target), &old.user);
+    let Some(node) = tree.node_mut(chosen.id) else { return };
+    (node.set, node.sending) = (Set::empty(), Set::empty());
+    node.version = theirs.as_ref().map(WeakAttr::from);
+    node.attr = theirs.map_or(old.attr, |theirs| Attr { fileid: chosen.id.0, ..theirs });
+    let sent = std::mem::take(&mut node.layers).into_iter().take(chosen.layers.len());
+    sent.collect::<Vec<_>>().into_iter().for_each(|layer| tree.drop_layer(layer));
+    tree.epoch += 1;
+}

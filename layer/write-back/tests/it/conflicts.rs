@@ -1,0 +1,100 @@
+//! Another writer at the origin: both versions are kept.
+
+use tombolo_core::fs::{NodeId, RenameFlags};
+
+use crate::shown::names;
+use crate::world::{Origin, Proxy, Session};
+
+/// The names in the root, and what is in those that were made because of a conflict.
+fn ours(session: &Session) -> (Vec<String>, Vec<Vec<u8>>) {
+    let (conflicts, rest): (Vec<_>, Vec<_>) =
+        names(session, NodeId::ROOT).into_iter().partition(|name| name.contains(".conflict-"));
+    let ours = conflicts.iter().map(|name| session.get(name).expect("ours")).collect();
+    (rest, ours)
+}
+
+fn flushed(proxy: &Proxy, conflicts: u64) {
+    let report = proxy.write_back.flush().expect("a flush");
+    assert_eq!(report.conflicts, conflicts);
+    assert_eq!(proxy.write_back.status().dirty_nodes, 0);
+}
+
+#[test]
+fn a_file_that_another_has_changed_is_kept_and_ours_beside_it() {
+    let origin = Origin::new();
+    origin.direct.put("file", b"before").expect("a file");
+    let proxy = origin.proxy();
+    let file = proxy.session.open("file").expect("the file");
+    proxy.session.write(file, 0, b"OURS").expect("written");
+    proxy.session.close(file);
+    origin.direct.put("file", b"theirs").expect("another's");
+    flushed(&proxy, 1);
+    for session in [&origin.direct, &proxy.session] {
+        assert_eq!(session.get("file").expect("theirs"), b"theirs");
+        assert_eq!(ours(session), (vec!["file".into()], vec![b"OURSrs".to_vec()]));
+    }
+}
+
+#[test]
+fn a_file_that_another_has_removed_is_kept_beside_its_name() {
+    let origin = Origin::new();
+    origin.direct.put("file", b"before").expect("a file");
+    let proxy = origin.proxy();
+    proxy.session.put("file", b"ours").expect("written");
+    origin.direct.unlink("file").expect("removed");
+    flushed(&proxy, 1);
+    assert_eq!(ours(&origin.direct), (vec![], vec![b"ours".to_vec()]));
+}
+
+#[test]
+fn a_name_that_another_has_taken_is_kept_and_ours_beside_it() {
+    let origin = Origin::new();
+    let proxy = origin.proxy();
+    proxy.session.put("file", b"ours").expect("a file");
+    origin.direct.put("file", b"theirs").expect("another's");
+    flushed(&proxy, 1);
+    for session in [&origin.direct, &proxy.session] {
+        assert_eq!(session.get("file").expect("theirs"), b"theirs");
+        assert_eq!(ours(session), (vec!["file".into()], vec![b"ours".to_vec()]));
+    }
+}
+
+#[test]
+fn a_name_that_another_has_replaced_is_neither_overwritten_nor_removed() {
+    let origin = Origin::new();
+    for name in ["one", "two"] {
+        origin.direct.put(name, b"before").expect("a file");
+    }
+    let proxy = origin.proxy();
+    proxy.session.unlink("one").expect("removed");
+    proxy.session.put("new", b"ours").expect("a file");
+    proxy.session.rename("new", "two", RenameFlags::empty()).expect("replaced");
+    for name in ["one", "two"] {
+        origin.direct.put("other", b"theirs").expect("another's");
+        origin.direct.rename("other", name, RenameFlags::empty()).expect("replaced");
+    }
+    flushed(&proxy, 2);
+    assert_eq!(ours(&origin.direct), (vec!["one".into(), "two".into()], vec![b"ours".to_vec()]));
+    for name in ["one", "two"] {
+        assert_eq!(origin.direct.get(name).expect("theirs"), b"theirs");
+        assert_eq!(proxy.session.get(name).expect("theirs"), b"theirs");
+    }
+}
+
+#[test]
+fn our_own_changes_are_no_conflicts() {
+    let origin = Origin::new();
+    origin.direct.put("file", b"before").expect("a file");
+    let proxy = origin.proxy();
+    for round in 0..3 {
+        proxy.session.put("file", &[round; 10]).expect("written");
+        proxy.session.rename("file", "other", RenameFlags::empty()).expect("moved");
+        flushed(&proxy, 0);
+        proxy.session.rename("other", "file", RenameFlags::empty()).expect("moved");
+        proxy.session.link("file", "link").expect("linked");
+        flushed(&proxy, 0);
+        proxy.session.unlink("link").expect("removed");
+    }
+    flushed(&proxy, 0);
+    assert_eq!(origin.direct.get("file").expect("the file"), [2; 10]);
+}

@@ -1,0 +1,110 @@
+//! In which order things arrive, and what becomes of what is changed, or lost, meanwhile.
+
+use std::sync::Arc;
+
+use tombolo_core::Error;
+use tombolo_core::fs::{Op, RenameFlags, SetAttr};
+
+use crate::shown::tree;
+use crate::trouble::Trouble;
+use crate::world::{Origin, Proxy};
+
+fn troubled() -> (Arc<Trouble>, Origin) {
+    let trouble = Trouble::new(0);
+    let origin = Origin::with(|memory| trouble.over(memory));
+    (trouble, origin)
+}
+
+/// Where an operation comes in the order in which the origin was asked.
+fn first(trouble: &Trouble, op: Op) -> usize {
+    let log = trouble.log.lock().expect("a lock");
+    log.iter().position(|each| *each == op).unwrap_or_else(|| panic!("{op:?} was not asked for"))
+}
+
+fn flush(proxy: &Proxy) {
+    proxy.write_back.flush().expect("a flush");
+}
+
+#[test]
+fn a_name_is_given_when_its_data_are_committed() {
+    let (trouble, origin) = troubled();
+    let proxy = origin.proxy();
+    proxy.session.put("file", b"hello").expect("a file");
+    flush(&proxy);
+    let order = [Op::Create, Op::Write, Op::Fsync, Op::Rename].map(|op| first(&trouble, op));
+    assert!(order.is_sorted(), "{order:?}");
+}
+
+#[test]
+fn nothing_is_removed_before_what_replaces_it_is_there() {
+    let (trouble, origin) = troubled();
+    origin.direct.mkdir("name").expect("a directory");
+    origin.direct.put("name/old", b"old").expect("a file");
+    let proxy = origin.proxy();
+    proxy.session.unlink("name/old").expect("removed");
+    proxy.session.rmdir("name").expect("removed");
+    proxy.session.put("name", b"new").expect("a file");
+    flush(&proxy);
+    let last_rename = {
+        let log = trouble.log.lock().expect("a lock");
+        log.iter().rposition(|each| *each == Op::Rename).expect("a rename")
+    };
+    assert!(last_rename < first(&trouble, Op::Unlink) && last_rename < first(&trouble, Op::Rmdir));
+    assert_eq!(origin.direct.get("name").expect("the file"), b"new");
+}
+
+#[test]
+fn data_that_the_origin_has_lost_before_they_were_stable_are_sent_again() {
+    let (trouble, origin) = troubled();
+    origin.direct.put("file", b"old").expect("a file");
+    let proxy = origin.proxy();
+    proxy.session.put("file", b"hello").expect("written");
+    // It restarts: what was not stable is gone, and its verifier is another.
+    let direct = origin.direct.clone();
+    trouble.once(Op::Fsync, move || {
+        let node = direct.find("file").expect("the file").node;
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        direct.fs.setattr(&direct.cx, node, None, &set).wait().expect("lost");
+        Some(Error::io("the write verifier has changed"))
+    });
+    assert!(proxy.write_back.flush().is_err());
+    assert!(proxy.write_back.status().failure.is_some_and(|failure| failure.contains("verifier")));
+    assert_eq!(proxy.session.get("file").expect("the file"), b"hello", "it is kept here");
+    flush(&proxy);
+    assert_eq!(origin.direct.get("file").expect("the file"), b"hello");
+}
+
+#[test]
+fn what_is_written_while_a_file_is_sent_goes_the_next_time() {
+    let (trouble, origin) = troubled();
+    let proxy = origin.proxy();
+    proxy.session.put("file", b"hello").expect("a file");
+    let session = proxy.session.clone();
+    trouble.once(Op::Fsync, move || {
+        let file = session.open("file").expect("the file");
+        session.write(file, 1, b"a").expect("written");
+        session.close(file);
+        None
+    });
+    flush(&proxy);
+    assert_eq!(origin.direct.get("file").expect("the file"), b"hello");
+    assert_eq!(proxy.session.get("file").expect("the file"), b"hallo");
+    flush(&proxy);
+    assert_eq!(origin.direct.get("file").expect("the file"), b"hallo");
+}
+
+#[test]
+fn names_in_a_ring_are_exchanged() {
+    let (_, origin) = troubled();
+    for name in ["a", "b", "c"] {
+        origin.direct.put(name, name.as_bytes()).expect("a file");
+    }
+    let proxy = origin.proxy();
+    for (one, other) in [("a", "b"), ("b", "c")] {
+        proxy.session.rename(one, other, RenameFlags::EXCHANGE).expect("exchanged");
+    }
+    flush(&proxy);
+    let got = ["a", "b", "c"].map(|name| origin.direct.get(name).expect("a file"));
+    assert_eq!(got, [b"b", b"c", b"a"]);
+    assert_eq!(tree(&origin.direct, true), tree(&proxy.session, true));
+}
