@@ -32,7 +32,10 @@ impl Round {
             file.doom();
             return Err(error);
         }
-        let (_, ticket) = self.shared.change(|tree| Ok(set_aside(tree, chosen, theirs, &file)))?;
+        let ((), ticket) = self.shared.change(|tree| {
+            set_aside(tree, chosen, theirs, &file);
+            Ok(())
+        })?;
         self.shared.control.tell(|state| state.conflicts += 1);
         self.put_off([chosen.id]);
         self.shared.journal.stable(ticket).await
