@@ -169,6 +169,7 @@ impl CachePlan {
             process: std::process::id().to_string(),
             since: shown::time(now),
             takes: self.lease == Lease::Taken,
+            lasts: self.write_back.is_some(),
             period: LEASE_PERIOD,
         }
     }

@@ -3,7 +3,8 @@
 //! It binds those alone that look at it: other caches of ours, and people. It is renewed by setting its times, so that the origin's clock
 //! tells its age; no clock of a client does.
 //!
-//! - A cache that cannot renew it believes itself to be the holder for [`HELD_PERIODS`]; others take it after [`STALE_PERIODS`].
+//! - A cache that cannot renew it believes itself to be the holder for [`HELD_PERIODS`], unless it is to last ([`Claim::lasts`]); others take
+//!   it after [`STALE_PERIODS`].
 //! - It is taken from another by a rename. Before it is relied on so much time goes by that the other has looked at it once more.
 //! - One that is not this cache's any more is lost for good: what others changed meanwhile nobody here has seen.
 
@@ -55,6 +56,9 @@ pub struct Claim {
     pub since: String,
     /// Whether it is taken from another that holds it.
     pub takes: bool,
+    /// Whether it is relied on while it cannot be renewed, until another is seen to have taken it: where work goes on without the origin,
+    /// and what others change meanwhile is found out before anything is written there.
+    pub lasts: bool,
     /// How often it is renewed. The same for all caches.
     pub period: Duration,
 }
@@ -101,6 +105,7 @@ pub(crate) struct Lease {
     root: Root,
     own: Holder,
     period: Duration,
+    lasts: bool,
     handle: Mutex<PersistentHandle>,
     state: AtomicU8,
     /// The last renewal that went well was begun then.
@@ -193,7 +198,8 @@ impl Lease {
     /// The thread that keeps it, until it is to be given back.
     fn keep(self: &Arc<Self>, end: &End) {
         while !end.is_wanted_within(self.period) {
-            if lock(&self.renewed).elapsed() > self.period * HELD_PERIODS && self.set(RUN_OUT) {
+            let is_old = lock(&self.renewed).elapsed() > self.period * HELD_PERIODS;
+            if is_old && !self.lasts && self.set(RUN_OUT) {
                 tracing::error!(
                     "{LEASE_NAME} could not be renewed for long: until it is, the contract is close-to-open, not exclusive"
                 );
@@ -229,7 +235,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Takes the lease of a tree for the cache of this name, and goes on renewing it.
     pub(crate) fn take(origin: &dyn Export, id: String, claim: Claim) -> Result<Self, LeaseError> {
-        let Claim { identity, host, process, since, takes, period } = claim;
+        let Claim { identity, host, process, since, takes, lasts, period } = claim;
         let (root, own) = (Root::of(origin, identity)?, Holder { host, process, since, id });
         let began = Instant::now();
         let taken = block_on(Taking { root: &root, own: &own, period }.take(takes))?;
@@ -237,6 +243,7 @@ impl Keeper {
             root,
             own,
             period,
+            lasts,
             handle: Mutex::new(taken.handle),
             state: AtomicU8::new(HELD),
             renewed: Mutex::new(began),

@@ -23,7 +23,15 @@ const SHORT: Duration = Duration::from_millis(20);
 
 fn claim(host: &str, period: Duration) -> Claim {
     let (process, since) = ("7".to_owned(), "1 May".to_owned());
-    Claim { identity: Identity::ROOT, host: host.to_owned(), process, since, takes: false, period }
+    Claim {
+        identity: Identity::ROOT,
+        host: host.to_owned(),
+        process,
+        since,
+        takes: false,
+        lasts: false,
+        period,
+    }
 }
 
 fn leased(origin: &dyn Export, dir: &Path, claim: Claim) -> Result<Cached, LeaseError> {
@@ -208,4 +216,23 @@ fn a_lease_that_cannot_be_renewed_runs_out_and_is_held_again() {
     origin.direct.put("file", b"other");
     line.0.store(false, Ordering::SeqCst);
     until("it is held again", || cached.lease() == Some(LeaseState::Held));
+}
+
+#[test]
+fn a_lease_that_lasts_is_relied_on_while_the_origin_is_away_and_until_another_has_it() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", b"one");
+    let line = Arc::new(Line(AtomicBool::new(false)));
+    let far = Layered::new(origin.export.clone(), line.clone());
+    let cached = leased(&far, dir.path(), Claim { lasts: true, ..claim("here", SHORT) }).expect("a cache");
+    assert_eq!(cached.session.get("file").expect("read"), b"one");
+    line.0.store(true, Ordering::SeqCst);
+    std::thread::sleep(SHORT * 20);
+    assert_eq!(cached.lease(), Some(LeaseState::Held));
+    assert_eq!(cached.session.get("file").expect("it is here"), b"one");
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let taking = Claim { takes: true, ..claim("there", SHORT) };
+    let _other = leased(&*origin.export, elsewhere.path(), taking).expect("a cache");
+    line.0.store(false, Ordering::SeqCst);
+    until("it is lost", || cached.lease() == Some(LeaseState::Lost));
 }
