@@ -19,8 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::Result;
-use tombolo_core::fs::{Client, Export, FileSystem, PermissionCheck};
+use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck};
+use tombolo_core::{Ctx, Result};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
 pub use journal::JournalError;
@@ -66,6 +66,8 @@ pub struct WriteBackExport {
 pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBackExport> {
     let client = Client { session: SESSION, label: "write-back".into(), checks: PermissionCheck::BackEnd };
     let below = below.attach(&client)?;
+    // Programs ask for it also when the origin is away: then it is known from here on.
+    let _ = below.statfs(&Ctx::root(SESSION), NodeId::ROOT).wait();
     let (journal, kept, files) = Journal::open(below.clone(), dir).map_err(tombolo_core::Error::io)?;
     let ids = journal.reserve_ids(kept.next_id.max(1))?;
     let at_origin = kept.at_origin;
