@@ -48,7 +48,10 @@ impl ProxyArgs {
         }
         let mut plan = Plan::new(self.options)?;
         let says_of_lease = self.cache.take_lease || self.cache.no_lease;
-        let cache = CachePlan::new(self.cache)?;
+        let mut cache = CachePlan::new(self.cache)?;
+        if plan.layers.read_only {
+            cache.refuse_changes()?;
+        }
         if says_of_lease && !cache.is_exclusive() {
             let problem = "--take-lease and --no-lease are for the contract exclusive";
             return Err(Failure::usage(problem).remedy("leave them out, or add --contract exclusive"));

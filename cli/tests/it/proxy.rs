@@ -355,6 +355,11 @@ fn a_tree_of_an_nfs_server_is_one_exclusive_proxy_s() {
     cached.proxy("exclusive").stop();
     assert!(!cached.tree(".tombolo-lease").exists(), "it is given back");
 
+    let words = ["proxy", &url, "--cache", "other", "--nfs", "0", "--contract", "exclusive", "--readonly"];
+    let proxy = cached.place.0.serve(&[&words[..], &["--control", "other.sock"]].concat(), "ready control");
+    assert!(proxy.said.contains("mode=read-only contract=exclusive lease=.tombolo-lease"), "{}", proxy.said);
+    proxy.stop();
+
     let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--readonly", "--control", "read-only.sock"];
     let read_only = cached.place.0.serve(&words, "ready control");
     let url = format!("nfs://{}/tree", read_only.nfs_address());

@@ -86,6 +86,17 @@ impl CachePlan {
         Ok(Self { dir: asked.cache, store, policy, lease, is_shared, borrows_from, write_back })
     }
 
+    /// Has changes refused, whatever its mode and rules say.
+    pub fn refuse_changes(&mut self) -> Result<(), Failure> {
+        if self.write_back.is_some() {
+            let problem = "with --readonly there is nothing to write back";
+            return Err(Failure::usage(problem).remedy("leave out --readonly, or --mode write-back"));
+        }
+        let rules = self.policy.rules.iter_mut().map(|rule| &mut rule.options);
+        rules.chain([&mut self.policy.default]).for_each(|options| options.read_only = true);
+        Ok(())
+    }
+
     /// Whether nothing can be changed.
     pub fn is_read_only(&self) -> bool {
         self.policy.is_read_only()
