@@ -125,8 +125,8 @@ impl Eviction {
         }
     }
 
-    /// The next to go, if any may. It counts as gone.
-    pub(super) fn next(&mut self) -> Option<(ObjectId, u64)> {
+    /// The next to go, if any may. It counts as gone. What is held stays, but not where it has grown to more than `most_bytes` since.
+    pub(super) fn next(&mut self, most_bytes: u64) -> Option<(ObjectId, u64)> {
         // Each of them may be held, and is met again while another one's uses are counted down.
         let mut held_left = 4 * (self.small.len() + self.main.len());
         loop {
@@ -142,8 +142,8 @@ impl Eviction {
             let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.is_main != from_small) else {
                 continue;
             };
-            if kept.uses > 0 || kept.holds > 0 {
-                let is_held = kept.holds > 0;
+            let is_held = kept.holds > 0 && self.held_bytes <= most_bytes;
+            if kept.uses > 0 || is_held {
                 kept.uses = if from_small { 0 } else { kept.uses.saturating_sub(1) };
                 if from_small {
                     kept.is_main = true;
@@ -192,7 +192,7 @@ mod tests {
         for n in 1000..3000 {
             eviction.add(id(n), 1, 10);
             while eviction.bytes() > 1200 {
-                gone.push(eviction.next().expect("something").0);
+                gone.push(eviction.next(40).expect("something").0);
             }
             // The working set goes on to be used.
             eviction.touch(id(n % 100));
@@ -205,10 +205,10 @@ mod tests {
     fn what_comes_back_soon_after_it_went_stays_longer() {
         let mut eviction = Eviction::default();
         (0..20).for_each(|n| eviction.add(id(n), 1, 10));
-        let (first, _) = eviction.next().expect("one");
+        let (first, _) = eviction.next(40).expect("one");
         eviction.add(first, 1, 10);
         (100..118).for_each(|n| eviction.add(id(n), 1, 10));
-        let next: Vec<_> = std::iter::from_fn(|| eviction.next()).map(|(id, _)| id).take(20).collect();
+        let next: Vec<_> = std::iter::from_fn(|| eviction.next(40)).map(|(id, _)| id).take(20).collect();
         assert!(!next[..10].contains(&first), "{next:?}");
     }
 
@@ -221,15 +221,27 @@ mod tests {
         assert!(!eviction.hold(id(5), 1, 40), "too many bytes are held");
         assert!(!eviction.hold(id(7), 2, 99) && !eviction.hold(id(11), 1, 99), "they are not here");
         (0..10).for_each(|n| eviction.touch(id(n)));
-        let gone: Vec<_> = std::iter::from_fn(|| eviction.next()).map(|(id, _)| id.0).collect();
+        let gone: Vec<_> = std::iter::from_fn(|| eviction.next(40)).map(|(id, _)| id.0).collect();
         assert!(gone.len() == 8 && !gone.contains(&3) && !gone.contains(&7), "{gone:?}");
         eviction.release(id(3), 1);
-        assert_eq!(eviction.next(), None, "it is held once more");
+        assert_eq!(eviction.next(40), None, "it is held once more");
         eviction.release(id(3), 1);
-        assert_eq!(eviction.next(), Some((id(3), 1)));
+        assert_eq!(eviction.next(40), Some((id(3), 1)));
         eviction.add(id(7), 2, 5);
         eviction.release(id(7), 1);
-        assert_eq!((eviction.next(), eviction.bytes(), eviction.held_bytes), (Some((id(7), 2)), 0, 0));
+        assert_eq!((eviction.next(40), eviction.bytes(), eviction.held_bytes), (Some((id(7), 2)), 0, 0));
+    }
+
+    #[test]
+    fn what_grows_while_it_is_held_does_not_fill_the_cache() {
+        let mut eviction = Eviction::default();
+        (0..4).for_each(|n| eviction.add(id(n), 1, 10));
+        assert!(eviction.hold(id(1), 1, 40) && eviction.hold(id(2), 1, 40));
+        eviction.add(id(1), 1, 30);
+        let gone: Vec<_> = std::iter::from_fn(|| eviction.next(40)).map(|(id, _)| id.0).collect();
+        assert_eq!((gone, eviction.held_bytes), (vec![0, 1, 3], 10));
+        eviction.release(id(1), 1);
+        assert_eq!((eviction.next(40), eviction.held_bytes), (None, 10), "its hold is over, and no other");
     }
 
     #[test]
@@ -240,7 +252,7 @@ mod tests {
         (0..25).for_each(|n| eviction.touch(id(n)));
         eviction.remove(id(7), 1);
         assert_eq!(eviction.bytes(), (0..50).sum::<u64>() + 50 - 8);
-        let gone: HashSet<_> = std::iter::from_fn(|| eviction.next()).collect();
+        let gone: HashSet<_> = std::iter::from_fn(|| eviction.next(40)).collect();
         assert_eq!((gone.len(), eviction.bytes(), eviction.small_bytes, eviction.len()), (49, 0, 0, 0));
     }
 }

@@ -317,7 +317,7 @@ impl Store {
 
     /// The data that are to go next. They do not count any more.
     pub(crate) fn next_to_go(&self) -> Option<(ObjectId, u64)> {
-        lock(&self.shared.eviction).next()
+        lock(&self.shared.eviction).next(self.shared.held_bytes_max())
     }
 
     /// Drops data of an object: at once, or with their last user.
@@ -437,8 +437,12 @@ impl Shared {
     }
 
     fn hold(&self, id: ObjectId, generation: u64) -> bool {
+        lock(&self.eviction).hold(id, generation, self.held_bytes_max())
+    }
+
+    fn held_bytes_max(&self) -> u64 {
         let (parts, of) = HELD_PART;
-        lock(&self.eviction).hold(id, generation, self.options.capacity_bytes / of * parts)
+        self.options.capacity_bytes / of * parts
     }
 
     fn release(&self, id: ObjectId, generation: u64) {
