@@ -108,7 +108,7 @@ fn work_goes_on_without_the_origin_and_through_a_kill_and_all_of_it_arrives() {
         fs::write(dir.join("dir-1/large"), "short now\n").expect("write");
     }
     File::open(far.mnt("dir-1/large")).expect("open").sync_all().expect("fsync");
-    far.session(&["wait", "--local", "--timeout", "10"]).succeeded();
+    far.session(&["wait", "--local", "--timeout", "60"]).succeeded();
     let shown = far.session(&["show", "--json"]);
     assert!(
         shown.out.contains("\"dirty_nodes\":") && !shown.out.contains("\"dirty_nodes\":0"),
@@ -135,9 +135,9 @@ fn work_goes_on_without_the_origin_and_through_a_kill_and_all_of_it_arrives() {
 #[test]
 fn the_end_brings_everything_or_says_what_is_kept() {
     let Some(mut far) = Far::new() else { return };
-    let soft = far.url("?soft&timeo=2&retrans=1");
+    let soft = far.url("?soft&timeo=20&retrans=1");
     let words = far.words(&soft);
-    let proxy = far.place.0.serve(&words, "ready control");
+    let proxy = far.proxy();
     fs::write(far.mnt("one"), "1\n").expect("write");
     proxy.stop();
     assert_eq!(fs::read_to_string(far.place.0.path("tree/one")).expect("read"), "1\n");
@@ -171,7 +171,7 @@ fn signals_and_watermarks_say_what_the_origin_has() {
     fs::write(far.mnt("file-1"), "1\n").expect("write");
     proxy.signal("USR1");
     until("SIGUSR1 brings it", || far.place.0.path("tree/file-1").exists());
-    far.session(&["wait", "--remote", "--timeout", "10"]).succeeded();
+    far.session(&["wait", "--remote", "--timeout", "60"]).succeeded();
     let top = far.place.0.run(&["top", "--once", "proxy.sock"]);
     assert!(top.out.contains("write-back  0.0 MB in 0 files and names to go"), "{}", top.out);
 
@@ -193,6 +193,7 @@ fn what_cannot_be_kept_back_is_said() {
         (&words("--mode write-back --contract immutable"), 2, &["--contract exclusive"]),
         (&words("--write-back-limit 1G"), 2, &["--mode write-back"]),
         (&words("--rule *.o,mode=write-back"), 2, &["for all files"]),
+        (&words("--mode write-back --contract exclusive --readonly"), 2, &["--readonly"]),
         ("session show --control none.sock", 1, &["none.sock"]),
         ("session flush --control origin.sock", 1, &["keeps no changes back"]),
     ]);

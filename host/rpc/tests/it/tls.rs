@@ -168,8 +168,8 @@ fn who_does_not_shake_hands_is_closed() {
     assert!(client.is_closed());
     let mut trickling = Client::connect(address(&host));
     trickling.ask(&probe());
-    // A record of a handshake that takes for ever.
-    trickling.0.write_all(&[22, 3, 1, 1, 0]).unwrap();
+    // A record of a handshake that takes for ever. On a busy machine it is closed before.
+    let _ = trickling.0.write_all(&[22, 3, 1, 1, 0]);
     eventually("it is closed", || (&trickling.0).write_all(&[0]).is_err());
     let well = host.client(certificates.options("alice"));
     assert_eq!(wait(echo(&well, ECHO, b"still there")).unwrap().results, b"still there");

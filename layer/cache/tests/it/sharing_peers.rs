@@ -262,7 +262,10 @@ fn with_owner(dir: &Path, answer: impl Fn(&Peer, u64) + Sync, test: impl FnOnce(
         scope.spawn(|| {
             let mut peers: Vec<Peer> = Vec::new();
             let mut buffer = [0; 8192];
-            while !has_ended.load(Ordering::SeqCst) {
+            // What was sent before the end is heard.
+            let mut is_last = false;
+            while !is_last {
+                is_last = has_ended.load(Ordering::SeqCst);
                 peers.extend(packet::accept(&listener).map(Peer));
                 for peer in &peers {
                     let Ok(packet) = packet::receive(&peer.0, &mut buffer) else { continue };

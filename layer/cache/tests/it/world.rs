@@ -115,7 +115,7 @@ pub fn opened_store(dir: &Path, options: StoreOptions) -> Arc<Store> {
 
 /// A store whose last owner may still be about to end.
 pub fn await_store(dir: &Path, open: impl Fn() -> std::result::Result<Arc<Store>, OpenError>) -> Arc<Store> {
-    for _ in 0..500 {
+    for _ in 0..6000 {
         match open() {
             Err(OpenError::InUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
             opened => return opened.expect("a store"),

@@ -124,7 +124,7 @@ fn image(from: &Path, to: &Path) {
 
 /// A store whose last owner may still be about to end.
 fn await_store(dir: &Path, identity: &OriginIdentity) -> Arc<Store> {
-    for _ in 0..500 {
+    for _ in 0..6000 {
         match Store::open(dir, identity, StoreOptions::default()) {
             Err(OpenError::InUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
             opened => return opened.expect("a store"),

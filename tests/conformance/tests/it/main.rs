@@ -10,4 +10,5 @@ mod passthrough;
 mod planted;
 mod replies;
 mod simulation;
+mod store;
 mod write_back;

@@ -1,18 +1,20 @@
 //! Write-back against the reference model, with restarts in between: ends in good order, and sudden ones, of which what was made stable is left.
 
 use std::path::Path;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::Volume;
-use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::store::{OriginIdentity, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract, Options, over};
 use tombolo_layer_write_back::WriteBackExport;
 
 use super::action::{Action, required};
 use super::machine::Machine;
 use super::{memory, runner};
+use crate::store::opened_store;
 
 const CASES: u32 = 20;
 
@@ -34,10 +36,13 @@ fn sequences() -> impl Strategy<Value = Vec<Step>> {
 /// Write-back over a cache of `origin`, both with their state in `dir`.
 fn opened(origin: &Memory, dir: &Path) -> (WriteBackExport, CacheExport) {
     let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
-    let store = Store::open(&dir.join("cache"), &identity, StoreOptions::default()).expect("a store");
+    let store = opened_store(&dir.join("cache"), &identity, StoreOptions::default());
     let options = Options { contract: Contract::Exclusive, ..Options::default() };
     let cache = over(origin, store, options).expect("a cache");
-    let export = tombolo_layer_write_back::over(&cache, &dir.join("write-back"), Default::default());
+    // While an image is made nothing may change: it is to be of one moment.
+    let never = Duration::from_secs(24 * 60 * 60);
+    let kept = tombolo_layer_write_back::Options { idle: never, delay_max: never, ..Default::default() };
+    let export = tombolo_layer_write_back::over(&cache, &dir.join("write-back"), kept);
     (export.expect("a journal"), cache)
 }
 

@@ -13,13 +13,14 @@ use tombolo_core::fs::{
 use tombolo_core::{Ctx, SessionId};
 use tombolo_host_runtime::task;
 use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
-use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::store::{OriginIdentity, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract, Counts, Options, Prefetch, over};
 use tombolo_mem::Source;
 
 use super::caller::{Action, Caller, DIRS, Held, NAMES, Node, Place, Promise, World, name};
 use super::history::{Author, History};
 use super::network::{Clock, Far, Link};
+use crate::store::opened_store;
 
 const STEPS: usize = 250;
 const FILE_BYTES_MAX: usize = 20_000;
@@ -130,14 +131,7 @@ impl Run {
             block_bytes: 4096,
             commit_pause: FOR_EVER,
         };
-        let dir = self.dir(cache);
-        let store = (0..1000).find_map(|_| match Store::open(&dir, &identity, options) {
-            Err(OpenError::InUse { .. }) => {
-                std::thread::sleep(Duration::from_millis(5));
-                None
-            }
-            opened => Some(opened.expect("a store")),
-        });
+        let store = opened_store(&self.dir(cache), &identity, options);
         let refresh = if self.plan.never_old { FOR_EVER } else { Duration::ZERO };
         let options = Options {
             contract: self.plan.contracts[cache],
@@ -149,7 +143,7 @@ impl Run {
             ..Options::default()
         };
         self.links[cache].set_open(true);
-        let export = over(&Far(self.links[cache].clone()), store.expect("the store is free again"), options);
+        let export = over(&Far(self.links[cache].clone()), store, options);
         let export = export.expect("a cache");
         let fs = attach(&export);
         self.links[cache].set_open(false);
