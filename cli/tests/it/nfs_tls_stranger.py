@@ -72,7 +72,7 @@ def call():
             secure.sendall(PROBE + record(8, *NULL[1:], 0, 0, 0, 0))
             reply = receive(secure)
             return "refused" if reply is None else f"{said}, answered" if reply == struct.pack(">6I", 8, 1, 0, 0, 0, 0) else repr(reply)
-    except ssl.SSLError:
+    except (ssl.SSLError, ConnectionError):
         return "refused"
 
 
