@@ -236,7 +236,7 @@ fn a_proxy_borrows_what_another_has_and_goes_on_when_that_is_killed() {
     let (fetched, ..) = counts("proxy.sock");
     assert!(fetched >= len, "{fetched}");
 
-    // Whoever comes next lends again.
+    // The next owner lends again.
     let owner = scratch.serve(&[&words[..], &fronts[..]].concat(), "ready control");
     let in_use = format!("in use by process {}", owner.pid());
     scratch

@@ -8,7 +8,7 @@ use super::File;
 
 /// A file of this host that holds all data of an open file.
 pub struct BackingFile {
-    /// Open for reading. Whoever reads it needs no leave any more.
+    /// Open for reading. A holder of it needs no leave any more.
     pub descriptor: OwnedFd,
     /// The data stay what they are until this is dropped: nothing is written, cut off or freed.
     pub hold: Arc<dyn Any + Send + Sync>,

@@ -26,7 +26,7 @@ pub struct ClaimRule {
 pub enum Claim {
     /// Anybody: what AUTH_SYS says is believed.
     Any,
-    /// These users, with these groups. Any other user is the anonymous one; any other group is left out.
+    /// These users, with these groups. Any other user, or one whose own group is another, is the anonymous one; any other group is left out.
     Of {
         /// The users.
         users: Vec<RangeInclusive<u32>>,
