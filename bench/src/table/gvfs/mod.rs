@@ -15,6 +15,7 @@ mod peers;
 mod site;
 mod store;
 mod stream;
+mod tls;
 mod twice;
 mod vm;
 mod walk;
@@ -37,6 +38,7 @@ const PARTS: &[(&str, Part)] = &[
     ("build", build::run),
     ("warm", warm::run),
     ("store", store::run),
+    ("tls", tls::run),
     ("vm-build", vm::build),
     ("vm-latex", vm::latex),
     ("vm-seismic", vm::seismic),

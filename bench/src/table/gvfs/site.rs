@@ -312,7 +312,7 @@ pub fn drop_caches() -> Result<()> {
         .map_err(|error| Error::Absent(format!("the kernel's caches cannot be dropped: {error}")))
 }
 
-fn line(profile: &Profile) -> Result<Wan> {
+pub fn line(profile: &Profile) -> Result<Wan> {
     Wan::new(profile)
         .map_err(|error| Error::Absent(format!("an emulated line needs root and /dev/net/tun: {error}")))
 }

@@ -71,7 +71,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
 }
 
 /// So many pieces that no two of are alike, on the disk when it returns.
-fn fill(path: &Path, pieces: usize) -> Result<()> {
+pub fn fill(path: &Path, pieces: usize) -> Result<()> {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut piece = vec![0; PIECE_BYTES];
     let mut file = BufWriter::new(File::create_new(path).doing_to("create", path)?);
