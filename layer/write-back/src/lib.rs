@@ -48,7 +48,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (idle, delay_max) = (Duration::from_secs(1), Duration::from_secs(5));
-        Self { dirty_bytes_max: 4 << 30, idle, delay_max, in_flight_max: 64 }
+        Self { dirty_bytes_max: 4 << 30, idle, delay_max, in_flight_max: 128 }
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Control {
 #[derive(Debug, Default)]
 pub(crate) struct ControlState {
     pub is_urgent: bool,
+    /// Writers wait for room.
+    pub has_waiting: bool,
     pub is_closing: bool,
     /// When the first change that the origin lacks was made, and the last.
     pub dirty_since: Option<(Instant, Instant)>,
@@ -159,7 +161,7 @@ impl Shared {
                 }
                 room.freed.clone()
             };
-            self.control.urge();
+            self.control.tell(|state| state.has_waiting = true);
             freed.kept().await;
         }
     }

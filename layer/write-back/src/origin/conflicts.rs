@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Attr, File, NodeId, OpenFlags, WeakAttr};
+use tombolo_core::fs::{Attr, File, Name, NodeId, OpenFlags, WeakAttr};
 use tombolo_core::{Error, Identity, Result};
 use tombolo_mem::{Buffer, Sink};
 
 use super::data::CHUNK_BYTES;
 use super::looking::conflict_name;
-use super::plan::Chosen;
+use super::plan::{Chosen, Key};
 use super::round::Round;
 use crate::data_file::DataFile;
 use crate::extents::Extents;
-use crate::tree::{Layer, MADE_HERE, Node, Piece, Set, Target, Tree};
+use crate::tree::{Layer, MADE_HERE, Node, Piece, Set, Target, Tree, is_hidden};
 
 impl Round {
     /// What was written to a file here becomes a file of its own: with what the origin has now where nothing was written. `theirs`: as it is
@@ -39,6 +39,18 @@ impl Round {
         self.shared.control.tell(|state| state.conflicts += 1);
         self.put_off([chosen.id]);
         self.shared.journal.stable(ticket).await
+    }
+
+    /// Takes in what another has done to a node, and counts it.
+    pub(super) fn yield_to_another(&self, id: NodeId, work: impl FnOnce(&mut Tree)) -> Result<()> {
+        self.shared.change(|tree| {
+            work(tree);
+            tree.epoch += 1;
+            Ok(())
+        })?;
+        self.shared.control.tell(|state| state.conflicts += 1);
+        self.put_off([id]);
+        Ok(())
     }
 
     async fn open_to_read(&self, chosen: &Chosen) -> Result<File> {
@@ -88,6 +100,33 @@ impl Round {
             }
         }
         Ok(())
+    }
+}
+
+/// A directory was removed here in which another has put something: it is there again.
+pub(super) fn bring_back(tree: &mut Tree, target: Target, from: &Key, attr: &Attr) {
+    tracing::warn!(directory = from.0.0, name = %from.1.as_name(), "another has put something into this directory: it stays");
+    if let Some(node) = tree.node_mut(target.node) {
+        (node.set, node.sending, node.parent) = (Set::empty(), Set::empty(), None);
+        (node.attr, node.version) = (Attr { fileid: target.node.0, ..*attr }, Some(WeakAttr::from(attr)));
+    }
+    let name = match is_hidden(&from.1) {
+        true => Name::new(b"directory").ok().and_then(|name| conflict_name(tree, &name.to_owned())),
+        false => Some(from.1.clone()),
+    };
+    let before = Some(target).filter(|_| !is_hidden(&from.1));
+    if let Some(name) = name {
+        tree.set_name(from.0, &name, before, Some(target), &Identity::ROOT);
+    }
+}
+
+/// A node was moved here, or got another name, that another has removed or moved at the origin: theirs holds.
+pub(super) fn give_up(tree: &mut Tree, id: NodeId, to: &Key) {
+    tracing::warn!(directory = to.0.0, name = %to.1.as_name(), "another has moved or removed what was to have this name");
+    tree.set_name(to.0, &to.1, None, None, &Identity::ROOT);
+    if let Some(node) = tree.node_mut(id) {
+        let gone = if node.is_directory() { node.attr.nlink } else { 1 };
+        node.attr.nlink = node.attr.nlink.saturating_sub(gone);
     }
 }
 

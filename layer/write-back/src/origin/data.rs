@@ -2,7 +2,7 @@
 
 use tombolo_core::fs::{SetAttr, SyncWhat, Write};
 use tombolo_core::{Error, Result, Stability};
-use tombolo_mem::Buffer;
+use tombolo_mem::{Buffer, Source};
 
 use super::nodes::OpenBelow;
 use super::plan::Chosen;
@@ -11,6 +11,9 @@ use crate::tree::Piece;
 
 /// So much is read from the local disk and written at a time, in bytes.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
+
+/// A file with no more data than this is written as stable, in bytes.
+const STABLE_BYTES_MAX: u64 = 64 << 10;
 
 impl Round {
     /// Gives a file below the size and the data that it has here.
@@ -22,7 +25,13 @@ impl Round {
             self.set_size(open, cut).await?;
             end = cut;
         }
-        for piece in chosen.pieces() {
+        let pieces = chosen.pieces();
+        let stability = match pieces.as_slice() {
+            // One call makes it stable, not two.
+            [Piece::Here(_, range)] if range.end - range.start <= STABLE_BYTES_MAX => Stability::FileSync,
+            _ => Stability::Unstable,
+        };
+        for piece in pieces {
             let Piece::Here(file, range) = piece else { continue };
             let mut start = range.start;
             while start < range.end {
@@ -30,7 +39,7 @@ impl Round {
                 let (buffer, file) = (Buffer::new(len), file.clone());
                 let (sink, at) = (buffer.sink(0..len), start);
                 self.shared.in_pool(move || file.read(at, sink)).await?;
-                self.write(open, start, buffer.source(0..len)).await?;
+                self.write(open, start, buffer.source(0..len), stability).await?;
                 start += len as u64;
             }
             end = end.max(range.end);
@@ -42,9 +51,15 @@ impl Round {
         self.shared.below.fsync(&open.cx, open.file, SyncWhat::All).resolve().await
     }
 
-    async fn write(&self, open: &OpenBelow, mut offset: u64, mut from: tombolo_mem::Source) -> Result<()> {
+    async fn write(
+        &self,
+        open: &OpenBelow,
+        mut offset: u64,
+        mut from: Source,
+        stability: Stability,
+    ) -> Result<()> {
         while !from.is_empty() {
-            let how = Write { offset, stability: Stability::Unstable, retainable: true, ..Write::default() };
+            let how = Write { offset, stability, retainable: true, ..Write::default() };
             let written = self.shared.below.write(&open.cx, open.file, &how, from.clone()).resolve().await?;
             if written.count == 0 {
                 return Err(Error::NoSpace);

@@ -185,7 +185,7 @@ fn next(shared: &Shared) -> Option<(Instant, Instant)> {
         let now = Instant::now();
         let due = due(shared, &state);
         if state.is_urgent || due.is_some_and(|due| due <= now) {
-            state.is_urgent = false;
+            (state.is_urgent, state.has_waiting) = (false, false);
             state.begun += 1;
             return Some(state.dirty_since.take().unwrap_or((now, now)));
         }
@@ -196,6 +196,9 @@ fn next(shared: &Shared) -> Option<(Instant, Instant)> {
 
 fn due(shared: &Shared, state: &MutexGuard<'_, ControlState>) -> Option<Instant> {
     let (first, last) = state.dirty_since?;
-    let due = (first + shared.options.delay_max).min(last + shared.options.idle);
+    let due = match state.has_waiting {
+        true => first,
+        false => (first + shared.options.delay_max).min(last + shared.options.idle),
+    };
     Some(state.retry.map_or(due, |retry| retry.max(due)))
 }

@@ -10,6 +10,7 @@ use tombolo_core::fs::{Attr, FileType, NodeId, RenameFlags, SetAttr, SetTime};
 use tombolo_core::{Error, Identity, Result};
 use tombolo_host_runtime::lock;
 
+use super::conflicts;
 use super::plan::Key;
 use super::round::Round;
 use crate::tree::{Set, Target, hidden_name, is_hidden};
@@ -143,6 +144,31 @@ impl Round {
             });
         }
         self.window.wait();
+    }
+
+    /// An operation that another writer stands in the way of: what is at the origin stays. Else the error.
+    async fn give_way(&self, op: &Op, error: Error) -> Result<()> {
+        let (id, is_directory) = (op.target.node, op.target.file_type == FileType::Directory);
+        match (&op.kind, &error) {
+            (Kind::Remove { from }, Error::NotEmpty) if !self.has_own_names(id) => {
+                let cx = self.cx(Identity::ROOT);
+                let attr = self.shared.below.getattr(&cx, self.below(id)?, None).resolve().await?;
+                self.yield_to_another(id, |tree| conflicts::bring_back(tree, op.target, from, &attr))
+            }
+            (Kind::Link { to }, _)
+                if !is_hidden(&to.1) && (is_directory || matches!(error, Error::Stale | Error::NotFound)) =>
+            {
+                self.yield_to_another(id, |tree| conflicts::give_up(tree, id, to))
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Whether there are names of ours in a directory at the origin, or may be.
+    fn has_own_names(&self, dir: NodeId) -> bool {
+        let tree = self.shared.tree();
+        let mut places = tree.names.get(&dir).into_iter().flatten();
+        places.any(|(_, place)| place.before.is_some()) || self.is_doubtful_in(dir)
     }
 
     /// A hidden name is known before it is there: so it is found.
@@ -372,7 +398,10 @@ impl<'a> Names<'a> {
         for op in ops {
             let (round, done) = (self.round.clone(), done.clone());
             self.round.start(op.target.node, async move {
-                let result = round.perform(&op).await;
+                let result = match round.perform(&op).await {
+                    Err(error) => round.give_way(&op, error).await,
+                    done => done,
+                };
                 let (is_done, result) = match result {
                     Ok(()) => (true, Ok(())),
                     Err(Error::InvalidArgument) if matches!(op.kind, Kind::Rename { .. }) => (false, Ok(())),

@@ -82,12 +82,14 @@ impl Round {
         } else if let Some(open) = &open
             && chosen.home.is_none()
         {
-            let theirs = chosen.version.filter(|version| *version != WeakAttr::from(&open.attr));
-            let kept = match theirs {
-                Some(_) => self.keep_ours(chosen, Some(open.attr)).await,
-                None => self.begin_change(chosen).await,
+            let is_theirs = chosen.version.is_some_and(|version| !is_same_data(&version, &open.attr));
+            let kept = match open.attr.nlink {
+                // Another has removed it.
+                0 => self.keep_ours(chosen, None).await,
+                _ if is_theirs => self.keep_ours(chosen, Some(open.attr)).await,
+                _ => self.begin_change(chosen).await,
             };
-            if theirs.is_some() || kept.is_err() {
+            if open.attr.nlink == 0 || is_theirs || kept.is_err() {
                 self.release(&open.cx, open.file);
                 return kept;
             }
@@ -214,4 +216,9 @@ impl Round {
         self.set_sent(chosen.id, Some(WeakAttr::from(&attr)));
         Ok(())
     }
+}
+
+/// What changes data changes these. A change of ctime alone may be our own: a rename, a link, or one that was under way at the end of an earlier life.
+fn is_same_data(version: &WeakAttr, attr: &Attr) -> bool {
+    (version.size, version.mtime) == (attr.size, attr.mtime)
 }

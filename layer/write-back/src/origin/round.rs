@@ -154,6 +154,10 @@ impl Round {
         lock(&self.found).doubtful.extend(keys);
     }
 
+    pub(super) fn is_doubtful_in(&self, dir: NodeId) -> bool {
+        lock(&self.found).doubtful.iter().any(|key| key.0 == dir)
+    }
+
     /// Names were changed in a directory.
     pub(super) fn set_changed(&self, dir: NodeId) {
         lock(&self.found).changed.insert(dir);

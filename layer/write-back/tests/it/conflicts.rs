@@ -82,6 +82,46 @@ fn a_name_that_another_has_replaced_is_neither_overwritten_nor_removed() {
 }
 
 #[test]
+fn a_directory_that_another_has_put_something_into_is_not_removed() {
+    let origin = Origin::new();
+    for dir in ["one", "two"] {
+        origin.direct.mkdir(dir).expect("a directory");
+    }
+    let proxy = origin.proxy();
+    for dir in ["one", "two"] {
+        proxy.session.rmdir(dir).expect("removed");
+    }
+    proxy.session.put("two", b"ours").expect("in its place");
+    for file in ["one/file", "two/file"] {
+        origin.direct.put(file, b"theirs").expect("another's");
+    }
+    flushed(&proxy, 2);
+    for session in [&origin.direct, &proxy.session] {
+        assert_eq!(session.get("one/file").expect("theirs"), b"theirs");
+        assert_eq!(session.get("two").expect("ours"), b"ours");
+        let all = names(session, NodeId::ROOT);
+        let other = all.iter().find(|name| name.starts_with("directory.conflict-")).expect("the other");
+        assert_eq!(session.get(&format!("{other}/file")).expect("theirs"), b"theirs");
+    }
+}
+
+#[test]
+fn what_another_has_moved_away_or_removed_is_not_moved() {
+    let origin = Origin::new();
+    origin.direct.mkdir("dir").expect("a directory");
+    origin.direct.put("file", b"hello").expect("a file");
+    let proxy = origin.proxy();
+    proxy.session.rename("dir", "ours", RenameFlags::empty()).expect("moved");
+    proxy.session.rename("file", "moved", RenameFlags::empty()).expect("moved");
+    origin.direct.rename("dir", "theirs", RenameFlags::empty()).expect("moved");
+    origin.direct.unlink("file").expect("removed");
+    flushed(&proxy, 2);
+    for session in [&origin.direct, &proxy.session] {
+        assert_eq!(ours(session), (vec!["theirs".to_owned()], vec![]));
+    }
+}
+
+#[test]
 fn our_own_changes_are_no_conflicts() {
     let origin = Origin::new();
     origin.direct.put("file", b"before").expect("a file");
