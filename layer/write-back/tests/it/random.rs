@@ -35,7 +35,7 @@ pub enum Action {
 
 /// How many sequences are tried: `TOMBOLO_CASES`, or a few.
 fn cases() -> u64 {
-    std::env::var("TOMBOLO_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(8)
+    std::env::var("TOMBOLO_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(4)
 }
 
 /// Few names, so that they are made, moved and removed again and again.
