@@ -103,7 +103,9 @@ impl View {
     ) -> Result<(Arc<OriginFile>, Option<Attr>)> {
         let node = self.node(object).await?;
         let (asked, origin) = (Instant::now(), &self.cache().origin);
-        match origin.fs.open(cx, node, flags).resolve().await {
+        // What is fetched by it is in no aligned pieces.
+        let at_origin = if is_writing(flags) { flags } else { flags - OpenFlags::DIRECT };
+        match origin.fs.open(cx, node, at_origin).resolve().await {
             Ok(opened) => {
                 let file = OriginFile::new(origin, File { node, open: opened.open }, &self.cx);
                 Ok((file, opened.attr))

@@ -4,12 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_conformance::waist::{Needs, Setup, run};
-use tombolo_core::fs::{Export, PermissionCheck, Volume};
+use tombolo_core::fs::{Client, Export, File, Name, NodeId, OpenFlags, PermissionCheck, Volume};
+use tombolo_core::{Ctx, SessionId};
 use tombolo_layer_basic::delay;
 use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{Contract, Options, over};
+use tombolo_mem::{Region, Sink};
 
 /// What a cache lacks.
 const LACKS: &[&str] = &["XATTRS", "LOCKS", "RANGES", "VERSIONS", "FORGETS"];
@@ -50,4 +53,21 @@ fn a_cache_over_memory_that_answers_later() {
         let export = cached(&origin, dir.path(), contract);
         run_over(&export, &format!("a cache over memory under delay, {contract:?}"), contract);
     }
+}
+
+#[test]
+fn what_is_opened_past_the_page_cache_is_fetched_all_the_same() {
+    // On a disk, if the build is: there such reads must be aligned.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let shared = dir.path().join("shared");
+    std::fs::create_dir(&shared).expect("mkdir");
+    std::fs::write(shared.join("file"), [7; 200_000]).expect("write");
+    let origin = LocalDir::open(&shared, DirOptions::default()).expect("the export");
+    let export = cached(&origin, dir.path(), Contract::Exclusive);
+    let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd };
+    let (fs, cx) = (export.attach(&client).expect("attach"), Ctx::root(SessionId(1)));
+    let node = fs.lookup(&cx, NodeId::ROOT, Name::new(b"file").expect("a name")).wait().expect("there").node;
+    let opened = fs.open(&cx, node, OpenFlags::READ | OpenFlags::DIRECT).wait().expect("open");
+    let (file, region) = (File { node, open: opened.open }, Region::heap(300_000));
+    assert_eq!(fs.read(&cx, file, 0, Sink::from(&region)).wait().expect("read").count, 200_000);
 }
