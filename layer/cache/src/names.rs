@@ -1,6 +1,6 @@
 //! The names of a directory, as far as they are known: those that were looked up, or all of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use tombolo_core::fs::FileType;
@@ -26,6 +26,8 @@ pub(crate) struct Names {
     is_complete: bool,
     /// They are of a listing beside which the directory was changed: one that has begun goes on by them, and that is all.
     is_passing: bool,
+    /// A listing is under way that is shown as it comes: what it still finds gets later places.
+    is_growing: bool,
     /// Rises whenever names are dropped: what was asked for before is not taken in after.
     epoch: u64,
     /// What is to be written: all parts are gone, and these are new.
@@ -41,6 +43,8 @@ pub(crate) struct Names {
 pub(crate) struct ListingMark {
     epoch: u64,
     learnt: usize,
+    /// Whether what it finds comes after all that a reader can have seen.
+    pub can_grow: bool,
 }
 
 /// What is kept of a name.
@@ -82,6 +86,7 @@ impl Default for Names {
             next_place: DOT_DOT + 1,
             is_complete: false,
             is_passing: false,
+            is_growing: false,
             epoch: 0,
             drops_parts: false,
             dirty_parts: BTreeSet::new(),
@@ -180,13 +185,16 @@ impl Names {
     /// A listing begins. It must be ended.
     pub(crate) fn begin_listing(&mut self) -> ListingMark {
         self.listings += 1;
-        ListingMark { epoch: self.epoch, learnt: self.learnt.len() }
+        let mut placed = self.by_name.values().filter(|slot| slot.place.is_some());
+        let can_grow = !self.is_complete && placed.all(|slot| slot.known.is_some());
+        ListingMark { epoch: self.epoch, learnt: self.learnt.len(), can_grow }
     }
 
     /// A listing has ended, well or not.
     pub(crate) fn end_listing(&mut self) {
         self.listings -= 1;
         if self.listings == 0 {
+            self.is_growing = false;
             self.learnt = Vec::new();
         }
     }
@@ -194,6 +202,26 @@ impl Names {
     /// Whether all that has changed since then was learnt.
     pub(crate) fn holds_since(&self, mark: ListingMark) -> bool {
         self.epoch == mark.epoch
+    }
+
+    /// What a listing finds is shown as it comes, if it can be.
+    pub(crate) fn begin_growing(&mut self, mark: ListingMark) {
+        self.is_growing = mark.can_grow && self.holds_since(mark);
+    }
+
+    pub(crate) fn is_growing(&self) -> bool {
+        self.is_growing
+    }
+
+    /// Some names that a listing has found so far, but for those that were changed here since it began.
+    pub(crate) fn grow(&mut self, listed: &[(Vec<u8>, Target)], mark: ListingMark) {
+        if !self.is_growing || !self.holds_since(mark) {
+            return;
+        }
+        let learnt: HashSet<Arc<[u8]>> =
+            self.learnt.iter().skip(mark.learnt).map(|(name, _)| name.clone()).collect();
+        let new = listed.iter().filter(|(name, _)| !learnt.contains(&name[..]));
+        new.for_each(|(name, target)| self.put(name, *target));
     }
 
     /// All names, as a listing has found them, and as they were changed here since it began.
@@ -222,6 +250,7 @@ impl Names {
         });
         self.is_complete = true;
         self.is_passing = false;
+        self.is_growing = false;
     }
 
     /// The directory has changed: no name is known any more. Places are kept for those that come back.
@@ -232,6 +261,7 @@ impl Names {
         });
         self.is_complete = false;
         self.is_passing = false;
+        self.is_growing = false;
         self.epoch += 1;
         self.drops_parts = true;
         self.dirty_parts.clear();
@@ -318,6 +348,29 @@ mod tests {
         names.drop_all();
         assert!(!names.learn(b"a", Known::Found(target(5)), epoch));
         assert_eq!(names.look_up(b"a"), None);
+    }
+
+    #[test]
+    fn a_listing_that_is_shown_as_it_comes_keeps_its_order_and_undoes_no_change() {
+        let mut names = Names::default();
+        names.set(b"known", target(1));
+        let mark = names.begin_listing();
+        names.begin_growing(mark);
+        let all = [&b"a"[..], b"known", b"gone", b"z"].map(|name| (name.to_vec(), target(1)));
+        names.grow(&all[..2], mark);
+        let seen = listed(&names, 0);
+        assert_eq!((seen.len(), names.look_up(b"z"), names.is_complete()), (2, None, false));
+        names.set_absent(b"gone");
+        names.grow(&all[2..], mark);
+        assert_eq!(listed(&names, seen[1].0).len(), 1, "what comes later is after what was seen");
+        names.set_listed(&all, mark);
+        names.end_listing();
+        assert_eq!(listed(&names, 0)[..2], seen);
+        assert_eq!((names.look_up(b"gone"), listed(&names, 0).len()), (Some(Known::Absent), 3));
+        names.drop_all();
+        let mark = names.begin_listing();
+        names.begin_growing(mark);
+        assert!(!names.is_growing(), "names keep their places, and come back in any order");
     }
 
     #[test]

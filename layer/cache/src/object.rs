@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tombolo_core::Identity;
 use tombolo_core::fs::{AccessMask, Attr, FileType, NodeId, PersistentHandle, WeakAttr};
+use tombolo_host_runtime::promise::Promise;
 
 use crate::backing::Held;
 use crate::data::Data;
@@ -53,6 +54,8 @@ pub(crate) struct State {
     pub link: Option<Arc<[u8]>>,
     /// The names in a directory.
     pub names: Names,
+    /// All names are being listed since then, and shown as they come: kept when more have come.
+    pub growing: Option<(Instant, Arc<Promise<()>>)>,
     /// When all names were last listed, which brought the attributes of what they lead to.
     pub listed: Option<Instant>,
     /// They were listed in the background, so many bytes of it without anybody who had asked, and nobody has looked at them since.
@@ -107,6 +110,7 @@ impl Object {
             parent: None,
             link: None,
             names: Names::default(),
+            growing: None,
             listed: None,
             unused_listing: None,
             data: None,
@@ -313,12 +317,8 @@ impl State {
 
     /// Whether a new listing would tell more than what is here: names, or attributes of many at once that are not to be believed any more.
     pub(crate) fn wants_listing(&self, options: &Options) -> bool {
-        let older = |than| self.listed.is_none_or(|listed| listed.elapsed() > than);
-        let is_old = match options.contract {
-            Contract::Immutable | Contract::Exclusive => false,
-            Contract::CloseToOpen => older(options.attr_refresh),
-            Contract::Refresh(time) => older(time),
-        };
+        let is_old = self.listed.is_none_or(|listed| is_old_listing(listed, options));
+        let is_old = is_old && !options.contract.tells_changes();
         !self.names.is_complete() || is_old
     }
 
@@ -334,5 +334,14 @@ impl State {
 
     pub(crate) fn version(&self) -> WeakAttr {
         WeakAttr::from(&self.attr)
+    }
+}
+
+/// Whether a listing that was begun then is too old for a reader that begins now.
+pub(crate) fn is_old_listing(begun: Instant, options: &Options) -> bool {
+    match options.contract {
+        Contract::Immutable | Contract::Exclusive => false,
+        Contract::CloseToOpen => begun.elapsed() > options.attr_refresh,
+        Contract::Refresh(time) => begun.elapsed() > time,
     }
 }

@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, Entry, File, FileType, Name, OpenFlags};
 use tombolo_core::{Error, Result};
+use tombolo_host_runtime::task;
 
 use super::finding::target;
 use super::reading::unless_interrupted;
 use super::view::View;
-use crate::names::{DOT, DOT_DOT, Target};
-use crate::object::{Look, Object};
-use crate::origin::OriginFile;
+use crate::names::{DOT, DOT_DOT, ListingMark, Target};
+use crate::object::{Look, Object, State, is_old_listing};
+use crate::origin::{OriginFile, detached};
 use crate::walk;
 
 /// A directory that others change all the time is listed so often until it stays the same meanwhile.
@@ -19,6 +20,12 @@ const TRIES_MAX: u32 = 3;
 
 /// What the origin is asked for at a time.
 const PAGE: DirBudget = DirBudget { size_bytes: 1 << 20, entry_bytes: 24, align: 8, plus: true };
+
+/// What it is asked for first, where a reader waits for that.
+const FIRST_PAGE: DirBudget = DirBudget { size_bytes: 1 << 16, ..PAGE };
+
+/// A larger directory is shown as it comes, in bytes as the origin counts them.
+const GROWING_BYTES_MIN: u64 = 16 << 10;
 
 impl View {
     /// Whether a listing can be answered from here. One that has begun goes on from what is here.
@@ -33,19 +40,81 @@ impl View {
     }
 
     /// Lists, asking the origin for all of the directory if it is not here.
-    pub(super) async fn readdir(self, file: File, cookie: Cookie, page: DirPage) -> Result<DirPage> {
+    pub(super) async fn readdir(self, file: File, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
         let dir = &opening.object;
-        let plus = page.wants_entries();
-        if !self.has_listing(dir, cookie, plus) {
-            unless_interrupted(&self.cx.interrupt, self.cache().walk.wait_for(dir.id)).await?;
-            self.attr(dir, Look::Stat).await?;
-            if !self.has_listing(dir, cookie, plus) {
-                let origin = self.origin_file(file).await?;
-                self.list(dir, &origin, true).await?;
+        loop {
+            unless_interrupted(&self.cx.interrupt, self.await_names(dir, file, cookie, page.wants_entries()))
+                .await??;
+            page = self.fill(dir, cookie, page)?;
+            // What had come may be gone again, and more be on its way.
+            if !page.is_empty() || page.is_end() || !is_growing_after(dir, cookie) {
+                return Ok(page);
             }
         }
-        self.fill(dir, cookie, page)
+    }
+
+    /// Waits until names after `cookie` are here, or all.
+    async fn await_names(&self, dir: &Arc<Object>, file: File, cookie: Cookie, plus: bool) -> Result<()> {
+        while !self.has_listing(dir, cookie, plus) {
+            self.cache().walk.wait_for(dir.id).await;
+            self.attr(dir, Look::Stat).await?;
+            if self.has_listing(dir, cookie, plus) {
+                break;
+            }
+            let origin = self.origin_file(file).await?;
+            let (size, growing) = {
+                let state = dir.state();
+                (state.attr.size, state.growing.clone())
+            };
+            let is_own = growing.is_none();
+            match growing {
+                // Another's, which was begun too long ago for one that begins now.
+                Some((begun, more))
+                    if cookie == Cookie::START && is_old_listing(begun, self.cache().options_of(dir)) =>
+                {
+                    more.kept().await;
+                    continue;
+                }
+                None if size < GROWING_BYTES_MIN => return self.list(dir, &origin, true).await.map(drop),
+                None => self.grow(dir, &origin),
+                Some(_) => {}
+            }
+            await_more(dir, cookie).await;
+            let (is_growing, can_go_on) = {
+                let state = dir.state();
+                (state.names.is_growing(), state.names.can_go_on())
+            };
+            if is_growing || (is_own && can_go_on) {
+                break;
+            }
+            if is_own {
+                // It has failed: this tells how.
+                return self.list(dir, &origin, true).await.map(drop);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a directory listed in the background, and shown as its names come, unless that is being done.
+    fn grow(&self, dir: &Arc<Object>, origin: &Arc<OriginFile>) {
+        {
+            let mut state = dir.state();
+            if state.growing.is_some() {
+                return;
+            }
+            state.growing = Some((Instant::now(), Arc::default()));
+        }
+        let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
+        let (dir, origin) = (dir.clone(), origin.clone());
+        task::spawn(async move {
+            let growing = Growing(&dir);
+            if view.list(&dir, &origin, true).await.is_err() {
+                // A reader that waits lists anew, and is told what is wrong.
+                dir.state().names.drop_all();
+            }
+            drop(growing);
+        });
     }
 
     /// Fills a page from what is here.
@@ -68,13 +137,17 @@ impl View {
         let mut after = cookie.0.max(DOT_DOT);
         loop {
             // In parts: the lock of the directory is not held while those of its entries are taken.
-            let part: Vec<(u64, Vec<u8>, Target)> = {
+            let (part, is_all): (Vec<(u64, Vec<u8>, Target)>, bool) = {
                 let state = dir.state();
+                let is_all = state.growing.is_none() || state.names.can_go_on();
                 let names = state.names.after(after).take(PART_LEN);
-                names.map(|(place, name, target)| (place, name.to_vec(), target)).collect()
+                let names = names.filter(|_| is_all || state.names.is_growing());
+                (names.map(|(place, name, target)| (place, name.to_vec(), target)).collect(), is_all)
             };
             let Some(last) = part.last().map(|(place, ..)| *place) else {
-                page.set_end();
+                if is_all {
+                    page.set_end();
+                }
                 return Ok(page);
             };
             for (place, name, target) in part {
@@ -115,7 +188,7 @@ impl View {
         for attempt in 1..=TRIES_MAX {
             let (mark, begun) = (dir.state().names.begin_listing(), Instant::now());
             let _listing = Listing(dir);
-            let listed = self.gather(dir, origin).await?;
+            let listed = self.gather(dir, origin, mark).await?;
             bytes += walk::listing_bytes(listed.len(), listed.iter().map(|(name, _)| name.len()).sum());
             let (mut stayed, is_last) = (false, attempt == TRIES_MAX);
             self.cache().learned(dir, |state| {
@@ -140,13 +213,27 @@ impl View {
         Ok(bytes)
     }
 
-    async fn gather(&self, dir: &Arc<Object>, origin: &OriginFile) -> Result<Vec<(Vec<u8>, Target)>> {
+    async fn gather(
+        &self,
+        dir: &Arc<Object>,
+        origin: &OriginFile,
+        mark: ListingMark,
+    ) -> Result<Vec<(Vec<u8>, Target)>> {
         let mut listed = Vec::new();
         let mut cookie = Cookie::START;
-        let mut page = DirPage::new(PAGE);
+        let grows = {
+            let mut state = dir.state();
+            if state.growing.is_some() {
+                state.names.begin_growing(mark);
+            }
+            state.names.is_growing()
+        };
+        let mut budget = if grows { FIRST_PAGE } else { PAGE };
+        let mut page = DirPage::new(budget);
         loop {
-            page.reset(PAGE);
-            let asked = Instant::now();
+            page.reset(budget);
+            let (asked, known) = (Instant::now(), listed.len());
+            budget = PAGE;
             page = origin.fs().readdir(&origin.cx, origin.file, cookie, page).resolve().await?;
             for entry in page.iter() {
                 cookie = entry.cookie;
@@ -160,6 +247,14 @@ impl View {
             }
             if page.is_empty() {
                 return Err(Error::OutOfRange);
+            }
+            if grows && self.cache().told(&self.cx, dir, asked) {
+                let more = {
+                    let mut state = dir.state();
+                    state.names.grow(listed.get(known..).unwrap_or_default(), mark);
+                    state.growing.as_mut().map(|(_, more)| std::mem::take(more))
+                };
+                more.iter().for_each(|more| more.keep(()));
             }
         }
     }
@@ -198,6 +293,42 @@ impl View {
             Err(Error::NotFound) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Waits while a directory is being listed and none of its names after `cookie` has come.
+async fn await_more(dir: &Object, cookie: Cookie) {
+    loop {
+        let more = {
+            let state = dir.state();
+            let goes_on = cookie != Cookie::START && state.names.can_go_on();
+            let is_over = goes_on || has_after(&state, cookie);
+            state.growing.clone().filter(|_| !is_over)
+        };
+        match more {
+            Some((_, more)) => more.kept().await,
+            None => return,
+        }
+    }
+}
+
+fn has_after(state: &State, cookie: Cookie) -> bool {
+    state.names.is_growing() && state.names.after(cookie.0.max(DOT_DOT)).next().is_some()
+}
+
+/// Whether none of the names after `cookie` is here, and more are on their way.
+fn is_growing_after(dir: &Object, cookie: Cookie) -> bool {
+    let state = dir.state();
+    state.growing.is_some() && !has_after(&state, cookie)
+}
+
+/// A directory that is shown as it comes. Those that wait for more go on when this is dropped.
+struct Growing<'a>(&'a Object);
+
+impl Drop for Growing<'_> {
+    fn drop(&mut self) {
+        let last = self.0.state().growing.take();
+        last.iter().for_each(|(_, last)| last.keep(()));
     }
 }
 

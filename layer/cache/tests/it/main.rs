@@ -6,6 +6,7 @@ mod coarse;
 mod contracts;
 mod damage;
 mod fetching;
+mod large;
 mod lease;
 mod life;
 mod policy;

@@ -1,0 +1,103 @@
+//! Directories with so many names that nobody should wait for all of them.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, NewMode, NodeId, Op, OpenFlags};
+use tombolo_core::{Answer, Result};
+use tombolo_host_runtime::promise::Promise;
+use tombolo_layer_basic::{Around, Layered, around};
+use tombolo_layer_cache::Options;
+
+use crate::world::{Origin, Session, attach, name, opened_store};
+
+const NAMES: usize = 20_000;
+
+/// Answers the first page of a listing, and the others once it is let go.
+#[derive(Default)]
+struct Slow {
+    asked: AtomicU64,
+    go_on: Arc<Promise<()>>,
+}
+
+impl Around for Slow {
+    fn around<T: around::Payload>(&self, call: around::Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let answer = inner();
+        if call.op != Op::Readdir || self.asked.fetch_add(1, Ordering::SeqCst) == 0 {
+            return answer;
+        }
+        let go_on = self.go_on.clone();
+        Answer::later(async move {
+            go_on.kept().await;
+            answer.resolve().await
+        })
+    }
+}
+
+fn page(session: &Session, file: File, cookie: Cookie) -> Result<DirPage> {
+    let page = DirPage::new(DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: false });
+    session.fs.readdir(&session.cx, file, cookie, page).wait()
+}
+
+#[test]
+fn the_first_names_are_shown_before_the_last_are_asked_for() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
+    for n in 0..NAMES {
+        let (name, mode, kind) = (format!("{n}"), NewMode::default(), tombolo_core::fs::FileType::Regular);
+        let made = fs.mknod(cx, NodeId::ROOT, crate::world::name(&name), kind, mode, Default::default());
+        made.wait().expect("made");
+    }
+    let slow = Arc::new(Slow::default());
+    let export = Layered::new(origin.export.clone(), slow.clone());
+    let store = opened_store(dir.path(), Default::default());
+    let options = Options { attr_refresh: Duration::from_millis(50), ..Options::default() };
+    let cache = tombolo_layer_cache::over(&export, store, options).expect("a cache");
+    let session = attach(&cache);
+    let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
+    let opened = session.fs.open(&session.cx, NodeId::ROOT, flags).wait().expect("open");
+    let file = File { node: NodeId::ROOT, open: opened.open };
+
+    let (sender, first) = mpsc::channel();
+    let reader = session.clone();
+    std::thread::spawn(move || sender.send(page(&reader, file, Cookie::START)));
+    let first = first.recv_timeout(Duration::from_secs(60)).expect("it waits for all").expect("a page");
+    assert!(first.iter().count() > 2 && !first.is_end());
+    assert!(slow.asked.load(Ordering::SeqCst) <= 2);
+    // A name that is made and one that is removed while the rest is on its way.
+    fs.unlink(cx, NodeId::ROOT, name("19999")).wait().expect("removed");
+    session.put("new", b"");
+
+    slow.go_on.keep(());
+    let (mut seen, mut next) = (HashSet::new(), first);
+    loop {
+        let mut cookie = Cookie::START;
+        for entry in next.iter() {
+            assert!(seen.insert(entry.name.to_vec()), "{:?} comes twice", entry.name.escape_ascii());
+            cookie = entry.cookie;
+        }
+        if next.is_end() {
+            break;
+        }
+        next = page(&session, file, cookie).expect("a page");
+    }
+    assert!(slow.asked.load(Ordering::SeqCst) >= 2);
+    let missing: Vec<_> = (0..NAMES - 1).filter(|n| !seen.contains(n.to_string().as_bytes())).collect();
+    assert!(missing.is_empty(), "{} names are missing", missing.len());
+    // Listed again after a change by another it shows that change.
+    std::thread::sleep(Duration::from_millis(50));
+    fs.unlink(cx, NodeId::ROOT, name("7")).wait().expect("removed");
+    let (mut cookie, mut again) = (Cookie::START, HashSet::new());
+    loop {
+        let next = page(&session, file, cookie).expect("a page");
+        again.extend(next.iter().map(|entry| entry.name.to_vec()));
+        cookie = next.iter().last().map_or(cookie, |entry| entry.cookie);
+        if next.is_end() {
+            break;
+        }
+    }
+    seen.remove(&b"7"[..]);
+    assert!(again == seen, "{} names, and not {}", again.len(), seen.len());
+}
