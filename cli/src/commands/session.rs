@@ -166,7 +166,7 @@ fn words(name: &str, state: &WriteBackState) -> String {
     let failure = state.failure.as_ref().map(|failure| format!("\nfailure    {failure}"));
     format!(
         "export     {name}\nchange     {}\non disk    {}\nat origin  {}\nto go      {} in {} files and names\n\
-         oldest     {:.0} s\nconflicts  {}{}",
+         oldest     {:.0} s\nconflicts  {}\ntorn       {}{}",
         state.change,
         state.on_disk,
         state.at_origin,
@@ -174,6 +174,7 @@ fn words(name: &str, state: &WriteBackState) -> String {
         state.dirty_nodes,
         state.oldest_ns as f64 / 1e9,
         state.conflicts,
+        state.torn,
         failure.unwrap_or_default(),
     )
 }

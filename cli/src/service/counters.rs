@@ -46,6 +46,9 @@ pub struct WriteBackState {
     pub oldest_ns: u64,
     /// Versions of others at the origin that were kept beside ours.
     pub conflicts: u64,
+    /// Blocks that were being written over when an earlier life ended suddenly.
+    #[serde(default)]
+    pub torn: u64,
     /// Why the last attempt to bring changes there failed, if it did.
     pub failure: Option<String>,
 }
@@ -60,6 +63,7 @@ impl From<WriteBackStatus> for WriteBackState {
             dirty_nodes: status.dirty_nodes as u64,
             oldest_ns: nanoseconds(status.oldest.unwrap_or_default()),
             conflicts: status.conflicts,
+            torn: status.torn,
             failure: status.failure,
         }
     }

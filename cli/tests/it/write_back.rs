@@ -1,10 +1,12 @@
 //! A proxy that keeps changes back: what the origin gets and when, through a kill and with the origin away.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::common::{MountPlace, Server, numbers, until};
 
@@ -197,4 +199,105 @@ fn what_cannot_be_kept_back_is_said() {
         ("session show --control none.sock", 1, &["none.sock"]),
         ("session flush --control origin.sock", 1, &["keeps no changes back"]),
     ]);
+}
+
+/// What a program did on the mount, and what of it must be there.
+struct Work {
+    dir: PathBuf,
+    random: fastrand::Rng,
+    /// What each name has, by operations that have ended.
+    kept: BTreeMap<String, Vec<u8>>,
+    /// What the last operation, which may not have ended, makes of a name.
+    begun: Option<(String, Option<Vec<u8>>)>,
+}
+
+impl Work {
+    /// Works until something fails, as all does when the proxy is killed.
+    fn go_on(&mut self) {
+        loop {
+            let name = format!("name-{}", self.random.u8(0..12));
+            let after = (self.random.u8(0..4) > 0).then(|| {
+                let len = [20, 5000, 100_000][self.random.usize(0..3)] + self.random.usize(0..1000);
+                [self.random.u8(1..), self.random.u8(1..)].repeat(len / 2)
+            });
+            self.begun = Some((name.clone(), after.clone()));
+            if self.put(&name, after.as_deref()).is_err() {
+                return;
+            }
+            match after {
+                Some(bytes) => self.kept.insert(name, bytes),
+                None => self.kept.remove(&name),
+            };
+            self.begun = None;
+        }
+    }
+
+    /// Makes a name have other contents, or takes it away: durable when it returns.
+    fn put(&self, name: &str, after: Option<&[u8]>) -> std::io::Result<()> {
+        let (path, new) = (self.dir.join(name), self.dir.join("new"));
+        match after {
+            Some(bytes) => {
+                let mut file = File::create(&new)?;
+                file.write_all(bytes)?;
+                file.sync_all()?;
+                fs::rename(new, path)?;
+            }
+            None if self.kept.contains_key(name) => fs::remove_file(path)?,
+            None => return Ok(()),
+        }
+        File::open(&self.dir)?.sync_all()
+    }
+
+    /// Fails unless all is there that had ended. What had only begun is there or not.
+    fn check(&mut self, dir: &Path) {
+        if let Some((name, after)) = self.begun.take()
+            && fs::read(dir.join(&name)).ok() == after
+        {
+            match after {
+                Some(bytes) => self.kept.insert(name, bytes),
+                None => self.kept.remove(&name),
+            };
+        }
+        let listed = fs::read_dir(dir).expect("list").map(|entry| entry.expect("an entry").file_name());
+        let listed: BTreeSet<_> =
+            listed.filter_map(|name| name.into_string().ok()).filter(|name| name != "new").collect();
+        assert_eq!(listed, self.kept.keys().cloned().collect());
+        for (name, bytes) in &self.kept {
+            assert!(&fs::read(dir.join(name)).expect("read") == bytes, "{name} is not what it was");
+        }
+    }
+}
+
+#[test]
+fn whenever_the_proxy_is_killed_what_was_made_durable_is_there_and_arrives() {
+    let Some(mut far) = Far::new() else { return };
+    let is_long = std::env::var_os("TOMBOLO_LONG").is_some();
+    let seed = fastrand::u64(..);
+    eprintln!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    fs::create_dir(far.place.0.path("tree/work")).expect("mkdir");
+    let mut work = Work { dir: far.mnt("work"), random: random.fork(), kept: BTreeMap::new(), begun: None };
+    for round in 0..if is_long { 60 } else { 4 } {
+        let proxy = far.proxy();
+        work.check(&far.mnt("work"));
+        let life = Duration::from_millis(random.u64(50..400));
+        std::thread::scope(|scope| {
+            scope.spawn(|| work.go_on());
+            std::thread::sleep(life);
+            if round % 2 == 1 {
+                far.stop_origin();
+                std::thread::sleep(life);
+            }
+            proxy.kill();
+        });
+        Command::new("umount").arg("-l").arg(far.place.mnt()).output().expect("umount");
+        if round % 2 == 1 {
+            far.start_origin();
+        }
+    }
+    let proxy = far.proxy();
+    work.check(&far.mnt("work"));
+    assert!(!work.kept.is_empty(), "nothing was done");
+    proxy.stop();
+    work.check(&far.place.0.path("tree/work"));
 }

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -101,6 +103,20 @@ impl DataFile {
             }
         }
         Ok(())
+    }
+
+    /// The checksum of a range, as far as it is there.
+    pub(crate) fn sum(self: &Arc<Self>, range: Range<u64>) -> Result<u32> {
+        let file = self.file()?;
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read_at(&mut bytes[filled..], range.start + filled as u64).map_err(Error::io)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        Ok(crc32c::crc32c(&bytes[..filled]))
     }
 
     /// Makes what was written stable.

@@ -79,6 +79,14 @@ impl Extents {
         parts
     }
 
+    /// From the first to the last of what is there of `within`.
+    pub(crate) fn span(&self, within: Range<u64>) -> Range<u64> {
+        let parts = self.parts(within.clone());
+        let mut here = parts.iter().filter(|(_, is_here)| *is_here).map(|(part, _)| part);
+        let Some(first) = here.next() else { return within.start..within.start };
+        first.start..here.next_back().unwrap_or(first).end
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(start, end)| *start..*end)
     }

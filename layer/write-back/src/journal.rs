@@ -22,6 +22,7 @@ use tombolo_host_runtime::promise::Promise;
 use crate::data_file::{DataFile, DataFiles};
 use crate::extents::Delta;
 use crate::shared::SESSION;
+use crate::sums::{self, Blocks, Sums};
 
 /// Why a journal cannot be used.
 #[derive(Debug, ThisError)]
@@ -62,6 +63,8 @@ pub(crate) struct Batch {
     pub extents: Vec<(u64, Delta)>,
     /// Data that lie in the journal itself: generation, offset, bytes.
     pub pieces: Vec<(u64, u64, Vec<u8>)>,
+    /// Blocks whose checksums are to be kept.
+    pub blocks: Blocks,
     /// Files whose data are to be stable before the rows are.
     pub files: HashMap<u64, Arc<DataFile>>,
     /// Nodes below that rows speak of.
@@ -80,6 +83,8 @@ pub(crate) struct Kept {
     pub nodes: Vec<(u64, Vec<u8>)>,
     pub names: Vec<(u64, Vec<u8>, Vec<u8>)>,
     pub extents: HashMap<u64, Vec<Range<u64>>>,
+    /// Data that are not as they were written, by generations.
+    pub torn: HashMap<u64, Vec<Range<u64>>>,
     pub change: u64,
     pub at_origin: u64,
     /// No number below this is free.
@@ -197,8 +202,10 @@ impl Journal {
         let failed = |source| JournalError::Database { path: path.clone(), source };
         let files = DataFiles::new(data);
         let (writer, ids) = (connect(&path).map_err(failed)?, connect(&path).map_err(failed)?);
-        let kept = read(&writer).map_err(failed)?;
+        let mut kept = read(&writer).map_err(failed)?;
         replay(&writer, &files, &path)?;
+        kept.torn = sums::torn(&writer, &files, |generation| kept.extents.contains_key(&generation))
+            .map_err(failed)?;
         files.remove_others(|generation| kept.extents.contains_key(&generation));
         let pending = Pending { is_empty: true, stable: kept.change, ..Pending::default() };
         let (ids, pending) = (Mutex::new(ids), Mutex::new(pending));
@@ -287,6 +294,7 @@ impl Batch {
         self.names.extend(later.names);
         self.extents.extend(later.extents);
         self.pieces.extend(later.pieces);
+        self.blocks.absorb(later.blocks);
         self.files.extend(later.files);
         self.numbers.extend(later.numbers);
         self.gone.extend(later.gone);
@@ -380,6 +388,8 @@ impl Shared {
 
     fn write(&self, database: &Connection, batch: &Batch, pieces_bytes: &mut u64) -> Result<()> {
         let added: u64 = batch.pieces.iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
+        // Before the flush: what is written over after this is not yet promised.
+        let sums = batch.blocks.sums()?;
         let is_emptied = *pieces_bytes + added > PIECES_BYTES_MAX;
         if is_emptied || batch.files.len() > SYNC_ALONE_MAX {
             let dir = File::open(self.files.dir()).map_err(Error::io)?;
@@ -391,12 +401,18 @@ impl Shared {
                 File::open(self.files.dir()).and_then(|dir| dir.sync_all()).map_err(Error::io)?;
             }
         }
-        self.commit(database, batch, is_emptied).map_err(not_written)?;
+        self.commit(database, batch, &sums, is_emptied).map_err(not_written)?;
         *pieces_bytes = if is_emptied { 0 } else { *pieces_bytes + added };
         Ok(())
     }
 
-    fn commit(&self, database: &Connection, batch: &Batch, is_emptied: bool) -> rusqlite::Result<()> {
+    fn commit(
+        &self,
+        database: &Connection,
+        batch: &Batch,
+        sums: &Sums,
+        is_emptied: bool,
+    ) -> rusqlite::Result<()> {
         let transaction = database.unchecked_transaction()?;
         for (id, row) in &batch.nodes {
             match row {
@@ -448,7 +464,9 @@ impl Shared {
                     .execute(params![generation.cast_signed(), at.cast_signed(), bytes, sum(bytes)])?;
             }
         }
+        sums::keep(database, sums)?;
         for file in &batch.gone {
+            sums::remove(database, file.generation)?;
             let generation = file.generation.cast_signed();
             remove_pieces.execute([generation])?;
             database.prepare_cached("delete from extents where generation = ?")?.execute([generation])?;
@@ -484,6 +502,7 @@ pub(crate) fn kept_in(dir: &Path) -> std::result::Result<Option<Kept>, JournalEr
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let database = Connection::open(path)?;
     database.execute_batch(TABLES)?;
+    database.execute_batch(sums::TABLE)?;
     database.set_prepared_statement_cache_capacity(32);
     Ok(database)
 }

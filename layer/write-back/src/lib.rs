@@ -13,6 +13,7 @@ mod origin;
 mod rows;
 mod session;
 mod shared;
+mod sums;
 mod tree;
 
 use std::path::Path;
@@ -68,15 +69,16 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
     let below = below.attach(&client)?;
     // Programs ask for it also when the origin is away: then it is known from here on.
     let _ = below.statfs(&Ctx::root(SESSION), NodeId::ROOT).wait();
-    let (journal, kept, files) = Journal::open(below.clone(), dir).map_err(tombolo_core::Error::io)?;
+    let (journal, mut kept, files) = Journal::open(below.clone(), dir).map_err(tombolo_core::Error::io)?;
     let ids = journal.reserve_ids(kept.next_id.max(1))?;
-    let at_origin = kept.at_origin;
+    let (at_origin, torn) = (kept.at_origin, std::mem::take(&mut kept.torn));
     let tree = Tree::kept(kept, ids, &files, dir).map_err(tombolo_core::Error::io)?;
+    let torn = tree.tell_torn(&torn);
     let pool = ThreadPool::new("write-back", ThreadPoolLimits::default());
     let shared = Arc::new(Shared::new(below, options, (journal, tree), pool.lane()));
     // What an earlier life had open without a name is gone.
     let ((), _) = shared.note(|_| ());
-    shared.control.begin(at_origin, !shared.tree().is_clean());
+    shared.control.begin(at_origin, !shared.tree().is_clean(), torn);
     Ok(WriteBackExport { sender: Sender::start(&shared)?, shared, _pool: pool })
 }
 

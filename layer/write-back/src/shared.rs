@@ -59,6 +59,8 @@ pub(crate) struct ControlState {
     pub retry: Option<Instant>,
     /// Versions of others that were kept beside ours.
     pub conflicts: u64,
+    /// Blocks that were not as they were written when this life began.
+    pub torn: u64,
 }
 
 /// Writers pass it. It is closed while what is to be written back is chosen.
@@ -207,8 +209,8 @@ impl Control {
     }
 
     /// What an earlier life has left.
-    pub(crate) fn begin(&self, at_origin: u64, is_dirty: bool) {
-        self.state().at_origin = at_origin;
+    pub(crate) fn begin(&self, at_origin: u64, is_dirty: bool, torn: u64) {
+        self.tell(|state| (state.at_origin, state.torn) = (at_origin, torn));
         if is_dirty {
             self.made_dirty();
         }

@@ -16,6 +16,7 @@ use crate::data_file::{DataFile, DataFiles};
 use crate::extents::{Delta, Extents};
 use crate::journal::{Batch, JournalError, Kept};
 use crate::rows::{self, NodeRow};
+use crate::sums::Blocks;
 
 /// Numbers of what was made here have this bit.
 pub(crate) const MADE_HERE: u64 = 1 << 62;
@@ -288,6 +289,26 @@ impl Tree {
         Ok(tree)
     }
 
+    /// Says in the log which files have data that are not as they were written. How many blocks there are.
+    pub(crate) fn tell_torn(&self, torn: &HashMap<u64, Vec<Range<u64>>>) -> u64 {
+        let mut count = 0;
+        for (id, node) in &self.nodes {
+            for span in node.layers.iter().filter_map(|layer| torn.get(&layer.file.generation)).flatten() {
+                count += 1;
+                let mut places = self.names.values().flatten();
+                let place = places.find(|(_, place)| place.now.is_some_and(|now| now.node == *id));
+                let name = place.map(|(name, _)| String::from_utf8_lossy(name.as_name().as_bytes()));
+                tracing::error!(
+                    node = id.0,
+                    name = name.as_deref().unwrap_or_default(),
+                    ?span,
+                    "data are not as they were written: they are kept as they lie on the disk"
+                );
+            }
+        }
+        count
+    }
+
     /// The number here of a node below.
     pub(crate) fn own(&self, below: NodeId) -> NodeId {
         self.made.get(&below).copied().unwrap_or(below)
@@ -488,7 +509,13 @@ impl Tree {
     }
 
     /// Data were written to a file of the local disk; `journaled` are they, where they go to the journal too.
-    pub(crate) fn wrote(&mut self, file: &Arc<DataFile>, delta: Delta, journaled: Option<(u64, Vec<u8>)>) {
+    pub(crate) fn wrote(
+        &mut self,
+        file: &Arc<DataFile>,
+        (blocks, delta): (Blocks, Delta),
+        journaled: Option<(u64, Vec<u8>)>,
+    ) {
+        self.batch.blocks.absorb(blocks);
         self.dirty_bytes = self.dirty_bytes.saturating_add_signed(delta.added);
         self.batch.extents.push((file.generation, delta));
         match journaled {

@@ -124,7 +124,7 @@ fn write_back_lines(state: &WriteBackState) -> String {
         state.failure.as_ref().map(|failure| format!("\nWRITE-BACK FAILED, to be tried again: {failure}"));
     format!(
         "write-back  {:.1} MB in {} files and names to go, the oldest for {:.0} s  change {}, on the local disk {}, at the \
-         origin {}  conflicts {}{}",
+         origin {}  conflicts {}  torn {}{}",
         state.dirty_bytes as f64 / 1e6,
         state.dirty_nodes,
         state.oldest_ns as f64 / 1e9,
@@ -132,6 +132,7 @@ fn write_back_lines(state: &WriteBackState) -> String {
         state.on_disk,
         state.at_origin,
         state.conflicts,
+        state.torn,
         failure.unwrap_or_default(),
     )
 }

@@ -12,6 +12,7 @@ use super::plan::{Chosen, Key};
 use super::round::Round;
 use crate::data_file::DataFile;
 use crate::extents::Extents;
+use crate::sums::Blocks;
 use crate::tree::{Layer, MADE_HERE, Node, Piece, Set, Target, Tree, is_hidden};
 
 impl Round {
@@ -139,7 +140,7 @@ fn set_aside(tree: &mut Tree, chosen: &Chosen, theirs: Option<Attr>, base: &Arc<
     let id = NodeId(MADE_HERE | number);
     let mut extents = Extents::default();
     let delta = extents.insert(0..chosen.attr.size);
-    tree.wrote(base, delta, None);
+    tree.wrote(base, (Blocks::of(base, &extents, &(0..chosen.attr.size)), delta), None);
     let mut layers = vec![Layer { file: base.clone(), extents, below_len: 0, is_frozen: true }];
     // What was written since.
     layers.extend(old.layers.iter().skip(chosen.layers.len()).cloned());

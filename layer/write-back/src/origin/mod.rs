@@ -49,6 +49,8 @@ pub struct Status {
     pub failure: Option<String>,
     /// Versions of others that were kept beside ours, since the start.
     pub conflicts: u64,
+    /// Blocks that were being written over when an earlier life ended suddenly: they are kept as they lay on the disk.
+    pub torn: u64,
 }
 
 /// The thread that brings changes to the origin.
@@ -122,6 +124,7 @@ impl Sender {
             at_origin: state.at_origin,
             failure: state.failure.clone(),
             conflicts: state.conflicts,
+            torn: state.torn,
         }
     }
 }

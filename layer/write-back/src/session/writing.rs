@@ -6,6 +6,7 @@ use tombolo_mem::Source;
 
 use super::View;
 use super::attributes::drop_privileges;
+use crate::sums::Blocks;
 
 /// Writes of up to so many bytes lie in the journal itself: one flush makes rows and data stable.
 const JOURNALED_BYTES_MAX: usize = 16 << 10;
@@ -58,8 +59,9 @@ impl View {
                 }
                 let top = tree.top_layer(id).ok_or(Error::NoSpace)?;
                 let delta = top.extents.insert(offset..end);
+                let blocks = Blocks::of(&data, &top.extents, &(offset..end));
                 let added = delta.added.max(0).cast_unsigned();
-                tree.wrote(&data, delta, journaled);
+                tree.wrote(&data, (blocks, delta), journaled);
                 let node = tree.touch(id, &attr);
                 node.attr.size = node.attr.size.max(end);
                 node.attr.blocks += added.div_ceil(512);

@@ -1,8 +1,9 @@
 //! The local disk fails: what is told, and what is kept.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 
-use tombolo_core::fs::{File, OpenFlags, Write};
+use tombolo_core::fs::{File, OpenFlags, SetAttr, Write};
 use tombolo_core::{Error, Result};
 use tombolo_mem::Source;
 
@@ -75,4 +76,40 @@ fn a_journal_that_cannot_be_written_tells_all_and_takes_no_more_until_it_can() {
     let proxy = origin.proxy();
     assert_eq!(proxy.session.get("meanwhile").expect("it was never dropped"), b"2");
     assert_eq!(proxy.session.get("after").expect("read"), pattern(10, 1));
+}
+
+#[test]
+fn a_torn_write_is_kept_and_told_of() {
+    let mut origin = Origin::new();
+    let proxy = origin.proxy();
+    let session = &proxy.session;
+    let file = session.create("file", 0o644).expect("create");
+    write_stable(session, file, 0, &pattern(300_000, 1));
+    write_stable(session, file, 10_000, &pattern(300_000, 2));
+    write_stable(session, file, 5, b"small");
+    session
+        .fs
+        .setattr(&session.cx, file.node, None, &SetAttr { size: Some(305_000), ..SetAttr::default() })
+        .wait()
+        .expect("truncate");
+    sync(session);
+    let expected = session.get("file").expect("read");
+    origin.kill(proxy);
+    let proxy = origin.proxy();
+    assert_eq!(
+        (proxy.session.get("file").expect("read"), proxy.write_back.status().torn),
+        (expected.clone(), 0)
+    );
+    drop(proxy);
+
+    let mut files = fs::read_dir(origin.path("write-back/data")).expect("list");
+    let path = files.next().expect("one").expect("a file").path();
+    let data = fs::File::options().write(true).open(path).expect("open");
+    data.write_all_at(b"torn", 100_000).expect("write");
+    let proxy = origin.proxy();
+    let mut torn = expected;
+    torn[100_000..100_004].copy_from_slice(b"torn");
+    assert_eq!((proxy.session.get("file").expect("read"), proxy.write_back.status().torn), (torn.clone(), 1));
+    proxy.write_back.flush().expect("it arrives");
+    assert_eq!(origin.direct.get("file").expect("read"), torn);
 }

@@ -86,6 +86,7 @@ fn check(steps: &[Step]) -> Result<(), TestCaseError> {
                 let nodes = real.into_nodes();
                 drop(export);
                 export = opened(&origin, &place(life));
+                assert_eq!(export.0.status().torn, 0);
                 real = Machine::continued(&export.0, nodes);
             }
         }

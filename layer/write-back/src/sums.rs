@@ -1,0 +1,91 @@
+//! Checksums of data that the origin does not have, by blocks of the files that they lie in.
+//!
+//! A block whose checksum does not hold after a sudden end was being written over when that came (or the disk is bad). There is no other
+//! copy of it: it is read as it lies there, brought to the origin as that, and told of.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+use tombolo_core::Result;
+
+use crate::data_file::{DataFile, DataFiles};
+use crate::extents::Extents;
+
+pub(crate) const TABLE: &str = "
+    create table if not exists sums (generation integer, block integer, start integer, end integer, sum integer,
+        primary key (generation, block)) without rowid;
+";
+
+/// What one checksum is of.
+const BLOCK_BYTES: u64 = 64 << 10;
+
+/// Blocks that were written, by the generation of their file and their number, and the span of the data in each.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks(HashMap<(u64, u64), (Arc<DataFile>, Range<u64>)>);
+
+/// Checksums of spans of blocks.
+pub(crate) type Sums = Vec<((u64, u64), Range<u64>, u32)>;
+
+impl Blocks {
+    /// Those of a range that is among the extents of its file.
+    pub(crate) fn of(file: &Arc<DataFile>, extents: &Extents, range: &Range<u64>) -> Self {
+        let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
+        let span = |block| extents.span(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES);
+        Self(blocks.map(|block| ((file.generation, block), (file.clone(), span(block)))).collect())
+    }
+
+    pub(crate) fn absorb(&mut self, later: Self) {
+        self.0.extend(later.0);
+    }
+
+    /// Their checksums as they are now.
+    pub(crate) fn sums(&self) -> Result<Sums> {
+        let sums = self.0.iter().map(|(key, (file, span))| Ok((*key, span.clone(), file.sum(span.clone())?)));
+        sums.collect()
+    }
+}
+
+pub(crate) fn keep(database: &Connection, sums: &Sums) -> rusqlite::Result<()> {
+    let mut set = database.prepare_cached("insert or replace into sums values (?, ?, ?, ?, ?)")?;
+    for ((generation, block), span, sum) in sums {
+        let [generation, block, start, end] =
+            [*generation, *block, span.start, span.end].map(u64::cast_signed);
+        set.execute(params![generation, block, start, end, sum])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn remove(database: &Connection, generation: u64) -> rusqlite::Result<()> {
+    let mut remove = database.prepare_cached("delete from sums where generation = ?")?;
+    remove.execute([generation.cast_signed()]).map(drop)
+}
+
+/// The spans whose checksums do not hold, by generations.
+pub(crate) fn torn(
+    database: &Connection,
+    files: &Arc<DataFiles>,
+    is_known: impl Fn(u64) -> bool,
+) -> rusqlite::Result<HashMap<u64, Vec<Range<u64>>>> {
+    let mut torn: HashMap<_, Vec<_>> = HashMap::new();
+    let mut get =
+        database.prepare("select generation, start, end, sum from sums order by generation, block")?;
+    let rows = get.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+    let mut file: Option<Arc<DataFile>> = None;
+    for row in rows {
+        let (generation, start, end, sum): (i64, i64, i64, u32) = row?;
+        let (generation, span) = (generation.cast_unsigned(), start.cast_unsigned()..end.cast_unsigned());
+        if !is_known(generation) {
+            continue;
+        }
+        let file = match &file {
+            Some(file) if file.generation == generation => file,
+            _ => file.insert(files.file(generation)),
+        };
+        if file.sum(span.clone()).ok() != Some(sum) {
+            torn.entry(generation).or_default().push(span);
+        }
+    }
+    Ok(torn)
+}
