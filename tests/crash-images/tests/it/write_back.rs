@@ -9,10 +9,10 @@ use std::time::Duration;
 use fastrand::Rng;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::fs::{
-    Cookie, Create, DirBudget, DirPage, Export, File, Mode, NewMode, NodeId, OpenFlags, SetAttr, SyncWhat,
-    Write,
+    Cookie, Create, DirBudget, DirPage, Export, File, Mode, Name, NewMode, NodeId, OpenFlags, SetAttr,
+    SyncWhat, Write,
 };
-use tombolo_core::{ClientId, Ctx, KeyProperties, RequestKey, Stability};
+use tombolo_core::{ClientId, Ctx, KeyProperties, RequestKey, Result, Stability};
 use tombolo_crash_images::{each_image, mark, record, recorded};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
@@ -97,8 +97,8 @@ fn history() -> (Vec<(Action, bool)>, Vec<State>) {
         let state = states.last().expect("a state");
         let names: Vec<_> = state.names.keys().cloned().collect();
         let any = names[random.usize(..names.len())].clone();
-        let free: Vec<_> =
-            ('a'..='h').map(String::from).filter(|name| !state.names.contains_key(name)).collect();
+        let all = ('a'..='h').map(|name| format!("{}{name}", if name < 'e' { "" } else { "dir/" }));
+        let free: Vec<_> = all.filter(|name| !state.names.contains_key(name)).collect();
         let free = (!free.is_empty()).then(|| free[random.usize(..free.len().max(1))].clone());
         let action = match (random.u8(..16), free) {
             (0..=2, Some(free)) => Action::Create(free),
@@ -154,18 +154,15 @@ fn perform(session: &Session, number: usize, action: &Action, is_keyed: bool) {
     let key =
         RequestKey { client: ClientId::from(1), key: number as u128, properties: KeyProperties::empty() };
     let cx = &Ctx { key: is_keyed.then_some(key), ..session.cx.clone() };
-    let (fs, root) = (&session.fs, NodeId::ROOT);
-    let node = |text: &str| session.lookup(text).expect("there").node;
-    let open = |text: &str| {
-        let node = node(text);
-        let opened = fs.open(&session.cx, node, OpenFlags::READ | OpenFlags::WRITE).wait().expect("open");
-        File { node, open: opened.open }
-    };
+    let fs = &session.fs;
+    let node = |path: &str| find(session, path).expect("there");
+    let open = |path: &str| open(session, path, OpenFlags::READ | OpenFlags::WRITE);
     match action {
         Action::Create(new) => {
             let mode = NewMode::settled(Mode::new(0o644));
             let create = Create { mode, flags: OpenFlags::WRITE, ..Create::default() };
-            let created = fs.create(cx, root, name(new), &create).wait().expect("create");
+            let (dir, name) = place(session, new);
+            let created = fs.create(cx, dir, name, &create).wait().expect("create");
             fs.release(cx, File { node: created.entry.node, open: created.open });
         }
         Action::Write(text, at, len) => {
@@ -180,10 +177,17 @@ fn perform(session: &Session, number: usize, action: &Action, is_keyed: bool) {
             fs.setattr(cx, node(text), None, &set).wait().expect("setattr");
         }
         Action::Rename(from, to) => {
-            fs.rename(cx, root, name(from), root, name(to), Default::default()).wait().expect("rename");
+            let (from, to) = (place(session, from), place(session, to));
+            fs.rename(cx, from.0, from.1, to.0, to.1, Default::default()).wait().expect("rename");
         }
-        Action::Link(from, to) => drop(fs.link(cx, node(from), root, name(to)).wait().expect("link")),
-        Action::Unlink(text) => drop(fs.unlink(cx, root, name(text)).wait().expect("unlink")),
+        Action::Link(from, to) => {
+            let (dir, name) = place(session, to);
+            fs.link(cx, node(from), dir, name).wait().expect("link");
+        }
+        Action::Unlink(path) => {
+            let (dir, name) = place(session, path);
+            fs.unlink(cx, dir, name).wait().expect("unlink");
+        }
         Action::Sync(text) => {
             let file = open(text);
             fs.fsync(cx, file, SyncWhat::All).wait().expect("fsync");
@@ -192,12 +196,36 @@ fn perform(session: &Session, number: usize, action: &Action, is_keyed: bool) {
     }
 }
 
+fn find(session: &Session, path: &str) -> Result<NodeId> {
+    let (dir, name) = place(session, path);
+    Ok(session.fs.lookup(&session.cx, dir, name).wait()?.node)
+}
+
+/// The directory of a path, and the last name.
+fn place<'a>(session: &Session, path: &'a str) -> (NodeId, Name<'a>) {
+    match path.split_once('/') {
+        Some((dir, last)) => (find(session, dir).expect("there"), name(last)),
+        None => (NodeId::ROOT, name(path)),
+    }
+}
+
+fn open(session: &Session, path: &str, flags: OpenFlags) -> File {
+    let node = if path.is_empty() { NodeId::ROOT } else { find(session, path).expect("there") };
+    let opened =
+        session.fs.open(&session.cx, node, flags).wait().unwrap_or_else(|error| panic!("{path}: {error}"));
+    File { node, open: opened.open }
+}
+
 /// Two lives; the second just ends.
 fn work(dir: &Path) {
     let area = dir.parent().expect("an area");
     let (actions, states) = history();
     for (life, is_last) in [(0..ACTIONS / 2, false), (ACTIONS / 2..ACTIONS, true)] {
         let proxy = proxy(area, dir);
+        if !is_last {
+            let (session, mode) = (&proxy.session, NewMode::settled(Mode::new(0o755)));
+            session.fs.mkdir(&session.cx, NodeId::ROOT, name("dir"), mode).wait().expect("mkdir");
+        }
         for number in life {
             let (action, is_keyed) = &actions[number];
             let number = number + 1;
@@ -206,7 +234,7 @@ fn work(dir: &Path) {
             if *is_keyed || matches!(action, Action::Sync(_)) {
                 mark(&format!("stable {number}"));
                 if let Action::Create(text) = action {
-                    let node = proxy.session.lookup(text).expect("there").node;
+                    let node = find(&proxy.session, text).expect("there");
                     mark(&format!("node-{} {}", states[number].names[text], node.0));
                 }
             }
@@ -218,19 +246,26 @@ fn work(dir: &Path) {
     }
 }
 
-fn listed(session: &Session) -> BTreeMap<String, Vec<u8>> {
-    let opened = session.fs.open(&session.cx, NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait();
-    let file = File { node: NodeId::ROOT, open: opened.expect("open").open };
+fn listed(session: &Session, dir: &str) -> BTreeMap<String, Vec<u8>> {
+    let file = open(session, dir, OpenFlags::READ | OpenFlags::DIRECTORY);
     let page = DirPage::new(DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: false });
     let page = session.fs.readdir(&session.cx, file, Cookie::START, page).wait().expect("list");
     assert!(page.is_end());
     session.fs.release(&session.cx, file);
-    let names = page.iter().map(|entry| String::from_utf8(entry.name.to_vec()).expect("a name"));
-    let names: Vec<_> = names.filter(|name| ![".", ".."].contains(&&**name)).collect();
-    names
-        .into_iter()
-        .map(|name| (name.clone(), session.get(&name).unwrap_or_else(|error| panic!("{name}: {error}"))))
-        .collect()
+    let mut found = BTreeMap::new();
+    for entry in page.iter().filter(|entry| ![&b"."[..], b".."].contains(&entry.name)) {
+        let name = String::from_utf8(entry.name.to_vec()).expect("a name");
+        if name == "dir" {
+            found.extend(listed(session, "dir"));
+            continue;
+        }
+        let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
+        let file = open(session, &path, OpenFlags::READ);
+        let bytes = session.read(file, 0, 1 << 20).unwrap_or_else(|error| panic!("{path}: {error}"));
+        session.fs.release(&session.cx, file);
+        found.insert(path, bytes);
+    }
+    found
 }
 
 /// Why what was found is not one of the states `all`: names and sizes of the first, each byte of that or a later one.
@@ -273,7 +308,7 @@ fn what_write_back_has_answered_as_stable_is_there_after_a_loss_of_power() {
         let (stable, begun) = (numbers("stable"), numbers("begin"));
         for again in [false, true] {
             let proxy = proxy(area.path(), dir);
-            let found = listed(&proxy.session);
+            let found = listed(&proxy.session, "");
             let differences: Vec<_> =
                 (stable..=begun).map(|number| difference(&found, &states[number..=begun])).collect();
             let fits = differences.iter().position(Option::is_none);
@@ -282,7 +317,7 @@ fn what_write_back_has_answered_as_stable_is_there_after_a_loss_of_power() {
                 let file: usize = file.parse().expect("a number");
                 let state = &states[stable + fits.unwrap_or(0)];
                 for (name, _) in state.names.iter().filter(|(_, id)| **id == file) {
-                    assert_eq!(proxy.session.lookup(name).expect("there").node.0.to_string(), node, "{name}");
+                    assert_eq!(find(&proxy.session, name).expect("there").0.to_string(), node, "{name}");
                 }
             }
         }
