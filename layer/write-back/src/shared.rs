@@ -151,14 +151,17 @@ impl Shared {
         (done, self.journal.add(batch))
     }
 
-    /// Waits until there is room for so many bytes more that the origin does not have.
+    /// Waits until there is room for so many bytes more that the origin does not have, as long as any of them go there: those of files
+    /// without a name do not.
     pub(crate) async fn wait_for_room(&self, bytes: u64) {
         loop {
             let freed = {
-                let dirty_bytes = self.tree().dirty_bytes;
+                // First: so it is told of all that becomes free from when it has looked.
                 let mut room = lock(&self.room);
+                let dirty_bytes = self.tree().dirty_bytes;
                 let is_full = dirty_bytes > 0 && dirty_bytes + bytes > self.options.dirty_bytes_max;
-                if !(is_full || dirty_bytes > 0 && self.is_disk_full(&mut room)) {
+                let has_room = !(is_full || dirty_bytes > 0 && self.is_disk_full(&mut room));
+                if has_room || !self.tree().brings_data() {
                     return;
                 }
                 room.freed.clone()

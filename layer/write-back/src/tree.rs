@@ -564,6 +564,12 @@ impl Tree {
         self.dirty.iter().filter(is_dirty).count()
     }
 
+    /// Whether the data of any file are to go to the origin.
+    pub(crate) fn brings_data(&self) -> bool {
+        let brings = |id: &NodeId| self.nodes.get(id).is_some_and(|node| !node.layers.is_empty());
+        self.dirty.iter().any(|id| brings(id) && !self.is_unnamed(*id))
+    }
+
     /// A file was found under a name.
     pub(crate) fn saw(&mut self, id: NodeId, dir: NodeId, name: &NameBuf) {
         if self.seen.len() >= SEEN_MAX {

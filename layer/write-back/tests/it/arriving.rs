@@ -1,5 +1,10 @@
 //! What arrives, and how often the origin is asked for it.
 
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tombolo_layer_write_back::Options;
+
 use crate::world::Origin;
 
 #[test]
@@ -40,4 +45,25 @@ fn what_is_made_and_removed_never_goes() {
     proxy.session.rmdir("dir").expect("removed");
     proxy.write_back.flush().expect("a flush");
     assert_eq!(["create", "mkdir", "write", "unlink", "rmdir", "rename"].map(|op| origin.asked(op)), [0; 6]);
+}
+
+#[test]
+fn writers_of_what_never_goes_wait_for_no_room() {
+    let origin = Origin::new();
+    let never = Duration::from_secs(3600);
+    let proxy = origin.proxy_with(Options {
+        dirty_bytes_max: 10_000,
+        idle: never,
+        delay_max: never,
+        ..Options::default()
+    });
+    let file = proxy.session.create("file", 0o644).expect("a file");
+    proxy.session.unlink("file").expect("removed");
+    let (session, (done, all_done)) = (proxy.session.clone(), mpsc::channel());
+    std::thread::spawn(move || {
+        (0..10).for_each(|n| session.write(file, n * 5000, &[7; 5000]).expect("written"));
+        done.send(session.read(file)).expect("somebody waits");
+    });
+    let read = all_done.recv_timeout(Duration::from_secs(60)).expect("a writer waits for ever");
+    assert!(read.expect("read") == [7; 50_000]);
 }
