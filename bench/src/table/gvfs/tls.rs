@@ -17,7 +17,7 @@ use super::twice::rounds;
 use crate::args::GvfsArgs;
 use crate::error::{Doing, Error, Result};
 use crate::measure::{CostMeter, go_on};
-use crate::peer::{Mount, Program, Server, find, is_listening_in};
+use crate::peer::{Mount, Program, Server, find, free_port, is_listening_in};
 use crate::report::{Figure, Report, Unit};
 
 const FILE: &str = "large";
@@ -34,8 +34,8 @@ const BULK: &str = "READ, in order";
 const CPU: &str = "READ, in order: processor time of client and server";
 const PLAIN: &str = "plain";
 const TLS: &str = "TLS 1.3, both sides with certificates";
-const PLAIN_PORT: u16 = 2049;
-const TLS_PORT: u16 = 2050;
+/// Without TLS and with it, in a network of the server's own.
+const PORTS: [u16; 2] = [2049, 2050];
 /// At most 1.1 times the time over the line (as times better), and at least 0.9 of the rate on the LAN.
 const LATENCY_TARGET: f64 = 0.91;
 const BULK_TARGET: f64 = 0.9;
@@ -116,6 +116,8 @@ struct TlsSite<'a> {
     server: Server,
     near: Option<&'a End>,
     address: Ipv4Addr,
+    /// Without TLS, and with it.
+    ports: [u16; 2],
     folder: TempDir,
     name: String,
 }
@@ -125,6 +127,10 @@ impl<'a> TlsSite<'a> {
         let folder = crate::table::folder(beside)?;
         let far = place.line.as_ref().map(Wan::far);
         let address = far.map_or(Ipv4Addr::LOCALHOST, End::address);
+        let ports = match far {
+            Some(_) => PORTS,
+            None => [free_port()?.port(), free_port()?.port()],
+        };
         let at = |name: &str| folder.path().join(name);
         keys(&["ca"], &at("ca"))?;
         for (name, host) in [("server", Some(address.to_string())), ("client", None)] {
@@ -136,18 +142,16 @@ impl<'a> TlsSite<'a> {
         }
         let mut command = command(far)?;
         command.arg("serve").arg(shared).args(["--squash", "none", "--nfs-no-udp"]);
-        command.args(["--nfs", &SocketAddr::from((address, PLAIN_PORT)).to_string()]);
+        command.args(["--nfs", &SocketAddr::from((address, ports[0])).to_string()]);
         command
-            .args(["--nfs-tls", &SocketAddr::from((address, TLS_PORT)).to_string(), "--tls-dir"])
+            .args(["--nfs-tls", &SocketAddr::from((address, ports[1])).to_string(), "--tls-dir"])
             .arg(at("server"));
         command.arg("--control").arg(at("control")).env("XDG_STATE_HOME", folder.path());
         let mut server = Server::start(Program::Tombolo.name(), &mut command)?;
         let network = server.id().to_string();
-        server.wait_until("answer", || {
-            is_listening_in(&network, PLAIN_PORT) && is_listening_in(&network, TLS_PORT)
-        })?;
+        server.wait_until("answer", || ports.iter().all(|port| is_listening_in(&network, *port)))?;
         let name = shared.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { server, near: place.line.as_ref().map(Wan::near), address, folder, name })
+        Ok(Self { server, near: place.line.as_ref().map(Wan::near), address, ports, folder, name })
     }
 
     /// A look in nanoseconds, the rate in bytes a second, and the processor time in nanoseconds for each million bytes.
@@ -155,8 +159,8 @@ impl<'a> TlsSite<'a> {
         let point = self.folder.path().join(if is_tls { "secure" } else { "open" });
         let client = self.folder.path().join("client");
         let (port, secured) = match is_tls {
-            true => (TLS_PORT, format!("&xprtsec=mtls&tlsdir={}", client.display())),
-            false => (PLAIN_PORT, String::new()),
+            true => (self.ports[1], format!("&xprtsec=mtls&tlsdir={}", client.display())),
+            false => (self.ports[0], String::new()),
         };
         let url = format!("nfs://{}:{port}/{}?noac{secured}", self.address, self.name);
         let mut command = command(self.near)?;
