@@ -22,9 +22,11 @@ impl View {
             _ => return Err(Error::NoDevice),
         }
         let mut mask = AccessMask::empty();
-        mask.set(AccessMask::READ, flags.contains(OpenFlags::READ));
+        // Executing needs no permission to read (execve(2)).
+        let executes = flags.contains(OpenFlags::EXECUTE);
+        mask.set(AccessMask::READ, flags.contains(OpenFlags::READ) && !executes);
         mask.set(AccessMask::WRITE, writes);
-        mask.set(AccessMask::EXECUTE, flags.contains(OpenFlags::EXECUTE));
+        mask.set(AccessMask::EXECUTE, executes);
         if mask.is_empty() { Ok(()) } else { self.check(id, mask).await }
     }
 
