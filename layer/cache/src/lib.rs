@@ -139,6 +139,8 @@ fn put_over(
     root.state().node = Some(NodeId::ROOT);
     cache.keep(&root);
     let cache = Arc::new(cache);
+    // There may be less than there was in an earlier life.
+    cache.make_room();
     if let Some(lease) = &cache.lease {
         let told = Arc::downgrade(&cache);
         lease.on_change(move || {

@@ -80,10 +80,16 @@ fn no_more_is_kept_than_may_be_and_what_is_read_is_right() {
         }
         cached.cache.flush();
     }
-    let files = std::fs::read_dir(dir.path().join("objects")).expect("list").flatten();
-    let files = files.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten());
-    let kept: u64 = files.map(|file| file.metadata().expect("there").len()).sum();
-    assert!(kept > 0 && kept <= 1 << 20, "{kept} bytes");
+    let kept = || -> u64 {
+        let files = std::fs::read_dir(dir.path().join("objects")).expect("list").flatten();
+        let files = files.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten());
+        files.map(|file| file.metadata().expect("there").len()).sum()
+    };
+    assert!(kept() > 0 && kept() <= 1 << 20, "{} bytes", kept());
+    // Less than it had.
+    let store = StoreOptions { capacity_bytes: 1 << 19, ..store };
+    drop(origin.cached_with(dir.path(), options, store));
+    assert!(kept() > 0 && kept() <= 1 << 19, "{} bytes of less", kept());
 }
 
 #[test]
