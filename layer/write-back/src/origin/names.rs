@@ -81,6 +81,9 @@ impl Round {
                 break;
             }
         }
+        // They go on to differ: what is shown of them is what they are here.
+        let Moves { from, to } = names.moves();
+        self.set_undone(from.into_keys().chain(to.into_keys()));
         self.restore(&others);
     }
 

@@ -123,6 +123,11 @@ impl Round {
         found.failure.get_or_insert(error_text);
     }
 
+    /// Nodes whose names are not all there yet.
+    pub(super) fn set_undone(&self, ids: impl IntoIterator<Item = NodeId>) {
+        lock(&self.found).failed.extend(ids);
+    }
+
     /// Something was found at the origin that was not known: a node of ours is for the next time.
     pub(super) fn put_off(&self, ids: impl IntoIterator<Item = NodeId>) {
         let mut found = lock(&self.found);
