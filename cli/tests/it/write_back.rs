@@ -280,6 +280,11 @@ fn whenever_the_proxy_is_killed_what_was_made_durable_is_there_and_arrives() {
     for round in 0..if is_long { 60 } else { 4 } {
         let proxy = far.proxy();
         work.check(&far.mnt("work"));
+        if round == 0 {
+            // However slow the machine is, something is done.
+            work.put("first", Some(&[1; 5000])).expect("durable");
+            work.kept.insert("first".into(), vec![1; 5000]);
+        }
         let life = Duration::from_millis(random.u64(50..400));
         std::thread::scope(|scope| {
             scope.spawn(|| work.go_on());
@@ -297,7 +302,6 @@ fn whenever_the_proxy_is_killed_what_was_made_durable_is_there_and_arrives() {
     }
     let proxy = far.proxy();
     work.check(&far.mnt("work"));
-    assert!(!work.kept.is_empty(), "nothing was done");
     proxy.stop();
     work.check(&far.place.0.path("tree/work"));
 }
