@@ -415,7 +415,7 @@ impl Connection {
         context.exchanges.put(exchange);
         if let Some(Ok(session)) = session
             && self.shared.is_flushed()
-            && self.shared.session.set(session).is_ok()
+            && self.shared.session.set(Box::new(session)).is_ok()
         {
             self.security = Security::Handshaking;
             return true;

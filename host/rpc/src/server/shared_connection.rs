@@ -30,7 +30,7 @@ pub(super) struct SharedConnection {
     pub(super) activity: Activity,
     stream: OwnedFd,
     /// What the stream carries, once it is to carry TLS.
-    pub(super) session: OnceLock<Session>,
+    pub(super) session: OnceLock<Box<Session>>,
     /// After the stream: given back when the descriptor is closed, which calls under way keep open.
     _admitted: Admitted,
     common: Arc<Common>,
