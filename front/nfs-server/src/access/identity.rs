@@ -50,7 +50,12 @@ impl Identities {
             }
             Origin::Network(_) if !squash.takes_all() => {
                 if let Some(claims) = &self.claims {
-                    return Ok(self.by_certificate(squash, credential, peer.certificate.get(), claims));
+                    return Ok(self.by_certificate(
+                        squash,
+                        credential,
+                        peer.certificate.get().map(AsRef::as_ref),
+                        claims,
+                    ));
                 }
             }
             _ => {}

@@ -81,7 +81,7 @@ pub(super) fn is_probe(record: &Source) -> bool {
 pub(super) fn secured(peer: &Peer, session: &Session) {
     let Some(certificate) = session.peer() else { return };
     tracing::info!(?peer, %certificate, "TLS session");
-    let _ = peer.certificate.set(certificate);
+    let _ = peer.certificate.set(Box::new(certificate));
 }
 
 /// The connection is closed without TLS.

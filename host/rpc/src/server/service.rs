@@ -82,7 +82,7 @@ pub struct Peer {
     /// How it calls.
     pub transport: Transport,
     /// The certificate that it has shown, once its connection has TLS.
-    pub certificate: OnceLock<PeerCertificate>,
+    pub certificate: OnceLock<Box<PeerCertificate>>,
     /// What the service wishes to remember of this peer. It is dropped some time after a connection has ended; that of a
     /// sender of datagrams may be forgotten at any time.
     pub memo: OnceLock<Box<dyn Any + Send + Sync>>,
