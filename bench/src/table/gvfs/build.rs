@@ -46,8 +46,13 @@ impl Source {
         }
     }
 
-    fn tarball(self) -> Result<PathBuf> {
-        let name = if self == Self::Httpd { "httpd" } else { "lua" };
+    /// The archive's name without its end.
+    pub fn name(self) -> &'static str {
+        if self == Self::Httpd { "httpd" } else { "lua" }
+    }
+
+    pub fn tarball(self) -> Result<PathBuf> {
+        let name = self.name();
         if self == Self::Httpd && Command::new("apr-1-config").arg("--version").output().is_err() {
             let lacks = "httpd needs libapr1-dev, libaprutil1-dev and libpcre2-dev";
             return Err(Error::Absent(lacks.to_owned()));

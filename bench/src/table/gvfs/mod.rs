@@ -20,6 +20,7 @@ mod twice;
 mod vm;
 mod walk;
 mod warm;
+mod write;
 
 use super::Plan;
 use crate::args::GvfsArgs;
@@ -37,6 +38,7 @@ const PARTS: &[(&str, Part)] = &[
     ("stream", stream::run),
     ("build", build::run),
     ("warm", warm::run),
+    ("write", write::run),
     ("store", store::run),
     ("tls", tls::run),
     ("vm-build", vm::build),

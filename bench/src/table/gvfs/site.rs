@@ -36,6 +36,8 @@ pub enum Column {
     ExclusiveTree,
     /// As exclusive, and nothing can be changed: what is wholly in the cache the kernel reads by itself
     ReadOnly,
+    /// The same, which keeps changes on its disk and brings them to the origin in the background
+    WriteBack,
     /// A mount of a close-to-open proxy
     CloseToOpen,
     /// A proxy whose origin is a proxy on the same LAN, which has done the job before
@@ -61,6 +63,7 @@ impl Column {
             Self::NfsRedo => "nfs: mount, no cache; redo log",
             Self::Exclusive => "proxy, exclusive",
             Self::ReadOnly => "proxy, exclusive, read-only",
+            Self::WriteBack => "proxy, write-back",
             Self::ExclusiveTree => "proxy, exclusive, prefetch=tree",
             Self::ExclusiveRedo => "proxy, exclusive; redo log",
             Self::CloseToOpen => "proxy, close-to-open",
@@ -78,6 +81,7 @@ impl Column {
                 | Self::NfsRedo
                 | Self::Exclusive
                 | Self::ExclusiveTree
+                | Self::WriteBack
                 | Self::ExclusiveRedo
                 | Self::CloseToOpen
                 | Self::SecondLevel
@@ -231,6 +235,10 @@ impl Site {
                 let policy = self.beside.join("tree.toml");
                 fs::write(&policy, "prefetch = \"tree\"\n").doing_to("write", &policy)?;
                 let options = [OsStr::new("--policy"), policy.as_os_str()];
+                Side::cached(near.command(program), &url, "exclusive", &options, &point)
+            }
+            (Column::WriteBack, _) => {
+                let options = [OsStr::new("--mode"), OsStr::new("write-back")];
                 Side::cached(near.command(program), &url, "exclusive", &options, &point)
             }
             (Column::CloseToOpen, _) => {

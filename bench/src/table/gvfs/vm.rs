@@ -18,7 +18,8 @@ use crate::table::guest::phases;
 
 const IMAGE: &str = ".cache/vm/disk.img";
 const ROUNDS: usize = 1;
-const COLUMNS: [Column; 4] = [Column::Local, Column::Lan, Column::Nfs, Column::ExclusiveRedo];
+const COLUMNS: [Column; 5] =
+    [Column::Local, Column::Lan, Column::Nfs, Column::ExclusiveRedo, Column::WriteBack];
 const QUICK_COLUMNS: [Column; 1] = [Column::Local];
 /// When a guest is given up, in seconds.
 const LIFE_SECS: &str = "1500";
@@ -109,9 +110,10 @@ fn run(plan: &Plan, wanted: &GvfsArgs, job: &Job) -> Result<Report> {
     ));
     report.condition(job.about.to_owned());
     report.condition(format!(
-        "in the paper's words `{}` is WAN and `{}` WAN+C, but for its write-back: here each write goes to the origin, and while a file is open for writing its \
+        "in the paper's words `{}` is WAN and `{}` WAN+C; under `{}` each write goes to the origin, and while a file is open for writing its \
          reads do too, so that a disk that the guest may write is slower through this cache than without it; `{}`: the guest's disk is only read, and what it writes goes into a local file",
         Column::Nfs.name(),
+        Column::WriteBack.name(),
         Column::Exclusive.name(),
         Column::ExclusiveRedo.name()
     ));
@@ -129,8 +131,15 @@ fn run(plan: &Plan, wanted: &GvfsArgs, job: &Job) -> Result<Report> {
 }
 
 /// All that there can be.
-const VM_COLUMNS: [Column; 6] =
-    [Column::Local, Column::Lan, Column::Nfs, Column::NfsRedo, Column::Exclusive, Column::ExclusiveRedo];
+const VM_COLUMNS: [Column; 7] = [
+    Column::Local,
+    Column::Lan,
+    Column::Nfs,
+    Column::NfsRedo,
+    Column::Exclusive,
+    Column::ExclusiveRedo,
+    Column::WriteBack,
+];
 
 struct Vm<'a> {
     image: &'a Path,
@@ -226,7 +235,7 @@ fn compare(report: &mut Report) {
             report.figures.extend(Figure::of_rounds(ALL, variant, column, Unit::Seconds, sums));
         }
         for row in [ALL, "first", "later"] {
-            for ours in [Column::Exclusive, Column::ExclusiveRedo] {
+            for ours in [Column::Exclusive, Column::ExclusiveRedo, Column::WriteBack] {
                 for other in [Column::Local, Column::Lan, Column::Nfs] {
                     report.compare_cells(row, (ours.name(), variant), (other.name(), variant), None);
                 }
