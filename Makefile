@@ -75,8 +75,8 @@ test-rust: ## unit, property, conformance and command-line tests; as another use
 	@if [ -n "$(LEFT_OUT)" ]; then echo "skipped, as they open files by handle, act as several users or mount, which takes root: $(ROOT_TESTS)"; fi
 	$(CARGO) test --workspace --no-fail-fast $(LEFT_OUT)
 
-test-planted: ## plants bugs in a copy of the tree and expects the suite to catch each
-	tests/planted/run
+test-planted: ## plants bugs in a copy of the tree and expects the suite to catch each: half of them, by turns, and all in test-long
+	tests/planted/run $(if $(TOMBOLO_LONG),,--half)
 
 test-fuzz: ## each fuzz target for five minutes, after all that it has met before
 	fuzz/run all 300
