@@ -18,7 +18,7 @@ use crate::read_ahead::Ahead;
 use crate::sharing::Borrowed;
 use crate::store::DataFile;
 
-/// One READ of the origin brings at most so much, so that whoever waits for its start does not wait for long.
+/// One READ of the origin brings at most so much, so that a reader of its start does not wait for long.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
 
 /// The data of one version of a file. It is never mixed with another's: when the version changes, this is dropped.

@@ -299,7 +299,7 @@ impl State {
         }
     }
 
-    /// Whether a change here has left open which version the file has now: whoever reads it asks first.
+    /// Whether a change here has left open which version the file has now: a reader asks first.
     pub(crate) fn is_doubtful(&self, options: &Options) -> bool {
         self.asked.is_none() && options.contract != Contract::Immutable
     }

@@ -128,7 +128,7 @@ fn owners_are_those_of_each_side_and_rights_follow() {
     assert_eq!(shown(&may_read(&of(1, 1004, 100, &[101]))), DONE);
     assert_eq!(shown(&may_read(&of(1, 1004, 100, &[601]))), "Err(AccessDenied)");
     assert_eq!(shown(&may_read(&of(1, 5003, 100, &[]))), "Err(AccessDenied)", "the number that she has here");
-    // Who is nobody here makes files of nobody's.
+    // A user without a mapping makes files of the anonymous user.
     let made = make(&of(1, 3000, 3000, &[]), "nobodys", 0o600).unwrap();
     assert_eq!((made.entry.attr.uid, look("nobodys").uid, look("nobodys").gid), (NOBODY, NOBODY, NOBODY));
     let give = |uid| {
