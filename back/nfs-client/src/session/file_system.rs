@@ -226,7 +226,7 @@ impl Drop for NfsFileSystem {
         for node in self.0.nodes.all().into_iter().filter(|node| node.file_type == FileType::Regular) {
             let view = view.clone();
             if node.is_silly() {
-                view.background(|view| async move { view.remove_silly(&node).await });
+                view.remove_silly_in_background(node);
             } else if node.data.is_dirty() {
                 view.background(|view| async move { view.commit_in_background(&node).await });
             }

@@ -14,6 +14,7 @@ mod opening;
 mod recovery;
 mod removing;
 mod server;
+mod silly_removals;
 mod verifiers;
 mod view;
 
@@ -51,6 +52,7 @@ pub(crate) struct Session {
     verifiers: verifiers::Verifiers,
     /// Tells the names of files that were unlinked while open.
     silly: std::sync::atomic::AtomicU64,
+    silly_removals: silly_removals::SillyRemovals,
 }
 
 /// What a session begins with.
@@ -84,6 +86,7 @@ impl Session {
             interrupts: options.rpc.interrupts,
             verifiers: verifiers::Verifiers::new(),
             silly: std::sync::atomic::AtomicU64::new(0),
+            silly_removals: silly_removals::SillyRemovals::default(),
         }
     }
 }

@@ -208,7 +208,7 @@ impl View {
         }
         let view = self.detached();
         if node.is_silly() {
-            view.background(|view| async move { view.remove_silly(&node).await });
+            view.remove_silly_in_background(node);
         } else if node.data.is_dirty() {
             view.background(|view| async move { view.commit_in_background(&node).await });
         } else {

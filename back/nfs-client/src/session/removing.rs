@@ -9,7 +9,7 @@ use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::{Reply, status};
 
 use super::view::View;
-use crate::data;
+use crate::data::{self, Server};
 use crate::nodes::{Location, Node, PendingRemoval};
 
 /// A free name is found at once, but for files that were left behind by a client that crashed.
@@ -81,9 +81,18 @@ impl View {
         }
     }
 
-    /// RMDIR.
+    /// RMDIR, once what callers have removed in it is gone there.
     pub(super) async fn rmdir(self, parent: NodeId, name: NameBuf) -> Result<Change> {
         let dir = self.session.nodes.node(parent)?;
+        let removed = self.session.nodes.at(dir.id, &name);
+        if let Some(emptied) = removed.and_then(|removed| self.session.silly_removals.end(removed.id)) {
+            let interruption = self.session.interruption(&self.caller);
+            let emptied = async {
+                emptied.await;
+                Ok(())
+            };
+            data::unless_interrupted(interruption, emptied).await?;
+        }
         let asked = self.now();
         dir.changing();
         let bytes = name.as_name().as_bytes();
@@ -249,8 +258,7 @@ impl View {
             node.make_silly(Location { dir: dir.clone(), name: silly });
             if !node.is_open() {
                 // Its last opening ended meanwhile, and did not know.
-                let (view, node) = (self.detached(), node.clone());
-                view.background(|view| async move { view.remove_silly(&node).await });
+                self.detached().remove_silly_in_background(node.clone());
             }
             return Ok(change);
         }
@@ -311,8 +319,16 @@ impl View {
         }
     }
 
-    /// Takes the name away that a file was given when it was removed.
-    pub(super) async fn remove_silly(&self, node: &Arc<Node>) {
+    /// Takes the name away that a file was given when it was removed. From now on a removal of its directory waits for that.
+    pub(super) fn remove_silly_in_background(self, node: Arc<Node>) {
+        let removal = node.location().map(|location| self.session.silly_removals.begin(location.dir.id));
+        self.background(|view| async move {
+            view.remove_silly(&node).await;
+            drop(removal);
+        });
+    }
+
+    async fn remove_silly(&self, node: &Arc<Node>) {
         let Some(location) = node.location() else { return };
         // Its data are not needed any more, but no WRITE may arrive after the REMOVE.
         let _ = self.settle(node).await;

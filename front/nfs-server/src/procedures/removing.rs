@@ -112,6 +112,10 @@ async fn found(dir: &Target, name: Name<'_>) -> (Option<Victim>, Ctx) {
     let is_last = attr.nlink <= 1 || attr.file_type == FileType::Directory;
     cx.found = Some(Arc::new(attr));
     let is_kept = export.openings.holds(node) || export.nodes.holds(node);
+    if is_last {
+        // A back end that is a client of another server keeps a name for what is open.
+        export.openings.close_stable(node);
+    }
     (is_kept.then_some(Victim { held, is_last }), cx)
 }
 

@@ -10,6 +10,7 @@ use tombolo_core::fs::{Change, NameBuf, NodeId, Notice, RenameFlags, Renamed};
 use tombolo_core::{Error, Result};
 
 use super::changing::{Seen, in_doubt, may_be_made};
+use super::reading::unless_interrupted;
 use super::view::View;
 use crate::names::{Known, Names, Target};
 use crate::object::{Look, Object};
@@ -186,6 +187,11 @@ impl View {
                 Err(error) => return Err(error),
             },
         };
+        // A file that is open at the origin keeps a name there, and its directory is not empty.
+        let data = found.as_ref().and_then(|found| found.state().data.clone());
+        if let Some(data) = data {
+            unless_interrupted(&self.cx.interrupt, data.end_of_guess()).await?;
+        }
         if let Some(found) = found.as_ref().filter(|_| self.cache().watchers.any()) {
             let _ = self.attr(found, Look::Stat).await;
         }
