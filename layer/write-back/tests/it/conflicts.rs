@@ -13,6 +13,24 @@ fn ours(session: &Session) -> (Vec<String>, Vec<Vec<u8>>) {
     (rest, ours)
 }
 
+/// A proxy that looks at all names before the first change, as after each start, and one that has looked and goes on from there.
+fn first_and_later(test: impl Fn(&Origin, &dyn Fn() -> Proxy)) {
+    for is_first in [true, false] {
+        let origin = Origin::new();
+        let proxy = || {
+            let proxy = origin.proxy();
+            if !is_first {
+                proxy.session.put("first", b"").expect("a file");
+                flushed(&proxy, 0);
+                proxy.session.unlink("first").expect("removed");
+                flushed(&proxy, 0);
+            }
+            proxy
+        };
+        test(&origin, &proxy);
+    }
+}
+
 fn flushed(proxy: &Proxy, conflicts: u64) {
     let report = proxy.write_back.flush().expect("a flush");
     assert_eq!(report.conflicts, conflicts);
@@ -21,104 +39,110 @@ fn flushed(proxy: &Proxy, conflicts: u64) {
 
 #[test]
 fn a_file_that_another_has_changed_is_kept_and_ours_beside_it() {
-    let origin = Origin::new();
-    origin.direct.put("file", b"before").expect("a file");
-    let proxy = origin.proxy();
-    let file = proxy.session.open("file").expect("the file");
-    proxy.session.write(file, 0, b"OURS").expect("written");
-    proxy.session.close(file);
-    origin.direct.put("file", b"theirs").expect("another's");
-    flushed(&proxy, 1);
-    for session in [&origin.direct, &proxy.session] {
-        assert_eq!(session.get("file").expect("theirs"), b"theirs");
-        assert_eq!(ours(session), (vec!["file".into()], vec![b"OURSrs".to_vec()]));
-    }
+    first_and_later(|origin, proxy| {
+        origin.direct.put("file", b"before").expect("a file");
+        let proxy = proxy();
+        let file = proxy.session.open("file").expect("the file");
+        proxy.session.write(file, 0, b"OURS").expect("written");
+        proxy.session.close(file);
+        origin.direct.put("file", b"theirs").expect("another's");
+        flushed(&proxy, 1);
+        for session in [&origin.direct, &proxy.session] {
+            assert_eq!(session.get("file").expect("theirs"), b"theirs");
+            assert_eq!(ours(session), (vec!["file".into()], vec![b"OURSrs".to_vec()]));
+        }
+    });
 }
 
 #[test]
 fn a_file_that_another_has_removed_is_kept_beside_its_name() {
-    let origin = Origin::new();
-    origin.direct.put("file", b"before").expect("a file");
-    let proxy = origin.proxy();
-    proxy.session.put("file", b"ours").expect("written");
-    origin.direct.unlink("file").expect("removed");
-    flushed(&proxy, 1);
-    assert_eq!(ours(&origin.direct), (vec![], vec![b"ours".to_vec()]));
+    first_and_later(|origin, proxy| {
+        origin.direct.put("file", b"before").expect("a file");
+        let proxy = proxy();
+        proxy.session.put("file", b"ours").expect("written");
+        origin.direct.unlink("file").expect("removed");
+        flushed(&proxy, 1);
+        assert_eq!(ours(&origin.direct), (vec![], vec![b"ours".to_vec()]));
+    });
 }
 
 #[test]
 fn a_name_that_another_has_taken_is_kept_and_ours_beside_it() {
-    let origin = Origin::new();
-    let proxy = origin.proxy();
-    proxy.session.put("file", b"ours").expect("a file");
-    origin.direct.put("file", b"theirs").expect("another's");
-    flushed(&proxy, 1);
-    for session in [&origin.direct, &proxy.session] {
-        assert_eq!(session.get("file").expect("theirs"), b"theirs");
-        assert_eq!(ours(session), (vec!["file".into()], vec![b"ours".to_vec()]));
-    }
+    first_and_later(|origin, proxy| {
+        let proxy = proxy();
+        proxy.session.put("file", b"ours").expect("a file");
+        origin.direct.put("file", b"theirs").expect("another's");
+        flushed(&proxy, 1);
+        for session in [&origin.direct, &proxy.session] {
+            assert_eq!(session.get("file").expect("theirs"), b"theirs");
+            assert_eq!(ours(session), (vec!["file".into()], vec![b"ours".to_vec()]));
+        }
+    });
 }
 
 #[test]
 fn a_name_that_another_has_replaced_is_neither_overwritten_nor_removed() {
-    let origin = Origin::new();
-    for name in ["one", "two"] {
-        origin.direct.put(name, b"before").expect("a file");
-    }
-    let proxy = origin.proxy();
-    proxy.session.unlink("one").expect("removed");
-    proxy.session.put("new", b"ours").expect("a file");
-    proxy.session.rename("new", "two", RenameFlags::empty()).expect("replaced");
-    for name in ["one", "two"] {
-        origin.direct.put("other", b"theirs").expect("another's");
-        origin.direct.rename("other", name, RenameFlags::empty()).expect("replaced");
-    }
-    flushed(&proxy, 2);
-    assert_eq!(ours(&origin.direct), (vec!["one".into(), "two".into()], vec![b"ours".to_vec()]));
-    for name in ["one", "two"] {
-        assert_eq!(origin.direct.get(name).expect("theirs"), b"theirs");
-        assert_eq!(proxy.session.get(name).expect("theirs"), b"theirs");
-    }
+    first_and_later(|origin, proxy| {
+        for name in ["one", "two"] {
+            origin.direct.put(name, b"before").expect("a file");
+        }
+        let proxy = proxy();
+        proxy.session.unlink("one").expect("removed");
+        proxy.session.put("new", b"ours").expect("a file");
+        proxy.session.rename("new", "two", RenameFlags::empty()).expect("replaced");
+        for name in ["one", "two"] {
+            origin.direct.put("other", b"theirs").expect("another's");
+            origin.direct.rename("other", name, RenameFlags::empty()).expect("replaced");
+        }
+        flushed(&proxy, 2);
+        assert_eq!(ours(&origin.direct), (vec!["one".into(), "two".into()], vec![b"ours".to_vec()]));
+        for name in ["one", "two"] {
+            assert_eq!(origin.direct.get(name).expect("theirs"), b"theirs");
+            assert_eq!(proxy.session.get(name).expect("theirs"), b"theirs");
+        }
+    });
 }
 
 #[test]
 fn a_directory_that_another_has_put_something_into_is_not_removed() {
-    let origin = Origin::new();
-    for dir in ["one", "two"] {
-        origin.direct.mkdir(dir).expect("a directory");
-    }
-    let proxy = origin.proxy();
-    for dir in ["one", "two"] {
-        proxy.session.rmdir(dir).expect("removed");
-    }
-    proxy.session.put("two", b"ours").expect("in its place");
-    for file in ["one/file", "two/file"] {
-        origin.direct.put(file, b"theirs").expect("another's");
-    }
-    flushed(&proxy, 2);
-    for session in [&origin.direct, &proxy.session] {
-        assert_eq!(session.get("one/file").expect("theirs"), b"theirs");
-        assert_eq!(session.get("two").expect("ours"), b"ours");
-        let all = names(session, NodeId::ROOT);
-        let other = all.iter().find(|name| name.starts_with("directory.conflict-")).expect("the other");
-        assert_eq!(session.get(&format!("{other}/file")).expect("theirs"), b"theirs");
-    }
+    first_and_later(|origin, proxy| {
+        for dir in ["one", "two"] {
+            origin.direct.mkdir(dir).expect("a directory");
+        }
+        let proxy = proxy();
+        for dir in ["one", "two"] {
+            proxy.session.rmdir(dir).expect("removed");
+        }
+        proxy.session.put("two", b"ours").expect("in its place");
+        for file in ["one/file", "two/file"] {
+            origin.direct.put(file, b"theirs").expect("another's");
+        }
+        flushed(&proxy, 2);
+        for session in [&origin.direct, &proxy.session] {
+            assert_eq!(session.get("one/file").expect("theirs"), b"theirs");
+            assert_eq!(session.get("two").expect("ours"), b"ours");
+            let all = names(session, NodeId::ROOT);
+            let other = all.iter().find(|name| name.starts_with("directory.conflict-")).expect("the other");
+            assert_eq!(session.get(&format!("{other}/file")).expect("theirs"), b"theirs");
+        }
+    });
 }
 
 #[test]
 fn what_another_has_moved_away_or_removed_is_not_moved() {
-    let origin = Origin::new();
-    origin.direct.mkdir("dir").expect("a directory");
-    origin.direct.put("file", b"hello").expect("a file");
-    let proxy = origin.proxy();
-    proxy.session.rename("dir", "ours", RenameFlags::empty()).expect("moved");
-    proxy.session.rename("file", "moved", RenameFlags::empty()).expect("moved");
-    origin.direct.rename("dir", "theirs", RenameFlags::empty()).expect("moved");
-    origin.direct.unlink("file").expect("removed");
-    flushed(&proxy, 2);
-    for session in [&origin.direct, &proxy.session] {
-        assert_eq!(ours(session), (vec!["theirs".to_owned()], vec![]));
-    }
+    first_and_later(|origin, proxy| {
+        origin.direct.mkdir("dir").expect("a directory");
+        origin.direct.put("file", b"hello").expect("a file");
+        let proxy = proxy();
+        proxy.session.rename("dir", "ours", RenameFlags::empty()).expect("moved");
+        proxy.session.rename("file", "moved", RenameFlags::empty()).expect("moved");
+        origin.direct.rename("dir", "theirs", RenameFlags::empty()).expect("moved");
+        origin.direct.unlink("file").expect("removed");
+        flushed(&proxy, 2);
+        for session in [&origin.direct, &proxy.session] {
+            assert_eq!(ours(session), (vec!["theirs".to_owned()], vec![]));
+        }
+    });
 }
 
 #[test]
