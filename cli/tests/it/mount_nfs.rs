@@ -3,51 +3,20 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::common::{MountPlace, Ran, Server, is_mounted, numbers, signal, until};
+use crate::common::far::Far;
+use crate::common::{Ran, is_mounted, numbers, signal, until};
 
-/// A place whose tree is served by NFS.
-struct Served {
-    scratch: MountPlace,
-    port: u16,
-    server: Option<Server>,
-}
-
-impl Served {
-    fn new() -> Option<Self> {
-        let mut served = Self { scratch: MountPlace::new()?, port: 0, server: None };
-        served.start();
-        Some(served)
-    }
-
-    /// Starts the server, at the port that it had before.
-    fn start(&mut self) {
-        let address = format!("127.0.0.1:{}", self.port);
-        let words = ["serve", "tree", "--nfs", &address, "--squash", "none", "--control", "serve.sock"];
-        let server = self.scratch.0.serve(&words, "ready control");
-        let port = server.nfs_address().rsplit(':').next().and_then(|port| port.parse().ok());
-        self.port = port.expect("a port");
-        self.server = Some(server);
-    }
-
-    fn stop(&mut self) {
-        let server = self.server.take().expect("it runs");
-        server.stop();
-    }
-
-    fn url(&self, rest: &str) -> String {
-        format!("nfs://127.0.0.1:{}{rest}", self.port)
-    }
-
+impl Far {
     fn mount(&self, options: &str) {
-        self.scratch.0.run(&["mount", &self.url("/tree"), "mnt", "-o", options]).succeeded();
+        self.place.0.run(&["mount", &self.url(""), "mnt", "-o", options]).succeeded();
     }
 
     fn read(&self, name: &str) -> std::io::Result<String> {
-        fs::read_to_string(self.scratch.mnt().join(name))
+        fs::read_to_string(self.place.mnt().join(name))
     }
 
     fn in_flight(&self) -> u64 {
-        let clients = &self.scratch.top()["nfs_clients"];
+        let clients = &self.place.top()["nfs_clients"];
         let (_, client) = clients.as_object().and_then(|all| all.iter().next()).expect("a client");
         client["in_flight"].as_u64().expect("a number")
     }
@@ -55,207 +24,208 @@ impl Served {
 
 #[test]
 fn an_export_is_mounted_used_and_gone() {
-    let Some(served) = Served::new() else { return };
-    let before = served.scratch.0.listing();
+    let Some(served) = Far::new() else { return };
+    let before = served.place.0.listing();
     for options in ["allow_other", "proto=udp,noperm,allow_other", "noac,nconnect=4,rsize=4k,wsize=4k"] {
         served.mount(options);
         assert_eq!(served.read("file").expect("read"), "content\n", "{options}");
         let large = numbers();
-        fs::write(served.scratch.mnt().join("new"), &large).expect("write");
-        assert!(fs::read_to_string(served.scratch.0.path("tree/new")).expect("read") == large, "{options}");
+        fs::write(served.place.mnt().join("new"), &large).expect("write");
+        assert!(fs::read_to_string(served.place.0.path("tree/new")).expect("read") == large, "{options}");
         assert!(served.read("new").expect("read") == large, "{options}");
-        let names = fs::read_dir(served.scratch.mnt()).expect("list").count();
+        let names = fs::read_dir(served.place.mnt()).expect("list").count();
         assert_eq!(names, 2, "{options}");
-        fs::remove_file(served.scratch.mnt().join("new")).expect("remove");
-        served.scratch.umount();
-        assert!(!is_mounted(&served.scratch.mnt()));
+        fs::remove_file(served.place.mnt().join("new")).expect("remove");
+        served.place.umount();
+        assert!(!is_mounted(&served.place.mnt()));
     }
-    assert_eq!(served.scratch.0.listing(), before);
-    until("the supervisors have ended", || !served.scratch.is_served());
+    assert_eq!(served.place.0.listing(), before);
+    until("the supervisors have ended", || !served.place.is_served());
 }
 
 #[test]
 fn a_directory_below_an_export_is_mounted_as_every_client_does() {
-    let Some(served) = Served::new() else { return };
-    fs::create_dir(served.scratch.0.path("tree/a b")).expect("mkdir");
-    fs::write(served.scratch.0.path("tree/a b/inside"), "x").expect("write");
-    served.scratch.0.run(&["mount", &served.url("/tree/a%20b?soft"), "mnt"]).succeeded();
+    let Some(served) = Far::new() else { return };
+    fs::create_dir(served.place.0.path("tree/a b")).expect("mkdir");
+    fs::write(served.place.0.path("tree/a b/inside"), "x").expect("write");
+    served.place.0.run(&["mount", &served.url("/a%20b?soft"), "mnt"]).succeeded();
     assert_eq!(served.read("inside").expect("read"), "x");
     let table = fs::read_to_string("/proc/self/mounts").expect("proc");
-    let mnt = served.scratch.0.text("mnt");
+    let mnt = served.place.0.text("mnt");
     let line = table.lines().find(|line| line.contains(&mnt)).expect("the mount");
-    assert!(line.starts_with("127.0.0.1:/tree/a\\040b "), "{line}");
-    served.scratch.umount();
+    assert!(line.starts_with(&format!("{}:/tree/a\\040b ", served.address.ip())), "{line}");
+    served.place.umount();
 }
 
 #[test]
 fn the_in_flight_limit_is_seen_and_changed_while_mounted() {
-    let Some(served) = Served::new() else { return };
+    let Some(served) = Far::new() else { return };
     served.mount("inflight=7");
     served.read("file").expect("read");
     assert_eq!(served.in_flight(), 7);
-    served.scratch.0.run(&["tune", "mnt", "inflight=32"]).succeeded();
+    served.place.0.run(&["tune", "mnt", "inflight=32"]).succeeded();
     assert_eq!(served.in_flight(), 32);
-    let shown = served.scratch.0.run(&["top", "--once"]).out;
+    let shown = served.place.0.run(&["top", "--once"]).out;
     assert!(shown.contains("in flight at most 32") && shown.contains("sent again 0"), "{shown}");
-    served.scratch.0.run(&["tune", "mnt", "inflight=auto"]).succeeded();
-    served.scratch.0.run(&["tune", "mnt", "inflight=0"]).failed(2, &["auto or a number from 1"]);
-    served.scratch.0.run(&["tune", "mnt", "rsize=4k"]).failed(2, &["rsize=4k", "inflight=N|auto"]);
-    served.scratch.0.run(&["tune", "tree", "inflight=1"]).failed(1, &["nothing is mounted there"]);
-    served.scratch.umount();
-    served.scratch.mount("ro");
-    served.scratch.0.run(&["tune", "mnt", "inflight=1"]).failed(1, &["nothing to tune"]);
-    served.scratch.umount();
+    served.place.0.run(&["tune", "mnt", "inflight=auto"]).succeeded();
+    served.place.0.run(&["tune", "mnt", "inflight=0"]).failed(2, &["auto or a number from 1"]);
+    served.place.0.run(&["tune", "mnt", "rsize=4k"]).failed(2, &["rsize=4k", "inflight=N|auto"]);
+    served.place.0.run(&["tune", "tree", "inflight=1"]).failed(1, &["nothing is mounted there"]);
+    served.place.umount();
+    served.place.mount("ro");
+    served.place.0.run(&["tune", "mnt", "inflight=1"]).failed(1, &["nothing to tune"]);
+    served.place.umount();
 }
 
 #[test]
 fn failed_mounts_are_reported_soon_in_one_line() {
-    let Some(served) = Served::new() else { return };
+    let Some(served) = Far::new() else { return };
     let fails = |url: &str, options: &str, code: i32, words: &[&str]| {
         let begun = Instant::now();
-        served.scratch.0.run(&["mount", url, "mnt", "-o", options]).failed(code, words);
+        served.place.0.run(&["mount", url, "mnt", "-o", options]).failed(code, words);
         assert!(begun.elapsed() < Duration::from_secs(5), "{url}: {:?}", begun.elapsed());
     };
     fails("nfs://127.0.0.1:1/tree", "hard,retry=0", 1, &["127.0.0.1:1", "refused"]);
     fails("nfs://no-such-host.invalid/tree", "hard", 1, &["no-such-host.invalid"]);
-    fails(&served.url("/other"), "hard", 1, &["/other", "no such export"]);
-    fails(&served.url("/tree/file"), "hard", 1, &["not a directory"]);
+    fails(&served.location("/other"), "hard", 1, &["/other", "no such export"]);
+    fails(&served.url("/file"), "hard", 1, &["not a directory"]);
     fails("nfs:///tree", "hard", 2, &["a host is missing"]);
     fails("nfs://host", "hard", 2, &["a name is missing"]);
     fails("http://host/tree", "hard", 2, &["http:// is not understood"]);
     fails("/tree", "hard", 2, &["is not a valid source"]);
     fails("dir:tree", "ro,soft,rsize=4k", 2, &["soft,rsize=4k", "for servers"]);
-    fails(&served.url("/tree"), "submounts=hide", 2, &["submounts"]);
-    fails(&served.url("/tree"), "vers=4", 2, &["only version 3"]);
-    assert!(!is_mounted(&served.scratch.mnt()) && !served.scratch.is_served());
+    fails(&served.url(""), "submounts=hide", 2, &["submounts"]);
+    fails(&served.url(""), "vers=4", 2, &["only version 3"]);
+    assert!(!is_mounted(&served.place.mnt()) && !served.place.is_served());
 }
 
 #[test]
 fn a_server_that_comes_back_is_waited_for() {
-    let Some(mut served) = Served::new() else { return };
+    let Some(mut served) = Far::new() else { return };
     served.mount("hard,timeo=10,noac");
-    served.stop();
-    let file = served.scratch.mnt().join("file");
+    served.stop_origin();
+    let file = served.place.mnt().join("file");
     let reader = std::thread::spawn(move || fs::read_to_string(file));
     std::thread::sleep(Duration::from_secs(1));
     assert!(!reader.is_finished(), "it waits");
-    served.start();
+    served.start_origin();
     assert_eq!(reader.join().expect("joined").expect("read"), "content\n");
-    served.scratch.umount();
+    served.place.umount();
 }
 
 #[test]
 fn a_server_that_is_not_there_yet_is_waited_for_as_long_as_retry_says() {
-    let Some(mut served) = Served::new() else { return };
-    served.stop();
+    let Some(mut served) = Far::new() else { return };
+    served.stop_origin();
     for options in ["soft", "hard,retry=1"] {
-        let mount = served.scratch.0.tombolo(&["mount", &served.url("/tree"), "mnt", "-o", options]);
+        let mount = served.place.0.tombolo(&["mount", &served.url(""), "mnt", "-o", options]);
         let mounting = std::thread::spawn(move || Ran::new(mount));
         std::thread::sleep(Duration::from_millis(700));
         assert!(!mounting.is_finished(), "{options}: it waits");
-        served.start();
+        served.start_origin();
         let ran = mounting.join().expect("joined");
         let minutes = if options == "soft" { "2 minutes" } else { "a minute" };
         assert_eq!((ran.code, ran.err.lines().count()), (Some(0), 1), "{ran:?}");
         assert!(ran.err.contains("refused") && ran.err.contains(minutes), "{ran:?}");
         assert_eq!(served.read("file").expect("read"), "content\n");
-        served.scratch.umount();
-        served.stop();
+        served.place.umount();
+        served.stop_origin();
     }
 }
 
 #[test]
 fn a_server_that_does_not_respond_is_told_of_once_and_once_when_it_does() {
-    let Some(served) = Served::new() else { return };
+    let Some(served) = Far::new() else { return };
     served.mount("hard,noac");
     let told = |words: &str| {
-        let dirs = fs::read_dir(served.scratch.0.path("state/tombolo")).expect("list");
+        let dirs = fs::read_dir(served.place.0.path("state/tombolo")).expect("list");
         let logs = dirs.filter_map(|dir| fs::read_to_string(dir.expect("an entry").path().join("log")).ok());
         logs.map(|log| log.matches(words).count()).sum::<usize>()
     };
-    let top = || served.scratch.0.run(&["top", "--once"]).out;
-    let at = format!("127.0.0.1:{}", served.port);
-    served.server.as_ref().expect("it runs").signal("STOP");
-    let file = served.scratch.mnt().join("file");
+    let top = || served.place.0.run(&["top", "--once"]).out;
+    let at = served.address.to_string();
+    served.origin.as_ref().expect("it runs").signal("STOP");
+    let file = served.place.mnt().join("file");
     let reader = std::thread::spawn(move || fs::read_to_string(file));
     until("it is in the log", || told(&format!("server {at} not responding, still trying")) == 1);
     assert!(top().contains("SERVER NOT RESPONDING for "), "{}", top());
     std::thread::sleep(Duration::from_secs(1));
-    served.server.as_ref().expect("it runs").signal("CONT");
+    served.origin.as_ref().expect("it runs").signal("CONT");
     assert_eq!(reader.join().expect("joined").expect("read"), "content\n");
     until("it is in the log", || told(&format!("server {at} OK")) == 1);
     assert_eq!(told("not responding"), 1);
     assert!(!top().contains("NOT RESPONDING"), "{}", top());
-    served.scratch.umount();
+    served.place.umount();
 }
 
 #[test]
 fn a_mount_goes_on_trying_in_the_background() {
-    let Some(mut served) = Served::new() else { return };
-    served.stop();
-    let ran = served.scratch.0.run(&["mount", &served.url("/tree"), "mnt", "-o", "bg"]);
+    let Some(mut served) = Far::new() else { return };
+    served.stop_origin();
+    let ran = served.place.0.run(&["mount", &served.url(""), "mnt", "-o", "bg"]);
     assert_eq!((ran.code, ran.err.lines().count()), (Some(0), 1), "{ran:?}");
     assert!(ran.err.contains("in the background for 10000 minutes"), "{ran:?}");
-    assert!(!is_mounted(&served.scratch.mnt()));
-    served.start();
+    assert!(!is_mounted(&served.place.mnt()));
+    served.start_origin();
     until("it is mounted", || served.read("file").is_ok());
-    served.scratch.umount();
-    until("all have ended", || !served.scratch.is_served());
+    served.place.umount();
+    until("all have ended", || !served.place.is_served());
     // What trying does not change is said at once.
-    let ran = served.scratch.0.run(&["mount", &served.url("/none"), "mnt", "-o", "bg"]);
+    let ran = served.place.0.run(&["mount", &served.location("/none"), "mnt", "-o", "bg"]);
     ran.failed(1, &["no such export"]);
 }
 
 #[test]
 fn a_soft_mount_gives_up() {
-    let Some(mut served) = Served::new() else { return };
+    let Some(mut served) = Far::new() else { return };
     served.mount("soft,timeo=5,retrans=1,noac");
-    served.stop();
+    served.stop_origin();
     let begun = Instant::now();
     let error = served.read("file").expect_err("no server answers");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert!(error.raw_os_error().is_some(), "{error}");
-    served.scratch.umount();
+    served.place.umount();
 }
 
 #[test]
 fn a_killed_mount_comes_back_though_its_server_is_away() {
-    let Some(mut served) = Served::new() else { return };
+    let Some(mut served) = Far::new() else { return };
     served.mount("allow_other");
-    let killed = served.scratch.server_pid();
-    served.stop();
+    let killed = served.place.server_pid();
+    served.stop_origin();
     signal(killed, "KILL");
     std::thread::sleep(Duration::from_secs(1));
-    served.start();
+    served.start_origin();
     until("the file is there again", || served.read("file").is_ok());
-    assert_ne!(served.scratch.server_pid(), killed);
-    served.scratch.umount();
-    until("all have ended", || !served.scratch.is_served());
+    assert_ne!(served.place.server_pid(), killed);
+    served.place.umount();
+    until("all have ended", || !served.place.is_served());
 }
 
 #[test]
 fn without_attributes_kept_every_change_is_seen() {
-    let Some(served) = Served::new() else { return };
+    let Some(served) = Far::new() else { return };
     served.mount("noac");
     for round in 0..20 {
         let text = "x".repeat(round);
-        fs::write(served.scratch.0.path("tree/file"), &text).expect("write");
+        fs::write(served.place.0.path("tree/file"), &text).expect("write");
         assert_eq!(served.read("file").expect("read"), text);
-        let size = fs::metadata(served.scratch.mnt().join("file")).expect("stat").len();
+        let size = fs::metadata(served.place.mnt().join("file")).expect("stat").len();
         assert_eq!(size, round as u64);
     }
-    served.scratch.umount();
+    served.place.umount();
 }
 
 #[test]
 fn mount_8_mounts_a_server_through_the_helper() {
-    let Some(served) = Served::new() else { return };
-    let helper = served.scratch.0.mount_helper();
-    let options = format!("rw,_netdev,nofail,port={},vers=3,nolock,hard", served.port);
-    let words = ["127.0.0.1:/tree", "mnt", "-o", &options];
-    Ran::new(served.scratch.0.program(&helper, &words)).succeeded();
+    let Some(served) = Far::new() else { return };
+    let helper = served.place.0.mount_helper();
+    let options = format!("rw,_netdev,nofail,port={},vers=3,nolock,hard", served.address.port());
+    let host = served.address.ip();
+    let words = [&format!("{host}:/tree"), "mnt", "-o", &options];
+    Ran::new(served.place.0.program(&helper, &words)).succeeded();
     assert_eq!(served.read("file").expect("read"), "content\n");
-    served.scratch.umount();
-    let words = ["127.0.0.1:/none", "mnt", "-o", &options];
-    Ran::new(served.scratch.0.program(&helper, &words)).failed(32, &["no such export"]);
+    served.place.umount();
+    let words = [&format!("{host}:/none"), "mnt", "-o", &options];
+    Ran::new(served.place.0.program(&helper, &words)).failed(32, &["no such export"]);
 }

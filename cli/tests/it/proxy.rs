@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::common::far::Far;
 use crate::common::{MountPlace, Server, numbers, until};
 
 #[test]
@@ -41,35 +41,7 @@ fn what_cannot_be_served_is_said() {
     ]);
 }
 
-/// A tree on an NFS server, and a cache of it mounted at `mnt`.
-struct Cached {
-    place: MountPlace,
-    origin: Option<Server>,
-    port: u16,
-}
-
-impl Cached {
-    fn new() -> Option<Self> {
-        let place = MountPlace::new()?;
-        let mut cached = Self { place, origin: None, port: 0 };
-        cached.start_origin();
-        Some(cached)
-    }
-
-    fn start_origin(&mut self) {
-        let address = format!("127.0.0.1:{}", self.port);
-        let words = ["serve", "tree", "--nfs", &address, "--squash", "none", "--state", "origin-state"];
-        let origin =
-            self.place.0.serve(&[&words[..], &["--control", "origin.sock"]].concat(), "ready control");
-        self.port =
-            origin.nfs_address().rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-        self.origin = Some(origin);
-    }
-
-    fn stop_origin(&mut self) {
-        self.origin.take().expect("it runs").stop();
-    }
-
+impl Far {
     fn proxy(&self, contract: &str) -> Server {
         self.proxy_with(contract, &[])
     }
@@ -77,19 +49,11 @@ impl Cached {
     fn proxy_with(&self, contract: &str, more: &[&str]) -> Server {
         // How the origin is asked does not matter to what is here.
         let asked = if contract == "exclusive" { "?soft" } else { "" };
-        let url = format!("nfs://127.0.0.1:{}/tree{asked}", self.port);
+        let url = self.url(asked);
         let words = ["proxy", &url, "--cache", "cache", "--contract", contract, "--control", "proxy.sock"];
         let proxy = self.place.0.serve(&[&words[..], &["--fuse", "mnt"], more].concat(), "ready control");
         assert!(proxy.said.contains(&format!("mode=write-through contract={contract}")), "{}", proxy.said);
         proxy
-    }
-
-    fn tree(&self, name: &str) -> PathBuf {
-        self.place.0.path(&format!("tree/{name}"))
-    }
-
-    fn mnt(&self, name: &str) -> PathBuf {
-        self.place.mnt().join(name)
     }
 
     /// Calls of a procedure that the origin has answered.
@@ -105,64 +69,60 @@ impl Cached {
 
 #[test]
 fn what_was_read_once_is_read_without_the_origin_also_after_a_restart() {
-    let Some(mut cached) = Cached::new() else { return };
+    let Some(mut far) = Far::new() else { return };
     let large = numbers();
-    fs::create_dir(cached.tree("dir")).expect("mkdir");
-    fs::write(cached.tree("dir/large"), &large).expect("write");
-    std::os::unix::fs::symlink("dir/large", cached.tree("link")).expect("link");
+    fs::create_dir(far.tree("dir")).expect("mkdir");
+    fs::write(far.tree("dir/large"), &large).expect("write");
+    std::os::unix::fs::symlink("dir/large", far.tree("link")).expect("link");
     // Data that came right after a change would not be believed in another life.
     std::thread::sleep(Duration::from_millis(2100));
-    let proxy = cached.proxy("immutable");
-    assert!(fs::read_to_string(cached.mnt("link")).expect("read") == large);
-    assert_eq!(fs::read_dir(cached.mnt("dir")).expect("list").count(), 1);
-    let read = cached.calls("read");
+    let proxy = far.proxy("immutable");
+    assert!(fs::read_to_string(far.mnt("link")).expect("read") == large);
+    assert_eq!(fs::read_dir(far.mnt("dir")).expect("list").count(), 1);
+    let read = far.calls("read");
     assert!(read > 0);
     proxy.stop();
 
-    let proxy = cached.proxy("immutable");
-    let blocks = rustix::fs::statvfs(cached.mnt("dir")).expect("statvfs").f_blocks;
-    cached.stop_origin();
-    assert!(fs::read_to_string(cached.mnt("link")).expect("read") == large, "the origin is away");
-    assert_eq!(rustix::fs::statvfs(cached.mnt("dir")).expect("statvfs").f_blocks, blocks);
-    assert_eq!(fs::read_dir(cached.mnt("dir")).expect("list").count(), 1);
-    cached.start_origin();
-    assert_eq!(cached.calls("read"), 0, "all data were here");
+    let proxy = far.proxy("immutable");
+    let blocks = rustix::fs::statvfs(far.mnt("dir")).expect("statvfs").f_blocks;
+    far.stop_origin();
+    assert!(fs::read_to_string(far.mnt("link")).expect("read") == large, "the origin is away");
+    assert_eq!(rustix::fs::statvfs(far.mnt("dir")).expect("statvfs").f_blocks, blocks);
+    assert_eq!(fs::read_dir(far.mnt("dir")).expect("list").count(), 1);
+    far.start_origin();
+    assert_eq!(far.calls("read"), 0, "all data were here");
     proxy.stop();
-    let info = cached.place.0.run(&["cache", "info", "cache"]);
-    assert!(
-        info.out.contains("origin   nfs://127.0.0.1:") && info.out.contains("files    1 with"),
-        "{}",
-        info.out
-    );
+    let info = far.place.0.run(&["cache", "info", "cache"]);
+    assert!(info.out.contains("origin   nfs://127.") && info.out.contains("files    1 with"), "{}", info.out);
 }
 
 #[test]
 fn an_open_sees_what_was_closed_at_the_origin() {
-    let Some(cached) = Cached::new() else { return };
-    let proxy = cached.proxy("close-to-open");
+    let Some(far) = Far::new() else { return };
+    let proxy = far.proxy("close-to-open");
     for round in 0..50 {
         // Of one length, and many within a tick of the origin's clock.
         let text = format!("round {round:3}\n");
-        fs::write(cached.tree("file"), &text).expect("write");
-        assert_eq!(fs::read_to_string(cached.mnt("file")).expect("read"), text);
-        fs::write(cached.mnt("file"), format!("wrote {round:3}\n")).expect("write");
-        assert_eq!(fs::read_to_string(cached.tree("file")).expect("read"), format!("wrote {round:3}\n"));
+        fs::write(far.tree("file"), &text).expect("write");
+        assert_eq!(fs::read_to_string(far.mnt("file")).expect("read"), text);
+        fs::write(far.mnt("file"), format!("wrote {round:3}\n")).expect("write");
+        assert_eq!(fs::read_to_string(far.tree("file")).expect("read"), format!("wrote {round:3}\n"));
     }
     proxy.stop();
 }
 
 #[test]
 fn damaged_data_are_fetched_again_and_told_of() {
-    let Some(cached) = Cached::new() else { return };
+    let Some(far) = Far::new() else { return };
     let large = numbers();
-    fs::write(cached.tree("large"), &large).expect("write");
+    fs::write(far.tree("large"), &large).expect("write");
     std::thread::sleep(Duration::from_millis(2100));
-    let proxy = cached.proxy("exclusive");
-    assert!(fs::read_to_string(cached.mnt("large")).expect("read") == large);
+    let proxy = far.proxy("exclusive");
+    assert!(fs::read_to_string(far.mnt("large")).expect("read") == large);
     proxy.stop();
 
     let damage = || {
-        let folders = fs::read_dir(cached.place.0.path("cache/objects")).expect("objects");
+        let folders = fs::read_dir(far.place.0.path("cache/objects")).expect("objects");
         let files = folders.flat_map(|folder| fs::read_dir(folder.expect("a folder").path()).expect("list"));
         let data: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
         let [data] = &data[..] else { panic!("one data file, and not {data:?}") };
@@ -170,30 +130,29 @@ fn damaged_data_are_fetched_again_and_told_of() {
         file.write_all_at(b"damaged", large.len() as u64 / 2).expect("write");
     };
     damage();
-    let proxy = cached.proxy("exclusive");
-    assert!(fs::read_to_string(cached.mnt("large")).expect("read") == large, "a damaged block was read");
+    let proxy = far.proxy("exclusive");
+    assert!(fs::read_to_string(far.mnt("large")).expect("read") == large, "a damaged block was read");
     proxy.stop();
     damage();
-    cached.place.0.run(&["cache", "verify", "cache"]).failed(1, &["1 of ", "blocks were damaged"]);
-    cached.place.0.run(&["cache", "verify", "cache"]).succeeded();
-    cached.place.0.run(&["cache", "drop", "cache"]).succeeded();
-    assert!(!cached.place.0.path("cache").exists());
+    far.place.0.run(&["cache", "verify", "cache"]).failed(1, &["1 of ", "blocks were damaged"]);
+    far.place.0.run(&["cache", "verify", "cache"]).succeeded();
+    far.place.0.run(&["cache", "drop", "cache"]).succeeded();
+    assert!(!far.place.0.path("cache").exists());
 }
 
 #[test]
 fn a_cache_has_one_owner_and_one_origin() {
-    let Some(cached) = Cached::new() else { return };
-    let proxy = cached.proxy("close-to-open");
-    let url = format!("proxy nfs://127.0.0.1:{}/tree --cache cache --nfs 0", cached.port);
+    let Some(far) = Far::new() else { return };
+    let proxy = far.proxy("close-to-open");
+    let url = format!("proxy {} --cache cache --nfs 0", far.url(""));
     let in_use = format!("in use by process {}", proxy.pid());
-    cached
-        .place
+    far.place
         .0
         .all_fail(&[(&url, 1, &["cannot cache nfs://", &in_use]), ("cache info cache", 1, &[&in_use])]);
     proxy.stop();
-    cached.place.0.all_fail(&[
+    far.place.0.all_fail(&[
         ("proxy plain --cache cache --nfs 0", 1, &["not a directory"]),
-        ("proxy tree --cache cache --nfs 0", 1, &["a cache of nfs://127.0.0.1:", "choose another directory"]),
+        ("proxy tree --cache cache --nfs 0", 1, &["a cache of nfs://127.", "choose another directory"]),
         ("proxy tree --cache cache --block-size 5000 --nfs 0", 2, &["power of two"]),
         ("proxy tree --cache cache --contract strict --nfs 0", 2, &["write immutable"]),
         ("proxy tree --cache cache --borrow-from cache --nfs 0", 2, &["a directory of its own"]),
@@ -205,17 +164,17 @@ fn a_cache_has_one_owner_and_one_origin() {
 
 #[test]
 fn a_proxy_borrows_what_another_has_and_goes_on_when_that_is_killed() {
-    let Some(cached) = Cached::new() else { return };
+    let Some(far) = Far::new() else { return };
     let large = numbers();
-    ["one", "two", "three"].iter().for_each(|name| fs::write(cached.tree(name), &large).expect("write"));
+    ["one", "two", "three"].iter().for_each(|name| fs::write(far.tree(name), &large).expect("write"));
     std::thread::sleep(Duration::from_millis(2100));
-    let (scratch, url) = (&cached.place.0, format!("nfs://127.0.0.1:{}/tree", cached.port));
+    let (scratch, url) = (&far.place.0, far.url(""));
     scratch.run(&["cache", "fill", &url, "--cache", "shared", "one", "two"]).succeeded();
     let words = ["proxy", &url, "--cache", "shared", "--share-cache", "--control", "owner.sock"];
     let fronts = ["--nfs", "127.0.0.1:0", "--state", "owner-state"];
     let owner = scratch.serve(&[&words[..], &fronts[..]].concat(), "ready control");
     assert!(owner.said.contains("shared mode=write-through contract=close-to-open shared"), "{}", owner.said);
-    let proxy = cached.proxy_with("close-to-open", &["--borrow-from", "shared"]);
+    let proxy = far.proxy_with("close-to-open", &["--borrow-from", "shared"]);
     let counts = |socket: &str| {
         let told = scratch.run(&["top", "--once", "--json", socket]);
         let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
@@ -226,13 +185,13 @@ fn a_proxy_borrows_what_another_has_and_goes_on_when_that_is_killed() {
     };
     // A busy machine may let the owner seem to hang: then some of it was fetched.
     let len = large.len() as u64;
-    assert!(fs::read_to_string(cached.mnt("one")).expect("read") == large);
+    assert!(fs::read_to_string(far.mnt("one")).expect("read") == large);
     let (fetched, borrowed, _) = counts("proxy.sock");
     assert_eq!((borrowed > 0, fetched + borrowed), (true, len));
     assert!(counts("owner.sock").2 >= borrowed);
     owner.kill();
-    assert!(fs::read_to_string(cached.mnt("one")).expect("read") == large);
-    assert!(fs::read_to_string(cached.mnt("two")).expect("read") == large);
+    assert!(fs::read_to_string(far.mnt("one")).expect("read") == large);
+    assert!(fs::read_to_string(far.mnt("two")).expect("read") == large);
     let (fetched, ..) = counts("proxy.sock");
     assert!(fetched >= len, "{fetched}");
 
@@ -248,30 +207,30 @@ fn a_proxy_borrows_what_another_has_and_goes_on_when_that_is_killed() {
 
 #[test]
 fn a_tree_that_was_fetched_before_is_read_without_the_origin() {
-    let Some(mut cached) = Cached::new() else { return };
+    let Some(mut far) = Far::new() else { return };
     let text = |n: usize| numbers()[..1000 * n].to_owned();
     for dir in ["dir", "dir/below", "other"] {
-        fs::create_dir(cached.tree(dir)).expect("mkdir");
-        (0..20).for_each(|n| fs::write(cached.tree(&format!("{dir}/{n}")), text(n)).expect("write"));
+        fs::create_dir(far.tree(dir)).expect("mkdir");
+        (0..20).for_each(|n| fs::write(far.tree(&format!("{dir}/{n}")), text(n)).expect("write"));
     }
-    std::os::unix::fs::symlink("0", cached.tree("dir/link")).expect("link");
+    std::os::unix::fs::symlink("0", far.tree("dir/link")).expect("link");
     std::thread::sleep(Duration::from_millis(2100));
-    let url = format!("nfs://127.0.0.1:{}/tree", cached.port);
-    let fill = |path| cached.place.0.run(&["cache", "fill", &url, "--cache", "cache", path]);
+    let url = far.url("");
+    let fill = |path| far.place.0.run(&["cache", "fill", &url, "--cache", "cache", path]);
     let first = fill("dir");
     first.succeeded();
     assert!(first.out.starts_with("40 files with "), "{}", first.out);
     let again = fill("dir");
     assert!(again.out.ends_with(", 0 of it fetched now\n"), "{}", again.out);
     fill("none").failed(1, &["cannot find none"]);
-    let proxy = cached.proxy("immutable");
-    cached.stop_origin();
+    let proxy = far.proxy("immutable");
+    far.stop_origin();
     for n in 0..20 {
-        let read = fs::read_to_string(cached.mnt(&format!("dir/below/{n}"))).expect("read");
+        let read = fs::read_to_string(far.mnt(&format!("dir/below/{n}"))).expect("read");
         assert!(read == text(n));
     }
-    assert_eq!(fs::read_link(cached.mnt("dir/link")).expect("link").to_str(), Some("0"));
-    let told = cached.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
+    assert_eq!(fs::read_link(far.mnt("dir/link")).expect("link").to_str(), Some("0"));
+    let told = far.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
     let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
     let counts =
         told["servers"][0]["caches"].as_object().and_then(|caches| caches.values().next()).expect("a cache");
@@ -282,14 +241,14 @@ fn a_tree_that_was_fetched_before_is_read_without_the_origin() {
 
 #[test]
 fn a_mount_that_is_told_of_changes_asks_the_proxy_for_nothing_twice() {
-    let Some(cached) = Cached::new() else { return };
-    fs::create_dir(cached.tree("dir")).expect("mkdir");
-    (0..50).for_each(|n| fs::write(cached.tree(&format!("dir/{n}")), "one\n").expect("write"));
+    let Some(far) = Far::new() else { return };
+    fs::create_dir(far.tree("dir")).expect("mkdir");
+    (0..50).for_each(|n| fs::write(far.tree(&format!("dir/{n}")), "one\n").expect("write"));
     std::thread::sleep(Duration::from_millis(2100));
     let more = ["--coherence", "push", "--nfs", "127.0.0.1:0", "--squash", "none", "--state", "proxy-state"];
-    let proxy = cached.proxy_with("exclusive", &more);
+    let proxy = far.proxy_with("exclusive", &more);
     let look = || {
-        for entry in fs::read_dir(cached.mnt("dir")).expect("list") {
+        for entry in fs::read_dir(far.mnt("dir")).expect("list") {
             let path = entry.expect("an entry").path();
             assert!(
                 fs::metadata(&path).expect("stat").len() == 4 && fs::read(&path).expect("read").len() == 4
@@ -297,7 +256,7 @@ fn a_mount_that_is_told_of_changes_asks_the_proxy_for_nothing_twice() {
         }
     };
     let asked = || {
-        let told = cached.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
+        let told = far.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
         let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
         let all = told["servers"][0]["exports"][0]["operations"].as_array().expect("operations").clone();
         let asked = all.iter().filter(|each| {
@@ -315,56 +274,56 @@ fn a_mount_that_is_told_of_changes_asks_the_proxy_for_nothing_twice() {
 
     // What comes by another way is seen at once, and without a further question.
     let by_nfs = |name: &str| format!("nfs://{}/tree/dir/{name}", proxy.nfs_address());
-    fs::write(cached.place.0.path("new"), "three\n").expect("write");
-    cached.place.0.run(&["cp", "-q", "new", &by_nfs("7")]).succeeded();
-    until("the new data are seen", || fs::read_to_string(cached.mnt("dir/7")).expect("read") == "three\n");
-    cached.place.0.run(&["cp", "-q", "new", &by_nfs("new")]).succeeded();
-    until("the new name is seen", || cached.mnt("dir/new").exists());
-    cached.place.0.run(&["rm", &by_nfs("new")]).succeeded();
-    until("it is gone", || !cached.mnt("dir/new").exists());
-    cached.place.0.run(&["mv", &by_nfs("7"), &by_nfs("moved")]).succeeded();
-    until("it is moved", || cached.mnt("dir/moved").exists() && !cached.mnt("dir/7").exists());
+    fs::write(far.place.0.path("new"), "three\n").expect("write");
+    far.place.0.run(&["cp", "-q", "new", &by_nfs("7")]).succeeded();
+    until("the new data are seen", || fs::read_to_string(far.mnt("dir/7")).expect("read") == "three\n");
+    far.place.0.run(&["cp", "-q", "new", &by_nfs("new")]).succeeded();
+    until("the new name is seen", || far.mnt("dir/new").exists());
+    far.place.0.run(&["rm", &by_nfs("new")]).succeeded();
+    until("it is gone", || !far.mnt("dir/new").exists());
+    far.place.0.run(&["mv", &by_nfs("7"), &by_nfs("moved")]).succeeded();
+    until("it is moved", || far.mnt("dir/moved").exists() && !far.mnt("dir/7").exists());
     proxy.stop();
-    let url = format!("proxy nfs://127.0.0.1:{}/tree --cache cache --fuse mnt --coherence push", cached.port);
-    cached.place.0.all_fail(&[(&url, 2, &["all changes come through the proxy", "--contract exclusive"])]);
+    let url = format!("proxy {} --cache cache --fuse mnt --coherence push", far.url(""));
+    far.place.0.all_fail(&[(&url, 2, &["all changes come through the proxy", "--contract exclusive"])]);
 }
 
 #[test]
 fn a_tree_of_an_nfs_server_is_one_exclusive_proxy_s() {
-    let Some(cached) = Cached::new() else { return };
-    let first = cached.proxy("exclusive");
+    let Some(far) = Far::new() else { return };
+    let first = far.proxy("exclusive");
     assert!(first.said.contains("contract=exclusive lease=.tombolo-lease"), "{}", first.said);
-    assert!(cached.tree(".tombolo-lease").exists() && !cached.mnt(".tombolo-lease").exists());
-    let told = cached.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
+    assert!(far.tree(".tombolo-lease").exists() && !far.mnt(".tombolo-lease").exists());
+    let told = far.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
     assert!(told.out.contains("\"lease\":\"held\""), "{}", told.out);
-    let url = format!("nfs://127.0.0.1:{}/tree", cached.port);
+    let url = far.url("");
     let words = ["proxy", &url, "--cache", "other", "--nfs", "0", "--contract", "exclusive", "--no-lease"];
-    cached.place.0.serve(&[&words[..], &["--control", "other.sock"]].concat(), "ready control").stop();
+    far.place.0.serve(&[&words[..], &["--control", "other.sock"]].concat(), "ready control").stop();
     let other = format!("proxy {url} --cache other --nfs 0");
     let holder = format!("process {} on ", first.pid());
     let refused: &[&str] = &["cannot cache nfs://", &holder, "--take-lease"];
-    cached.place.0.all_fail(&[
+    far.place.0.all_fail(&[
         (&format!("{other} --contract exclusive"), 1, refused),
         (&format!("{other} --rule *.o,contract=exclusive"), 1, refused),
         (&format!("{other} --no-lease"), 2, &["for the contract exclusive"]),
     ]);
 
     first.kill();
-    cached.place.0.run(&["umount", "mnt"]);
-    assert!(cached.tree(".tombolo-lease").exists(), "a sudden end leaves it");
-    cached.proxy("exclusive").stop();
-    assert!(!cached.tree(".tombolo-lease").exists(), "it is given back");
+    far.place.0.run(&["umount", "mnt"]);
+    assert!(far.tree(".tombolo-lease").exists(), "a sudden end leaves it");
+    far.proxy("exclusive").stop();
+    assert!(!far.tree(".tombolo-lease").exists(), "it is given back");
 
     let words = ["proxy", &url, "--cache", "other", "--nfs", "0", "--contract", "exclusive", "--readonly"];
-    let proxy = cached.place.0.serve(&[&words[..], &["--control", "other.sock"]].concat(), "ready control");
+    let proxy = far.place.0.serve(&[&words[..], &["--control", "other.sock"]].concat(), "ready control");
     assert!(proxy.said.contains("mode=read-only contract=exclusive lease=.tombolo-lease"), "{}", proxy.said);
     proxy.stop();
 
     let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--readonly", "--control", "read-only.sock"];
-    let read_only = cached.place.0.serve(&words, "ready control");
+    let read_only = far.place.0.serve(&words, "ready control");
     let url = format!("nfs://{}/tree", read_only.nfs_address());
     let refused =
-        cached.place.0.run(&["proxy", &url, "--cache", "third", "--nfs", "0", "--contract", "exclusive"]);
+        far.place.0.run(&["proxy", &url, "--cache", "third", "--nfs", "0", "--contract", "exclusive"]);
     refused.failed(1, &[".tombolo-lease", "read-only", "--contract immutable", "--no-lease"]);
     read_only.stop();
 }

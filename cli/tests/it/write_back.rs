@@ -8,56 +8,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{MountPlace, Server, numbers, until};
-
-/// A tree on an NFS server, and a proxy of it mounted at `mnt`.
-struct Far {
-    place: MountPlace,
-    origin: Option<Server>,
-    port: u16,
-}
+use crate::common::far::Far;
+use crate::common::{Ran, Server, numbers, until};
 
 impl Far {
-    fn new() -> Option<Self> {
-        let mut far = Self { place: MountPlace::new()?, origin: None, port: 0 };
-        far.start_origin();
-        Some(far)
-    }
-
-    fn start_origin(&mut self) {
-        let address = format!("127.0.0.1:{}", self.port);
-        let words = ["serve", "tree", "--nfs", &address, "--squash", "none", "--state", "origin-state"];
-        let origin =
-            self.place.0.serve(&[&words[..], &["--control", "origin.sock"]].concat(), "ready control");
-        self.port =
-            origin.nfs_address().rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-        self.origin = Some(origin);
-    }
-
-    fn stop_origin(&mut self) {
-        self.origin.take().expect("it runs").stop();
-    }
-
-    fn url(&self, options: &str) -> String {
-        format!("nfs://127.0.0.1:{}/tree{options}", self.port)
-    }
-
     fn words<'a>(&self, url: &'a str) -> Vec<&'a str> {
         let words = ["proxy", url, "--cache", "cache", "--mode", "write-back", "--contract", "exclusive"];
         [&words[..], &["--take-lease", "--control", "proxy.sock", "--fuse", "mnt"]].concat()
     }
 
-    fn proxy(&self) -> Server {
+    fn write_back(&self) -> Server {
         let proxy = self.place.0.serve(&self.words(&self.url("?retry=1&soft")), "ready control");
         assert!(proxy.said.contains("mode=write-back contract=exclusive"), "{}", proxy.said);
         proxy
     }
 
-    fn mnt(&self, name: &str) -> PathBuf {
-        self.place.mnt().join(name)
-    }
-
-    fn session(&self, words: &[&str]) -> crate::common::Ran {
+    fn session(&self, words: &[&str]) -> Ran {
         self.place.0.run(&[&["session"], words, &["--control", "proxy.sock"]].concat())
     }
 
@@ -95,7 +61,7 @@ fn work_goes_on_without_the_origin_and_through_a_kill_and_all_of_it_arrives() {
     let expected = far.place.0.path("expected");
     fs::create_dir(&expected).expect("mkdir");
     fs::copy(far.place.0.path("tree/file"), expected.join("file")).expect("copy");
-    let proxy = far.proxy();
+    let proxy = far.write_back();
     for dir in [&far.place.mnt(), &expected] {
         work(dir, 1);
     }
@@ -139,7 +105,7 @@ fn the_end_brings_everything_or_says_what_is_kept() {
     let Some(mut far) = Far::new() else { return };
     let soft = far.url("?soft&timeo=20&retrans=1");
     let words = far.words(&soft);
-    let proxy = far.proxy();
+    let proxy = far.write_back();
     fs::write(far.mnt("one"), "1\n").expect("write");
     proxy.stop();
     assert_eq!(fs::read_to_string(far.place.0.path("tree/one")).expect("read"), "1\n");
@@ -160,7 +126,7 @@ fn the_end_brings_everything_or_says_what_is_kept() {
         (&through, 1, &[kept, "start it with --mode write-back"]),
         ("cache drop cache", 1, &[kept]),
     ]);
-    far.proxy().stop();
+    far.write_back().stop();
     assert_eq!(fs::read_to_string(far.place.0.path("tree/one")).expect("read"), "2\n");
     assert_eq!(fs::read_to_string(far.place.0.path("tree/two")).expect("read"), "2\n");
     far.place.0.run(&["cache", "drop", "cache"]).succeeded();
@@ -169,7 +135,7 @@ fn the_end_brings_everything_or_says_what_is_kept() {
 #[test]
 fn signals_and_watermarks_say_what_the_origin_has() {
     let Some(far) = Far::new() else { return };
-    let proxy = far.proxy();
+    let proxy = far.write_back();
     fs::write(far.mnt("file-1"), "1\n").expect("write");
     proxy.signal("USR1");
     until("SIGUSR1 brings it", || far.place.0.path("tree/file-1").exists());
@@ -278,7 +244,7 @@ fn whenever_the_proxy_is_killed_what_was_made_durable_is_there_and_arrives() {
     fs::create_dir(far.place.0.path("tree/work")).expect("mkdir");
     let mut work = Work { dir: far.mnt("work"), random: random.fork(), kept: BTreeMap::new(), begun: None };
     for round in 0..if is_long { 60 } else { 4 } {
-        let proxy = far.proxy();
+        let proxy = far.write_back();
         work.check(&far.mnt("work"));
         if round == 0 {
             // However slow the machine is, something is done.
@@ -300,7 +266,7 @@ fn whenever_the_proxy_is_killed_what_was_made_durable_is_there_and_arrives() {
             far.start_origin();
         }
     }
-    let proxy = far.proxy();
+    let proxy = far.write_back();
     work.check(&far.mnt("work"));
     proxy.stop();
     work.check(&far.place.0.path("tree/work"));

@@ -1,6 +1,8 @@
 //! What the tests of the program share: a place of their own, and the program in it.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod far;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::symlink;
