@@ -1,11 +1,23 @@
 //! Passing methods of the waist on.
 
-/// Methods of [`FileSystem`](crate::fs::FileSystem) that a layer passes on, by their names.
+use crate::{Answer, Error};
+
+/// An operation of an optional group. A layer offers a group only when the file system below has it; asked for all the same, it is not
+/// supported.
+#[inline]
+pub fn within<G: ?Sized, T>(group: Option<&G>, call: impl FnOnce(&G) -> Answer<T>) -> Answer<T> {
+    group.map_or_else(|| Answer::err(Error::NotSupported), call)
+}
+
+/// Methods of [`FileSystem`](crate::fs::FileSystem) and its optional groups that a layer passes on, by their names.
 ///
 /// `forward!(to self.inner; lookup getattr)` calls the same method of the field `inner`. `forward!(through self.call; lookup getattr)`
 /// calls `self.call(Op::Lookup, |fs| fs.lookup(...))`, and so on: a layer that does the same around each; `with self.call` calls
-/// `self.call(cx, |fs, cx| fs.lookup(cx, ...))`, where the layer passes on another context. The rest of the trait (what the
-/// file system says of itself, and the optional groups) each layer writes out.
+/// `self.call(cx, |fs, cx| fs.lookup(cx, ...))`, where the layer passes on another context; `later self.call` does so with copies of the
+/// arguments, which the layer's methods `keep` and `lend` make and give.
+///
+/// The method of a group is that of the file system's group, where it has one. `forward!(to self.inner; xattrs)` gives out the group of
+/// `inner` itself, `forward!(offer self.inner; xattrs)` that of the layer, where `inner` has one.
 #[macro_export]
 macro_rules! forward {
     ($way:ident $me:ident.$inner:tt; $($method:ident)+) => { $($crate::forward!(@$method $way $me $inner);)+ };
@@ -63,6 +75,69 @@ macro_rules! forward {
     };
     (@statfs $($to:tt)+) => { $crate::forward!($($to)+ Statfs statfs(node: $crate::fs::NodeId) -> $crate::fs::StatFs); };
     (@syncfs $($to:tt)+) => { $crate::forward!($($to)+ Syncfs syncfs() -> ()); };
+    (@get $($to:tt)+) => {
+        $crate::forward!($($to)+ in xattrs Getxattr get(node: $crate::fs::NodeId, name: $crate::fs::XattrName<'_>, limit_bytes: usize) -> Vec<u8>);
+    };
+    (@set $($to:tt)+) => {
+        $crate::forward!($($to)+ in xattrs Setxattr set(node: $crate::fs::NodeId, name: $crate::fs::XattrName<'_>, value: &[u8],
+            how: $crate::fs::XattrSet, kill_set_gid: bool) -> ());
+    };
+    (@list $($to:tt)+) => {
+        $crate::forward!($($to)+ in xattrs Listxattr list(node: $crate::fs::NodeId, limit_bytes: usize) -> Vec<u8>);
+    };
+    (@remove $($to:tt)+) => {
+        $crate::forward!($($to)+ in xattrs Removexattr remove(node: $crate::fs::NodeId, name: $crate::fs::XattrName<'_>) -> ());
+    };
+    (@test $($to:tt)+) => {
+        $crate::forward!($($to)+ in locks TestLock test(file: $crate::fs::File, lock: &$crate::fs::Lock) -> Option<$crate::fs::Lock>);
+    };
+    (@lock $($to:tt)+) => {
+        $crate::forward!($($to)+ in locks Lock lock(file: $crate::fs::File, lock: &$crate::fs::Lock, wait: bool) -> ());
+    };
+    (@unlock $($to:tt)+) => {
+        $crate::forward!($($to)+ in locks Unlock unlock(file: $crate::fs::File, family: $crate::fs::LockFamily, range: $crate::fs::LockRange,
+            owner: $crate::fs::LockOwner) -> ());
+    };
+    (@handle_of $($to:tt)+) => {
+        $crate::forward!($($to)+ in persistent_handles HandleOf handle_of(node: $crate::fs::NodeId) -> $crate::fs::PersistentHandle);
+    };
+    (@resolve $($to:tt)+) => {
+        $crate::forward!($($to)+ in persistent_handles Resolve resolve(handle: &$crate::fs::PersistentHandle) -> $crate::fs::Entry);
+    };
+    (@parent $($to:tt)+) => {
+        $crate::forward!($($to)+ in persistent_handles Parent parent(node: $crate::fs::NodeId) -> $crate::fs::Entry);
+    };
+    (@again $($to:tt)+) => {
+        $crate::forward!($($to)+ in persistent_handles Resolve again(node: $crate::fs::NodeId) -> $crate::fs::Entry);
+    };
+    (@make_stable $($to:tt)+) => {
+        $crate::forward!($($to)+ in persistent_handles HandleOf make_stable(nodes: &[$crate::fs::NodeId]) -> ());
+    };
+    (@allocate $($to:tt)+) => {
+        $crate::forward!($($to)+ in ranges Allocate allocate(file: $crate::fs::File, offset: u64, len: u64, mode: $crate::fs::AllocateMode) -> ());
+    };
+    (@seek $($to:tt)+) => {
+        $crate::forward!($($to)+ in ranges Seek seek(file: $crate::fs::File, offset: u64, whence: $crate::fs::Whence) -> u64);
+    };
+    (@copy $($to:tt)+) => {
+        $crate::forward!($($to)+ in ranges Copy copy(from: $crate::fs::File, from_offset: u64, to: $crate::fs::File, to_offset: u64, len: u64)
+            -> u64);
+    };
+    (@xattrs $($to:tt)+) => { $crate::forward!($($to)+ xattrs Xattrs); };
+    (@locks $($to:tt)+) => { $crate::forward!($($to)+ locks Locks); };
+    (@persistent_handles $($to:tt)+) => { $crate::forward!($($to)+ persistent_handles PersistentHandles); };
+    (@ranges $($to:tt)+) => { $crate::forward!($($to)+ ranges Ranges); };
+    (@changes $($to:tt)+) => { $crate::forward!($($to)+ changes Changes); };
+    (@versions $($to:tt)+) => { $crate::forward!($($to)+ versions Versions); };
+    (@backing_files $($to:tt)+) => { $crate::forward!($($to)+ backing_files BackingFiles); };
+    (@profile to $me:ident $inner:tt) => {
+        fn profile(&$me) -> $crate::fs::Profile { $me.$inner.profile() }
+    };
+    (@volume to $me:ident $inner:tt) => {
+        fn volume(&$me) -> $crate::fs::Volume {
+            $me.$inner.persistent_handles().map(|handles| handles.volume()).unwrap_or_default()
+        }
+    };
     (@forget to $me:ident $inner:tt) => {
         fn forget(&$me, cx: &$crate::Ctx, look_ups: &[($crate::fs::NodeId, u64)]) { $me.$inner.forget(cx, look_ups); }
     };
@@ -86,5 +161,40 @@ macro_rules! forward {
         fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
             $me.$call($crate::fs::Op::$op, |fs| fs.$method(cx, $($argument),*))
         }
+    };
+    (later $me:ident $call:ident $op:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
+        fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
+            $(let $argument = $argument.keep();)*
+            $me.$call(cx, move |fs, cx| fs.$method(cx, $($argument.lend()),*))
+        }
+    };
+
+    (to $me:ident $inner:tt in $group:ident $op:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
+        fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
+            $crate::fs::within($me.$inner.$group(), |group| group.$method(cx, $($argument),*))
+        }
+    };
+    (with $me:ident $call:ident in $group:ident $op:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
+        fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
+            $me.$call(cx, |fs, cx| $crate::fs::within(fs.$group(), |group| group.$method(cx, $($argument),*)))
+        }
+    };
+    (through $me:ident $call:ident in $group:ident $op:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
+        fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
+            $me.$call($crate::fs::Op::$op, |fs| $crate::fs::within(fs.$group(), |group| group.$method(cx, $($argument),*)))
+        }
+    };
+    (later $me:ident $call:ident in $group:ident $op:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
+        fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
+            $(let $argument = $argument.keep();)*
+            $me.$call(cx, move |fs, cx| $crate::fs::within(fs.$group(), |group| group.$method(cx, $($argument.lend()),*)))
+        }
+    };
+
+    (to $me:ident $inner:tt $group:ident $kind:ident) => {
+        fn $group(&$me) -> Option<&dyn $crate::fs::$kind> { $me.$inner.$group() }
+    };
+    (offer $me:ident $inner:tt $group:ident $kind:ident) => {
+        fn $group(&$me) -> Option<&dyn $crate::fs::$kind> { $me.$inner.$group().map(|_| $me as &dyn $crate::fs::$kind) }
     };
 }

@@ -25,13 +25,14 @@ pub use backing::{BackingFile, BackingFiles};
 pub use changes::{Changes, NOTICE_BYTES, Notice, NoticeQueue, Notices, Version, Versions, Watchers};
 pub use dir::{DirBudget, DirEntry, DirPage};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
+pub use forward::within;
 pub use groups::{
     AllocateMode, Lock, LockFamily, LockKind, LockRange, Locks, PersistentHandle, PersistentHandles, Ranges,
     Volume, Whence, XattrSet, Xattrs,
 };
 pub use held_locks::{Granted, HeldLocks};
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId};
-pub use name::{NAME_MAX, Name, NameBuf, NameError, XattrName};
+pub use name::{NAME_MAX, Name, NameBuf, NameError, XattrName, XattrNameBuf};
 pub use op::Op;
 pub use open::{
     AccessMask, Create, Created, Entry, Exclusive, Made, NewMode, OpenFlags, Opened, ReadDone, RenameFlags,

@@ -108,6 +108,23 @@ impl<'a> XattrName<'a> {
     pub fn as_bytes(self) -> &'a [u8] {
         self.0
     }
+
+    /// A copy that an operation can take with it when it goes on later.
+    pub fn to_owned(self) -> XattrNameBuf {
+        XattrNameBuf(self.0.into())
+    }
+}
+
+/// An owned [`XattrName`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct XattrNameBuf(Box<[u8]>);
+
+impl XattrNameBuf {
+    /// The name.
+    #[inline]
+    pub fn as_name(&self) -> XattrName<'_> {
+        XattrName(&self.0)
+    }
 }
 
 impl fmt::Debug for XattrName<'_> {

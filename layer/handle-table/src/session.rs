@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 use tombolo_core::fs::{
-    Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
-    Locks, Made, Name, NameBuf, NewMode, NodeId, PersistentHandle, PersistentHandles, Profile, Ranges,
-    RenameFlags, Renamed, Versions, Volume, Xattrs,
+    Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType, Made, Name,
+    NameBuf, NewMode, NodeId, PersistentHandle, PersistentHandles, RenameFlags, Renamed, Volume,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 
@@ -239,12 +238,8 @@ async fn walk(inner: &dyn FileSystem, cx: &Ctx, path: Vec<(NameBuf, FileIdentity
 impl FileSystem for Session {
     tombolo_core::forward!(to self.inner;
         getattr setattr access readlink create_unnamed open flush fsync read write statfs syncfs
-        release
+        release profile xattrs locks ranges changes versions
     );
-
-    fn profile(&self) -> Profile {
-        self.inner.profile()
-    }
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let answer = self.inner.lookup(cx, parent, name);
@@ -335,28 +330,8 @@ impl FileSystem for Session {
         })
     }
 
-    fn xattrs(&self) -> Option<&dyn Xattrs> {
-        self.inner.xattrs()
-    }
-
-    fn locks(&self) -> Option<&dyn Locks> {
-        self.inner.locks()
-    }
-
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
         Some(self)
-    }
-
-    fn ranges(&self) -> Option<&dyn Ranges> {
-        self.inner.ranges()
-    }
-
-    fn changes(&self) -> Option<&dyn Changes> {
-        self.inner.changes()
-    }
-
-    fn versions(&self) -> Option<&dyn Versions> {
-        self.inner.versions()
     }
 }
 

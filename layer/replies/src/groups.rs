@@ -1,22 +1,16 @@
 //! The optional groups that change something. Handles are the inner file system's own.
 
 use tombolo_core::fs::{
-    AllocateMode, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, Ranges, Whence, XattrName,
-    XattrSet, Xattrs,
+    AllocateMode, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, Ranges, XattrName, XattrSet,
+    Xattrs, within,
 };
-use tombolo_core::{Answer, Ctx, Error};
+use tombolo_core::{Answer, Ctx};
 
 use super::call;
 use super::session::Session;
 
-fn within<G: ?Sized, T>(group: Option<&G>, call: impl FnOnce(&G) -> Answer<T>) -> Answer<T> {
-    group.map_or(Answer::err(Error::NotSupported), call)
-}
-
 impl Xattrs for Session {
-    fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
-        within(self.inner.xattrs(), |xattrs| xattrs.get(cx, node, name, limit_bytes))
-    }
+    tombolo_core::forward!(to self.inner; get list);
 
     fn set(
         &self,
@@ -31,27 +25,21 @@ impl Xattrs for Session {
             || within(self.inner.xattrs(), |xattrs| xattrs.set(cx, node, name, value, how, kill_set_gid));
         self.once(cx, plain, || call::SetXattr {
             node,
-            name: name.as_bytes().into(),
+            name: name.to_owned(),
             value: value.into(),
             how,
             kill_set_gid,
         })
     }
 
-    fn list(&self, cx: &Ctx, node: NodeId, limit_bytes: usize) -> Answer<Vec<u8>> {
-        within(self.inner.xattrs(), |xattrs| xattrs.list(cx, node, limit_bytes))
-    }
-
     fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()> {
         let plain = || within(self.inner.xattrs(), |xattrs| xattrs.remove(cx, node, name));
-        self.once(cx, plain, || call::RemoveXattr { node, name: name.as_bytes().into() })
+        self.once(cx, plain, || call::RemoveXattr { node, name: name.to_owned() })
     }
 }
 
 impl Locks for Session {
-    fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
-        within(self.inner.locks(), |locks| locks.test(cx, file, lock))
-    }
+    tombolo_core::forward!(to self.inner; test);
 
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
         let plain = || within(self.inner.locks(), |locks| locks.lock(cx, file, lock, wait));
@@ -72,24 +60,10 @@ impl Locks for Session {
 }
 
 impl Ranges for Session {
+    tombolo_core::forward!(to self.inner; seek copy);
+
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
         let plain = || within(self.inner.ranges(), |ranges| ranges.allocate(cx, file, offset, len, mode));
         self.once(cx, plain, || call::Allocate { file, offset, len, mode })
-    }
-
-    fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
-        within(self.inner.ranges(), |ranges| ranges.seek(cx, file, offset, whence))
-    }
-
-    fn copy(
-        &self,
-        cx: &Ctx,
-        from: File,
-        from_offset: u64,
-        to: File,
-        to_offset: u64,
-        len: u64,
-    ) -> Answer<u64> {
-        within(self.inner.ranges(), |ranges| ranges.copy(cx, from, from_offset, to, to_offset, len))
     }
 }

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Attr, Change, Changes, Create, Created, Device, File, FileSystem, FileType, Locks, Made, Name, NewMode,
-    NodeId, OpenFlags, Opened, PersistentHandles, Profile, Ranges, RenameFlags, Renamed, SetAttr, Versions,
-    Write, Written, Xattrs,
+    Attr, Change, Create, Created, Device, File, FileSystem, FileType, Made, Name, NewMode, NodeId,
+    OpenFlags, Opened, RenameFlags, Renamed, SetAttr, Write, Written,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_mem::Source;
@@ -53,7 +52,7 @@ impl Session {
 
 impl FileSystem for Session {
     tombolo_core::forward!(to self.inner;
-        lookup forget getattr access readlink flush fsync read readdir statfs syncfs
+        profile lookup forget getattr access readlink flush fsync read readdir statfs syncfs
     );
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
@@ -63,10 +62,6 @@ impl FileSystem for Session {
     fn release(&self, cx: &Ctx, file: File) {
         self.appending.remove(file.open);
         self.inner.release(cx, file);
-    }
-
-    fn profile(&self) -> Profile {
-        self.inner.profile()
     }
 
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
@@ -161,27 +156,6 @@ impl FileSystem for Session {
         }
     }
 
-    fn xattrs(&self) -> Option<&dyn Xattrs> {
-        self.inner.xattrs().map(|_| self as &dyn Xattrs)
-    }
-
-    fn locks(&self) -> Option<&dyn Locks> {
-        self.inner.locks().map(|_| self as &dyn Locks)
-    }
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        self.inner.persistent_handles()
-    }
-
-    fn ranges(&self) -> Option<&dyn Ranges> {
-        self.inner.ranges().map(|_| self as &dyn Ranges)
-    }
-
-    fn changes(&self) -> Option<&dyn Changes> {
-        self.inner.changes()
-    }
-
-    fn versions(&self) -> Option<&dyn Versions> {
-        self.inner.versions()
-    }
+    tombolo_core::forward!(offer self.inner; xattrs locks ranges);
+    tombolo_core::forward!(to self.inner; persistent_handles changes versions);
 }

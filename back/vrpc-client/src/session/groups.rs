@@ -2,7 +2,7 @@
 
 use tombolo_core::fs::{
     AllocateMode, Entry, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, PersistentHandle,
-    PersistentHandles, Ranges, Volume, Whence, XattrName, XattrSet, Xattrs,
+    PersistentHandles, Ranges, Volume, Whence, XattrName, XattrNameBuf, XattrSet, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_links::client::Spans;
@@ -32,7 +32,7 @@ impl VrpcFileSystem {
             let request = xattr_request(node, name, Destination::Inline { len_bytes: limit as u32 });
             return self.links.ask(cx, request, move |link, answered| bytes(link, &answered, limit));
         }
-        let name = name.map(|name| name.as_bytes().to_vec());
+        let name = name.map(XattrName::to_owned);
         let capacity_bytes = self.links.current().line.in_area().capacity_bytes();
         let limit = limit.min(usize::try_from(capacity_bytes).unwrap_or(usize::MAX));
         self.links.with_in_span(cx, limit, move |links, link, cx, span| {
@@ -40,10 +40,7 @@ impl VrpcFileSystem {
                 Ok(reference) => Destination::One(reference),
                 Err(error) => return Answer::err(error),
             };
-            let name = match name.as_deref().map(XattrName::new).transpose() {
-                Ok(name) => name,
-                Err(error) => return Answer::err(error),
-            };
+            let name = name.as_ref().map(XattrNameBuf::as_name);
             let request = xattr_request(node, name, destination);
             let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
             let sequence = links.things.next_sequence();
@@ -87,18 +84,14 @@ impl Xattrs for VrpcFileSystem {
             let request = Request::XattrSet { node, name, value, how, kill_set_gid };
             return self.links.ask(cx, request, move |link, answered| rights_set(link, &answered, node));
         }
-        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
+        let (name, value) = (name.to_owned(), value.to_vec());
         let sequence = self.links.things.next_sequence();
         self.links.with_out_span(cx, value.len(), move |links, link, cx, span| {
             let value = match filled(link, &span, &value) {
                 Ok(data) => data,
                 Err(error) => return Answer::err(error),
             };
-            let name = match XattrName::new(&name) {
-                Ok(name) => name,
-                Err(error) => return Answer::err(error),
-            };
-            let request = Request::XattrSet { node, name, value, how, kill_set_gid };
+            let request = Request::XattrSet { node, name: name.as_name(), value, how, kill_set_gid };
             let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
             links
                 .ask_on(link, cx, sequence, outgoing, move |link, answered| rights_set(link, &answered, node))

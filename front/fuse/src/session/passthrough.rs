@@ -150,7 +150,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use tombolo_back_memory::Memory;
     use tombolo_core::SessionId;
-    use tombolo_core::fs::{BackingFile, BackingFiles, Client, Export, OpenId, PermissionCheck, Profile};
+    use tombolo_core::fs::{BackingFile, BackingFiles, Client, Export, OpenId, PermissionCheck};
 
     /// Has a backing file for everything.
     struct Whole(Arc<dyn FileSystem>);
@@ -158,11 +158,7 @@ mod tests {
     impl FileSystem for Whole {
         tombolo_core::forward!(to self.0;
             lookup forget getattr setattr access readlink create create_unnamed mkdir symlink mknod link unlink rmdir rename
-            open release flush fsync read write readdir statfs syncfs);
-
-        fn profile(&self) -> Profile {
-            self.0.profile()
-        }
+            open release flush fsync read write readdir statfs syncfs profile);
 
         fn backing_files(&self) -> Option<&dyn BackingFiles> {
             Some(self)

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
     Attr, Client, Entry, Export, File, FileSystem, FileType, Mode, Name, NewMode, NodeId, OpenFlags, Opened,
-    PersistentHandle, PersistentHandles, Profile, Volume,
+    PersistentHandle, PersistentHandles, Volume,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, forward};
 use tombolo_layer_cache::{Contract, Options};
@@ -53,10 +53,6 @@ impl Reusing<dyn FileSystem> {
 }
 
 impl FileSystem for Reusing<dyn FileSystem> {
-    fn profile(&self) -> Profile {
-        self.inner.profile()
-    }
-
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let entry = self.inner.lookup(cx, parent, name);
         entry.wait().map(|entry| Entry { attr: self.shown(cx, entry.node, entry.attr), ..entry }).into()
@@ -74,7 +70,8 @@ impl FileSystem for Reusing<dyn FileSystem> {
     }
 
     forward!(to self.inner; setattr access readlink create create_unnamed mkdir symlink mknod link unlink rmdir
-        rename flush fsync read write readdir statfs syncfs forget release);
+        rename flush fsync read write readdir statfs syncfs forget release
+        profile);
 
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
         Some(self)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
     Attr, Client, Cookie, Create, DirBudget, DirPage, Entry, Export, File, FileSystem, Mode, Name, NewMode,
-    NodeId, OpenFlags, Opened, PermissionCheck, PersistentHandles, Profile, Volume, Write,
+    NodeId, OpenFlags, Opened, PermissionCheck, Volume, Write,
 };
 use tombolo_core::{Answer, Ctx, Identity, Result, SessionId, forward};
 use tombolo_layer_basic::stats::Counters;
@@ -224,10 +224,6 @@ impl Export for Clocked<dyn Export> {
 }
 
 impl FileSystem for Clocked<dyn FileSystem> {
-    fn profile(&self) -> Profile {
-        self.0.profile()
-    }
-
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let clock = self.1;
         self.0.lookup(cx, parent, name).map(move |entry| Entry { attr: clock(entry.attr), ..entry })
@@ -243,9 +239,6 @@ impl FileSystem for Clocked<dyn FileSystem> {
     }
 
     forward!(to self.0; setattr access readlink create create_unnamed mkdir symlink mknod link unlink rmdir
-        rename flush fsync read write readdir statfs syncfs forget release);
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        self.0.persistent_handles()
-    }
+        rename flush fsync read write readdir statfs syncfs forget release
+        profile persistent_handles);
 }

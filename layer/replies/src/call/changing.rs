@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{
     self, AllocateMode, Attr, Change, File, FileSystem, Lock, LockFamily, LockOwner, LockRange, NodeId,
-    SetAttr, SyncWhat, Written, XattrName, XattrSet,
+    SetAttr, SyncWhat, Written, XattrNameBuf, XattrSet, within,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, Stability, Want};
 use tombolo_mem::Source;
@@ -124,7 +124,7 @@ macro_rules! answers_nothing {
 
 pub(crate) struct SetXattr {
     pub node: NodeId,
-    pub name: Box<[u8]>,
+    pub name: XattrNameBuf,
     pub value: Box<[u8]>,
     pub how: XattrSet,
     pub kill_set_gid: bool,
@@ -134,26 +134,22 @@ impl Call for SetXattr {
     answers_nothing!(Setxattr);
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
-        let (Ok(name), Some(xattrs)) = (XattrName::new(&self.name), fs.xattrs()) else {
-            return Answer::err(Error::NotSupported);
-        };
-        xattrs.set(cx, self.node, name, &self.value, self.how, self.kill_set_gid)
+        within(fs.xattrs(), |xattrs| {
+            xattrs.set(cx, self.node, self.name.as_name(), &self.value, self.how, self.kill_set_gid)
+        })
     }
 }
 
 pub(crate) struct RemoveXattr {
     pub node: NodeId,
-    pub name: Box<[u8]>,
+    pub name: XattrNameBuf,
 }
 
 impl Call for RemoveXattr {
     answers_nothing!(Removexattr);
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
-        let (Ok(name), Some(xattrs)) = (XattrName::new(&self.name), fs.xattrs()) else {
-            return Answer::err(Error::NotSupported);
-        };
-        xattrs.remove(cx, self.node, name)
+        within(fs.xattrs(), |xattrs| xattrs.remove(cx, self.node, self.name.as_name()))
     }
 }
 
@@ -171,9 +167,7 @@ impl Call for TakeLock {
     }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
-        fs.locks().map_or(Answer::err(Error::NotSupported), |locks| {
-            locks.lock(cx, self.file, &self.lock, self.wait)
-        })
+        within(fs.locks(), |locks| locks.lock(cx, self.file, &self.lock, self.wait))
     }
 }
 
@@ -188,9 +182,7 @@ impl Call for GiveLock {
     answers_nothing!(Unlock);
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
-        fs.locks().map_or(Answer::err(Error::NotSupported), |locks| {
-            locks.unlock(cx, self.file, self.family, self.range, self.owner)
-        })
+        within(fs.locks(), |locks| locks.unlock(cx, self.file, self.family, self.range, self.owner))
     }
 }
 
@@ -205,8 +197,6 @@ impl Call for Allocate {
     answers_nothing!(Allocate);
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
-        fs.ranges().map_or(Answer::err(Error::NotSupported), |ranges| {
-            ranges.allocate(cx, self.file, self.offset, self.len, self.mode)
-        })
+        within(fs.ranges(), |ranges| ranges.allocate(cx, self.file, self.offset, self.len, self.mode))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_core::Result;
-use tombolo_core::fs::{Client, Export, FileSystem, Profile};
+use tombolo_core::fs::{Client, Export, FileSystem};
 
 pub struct WithoutHandles(pub Arc<dyn Export>);
 
@@ -16,12 +16,8 @@ impl Export for WithoutHandles {
 }
 
 impl FileSystem for Session {
-    fn profile(&self) -> Profile {
-        self.0.profile()
-    }
-
     tombolo_core::forward!(to self.0;
-        lookup forget getattr setattr access readlink create create_unnamed mkdir symlink mknod link
+        profile lookup forget getattr setattr access readlink create create_unnamed mkdir symlink mknod link
         unlink rmdir rename open release flush fsync read write readdir statfs syncfs
     );
 }

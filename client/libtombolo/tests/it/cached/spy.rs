@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Cookie, DirPage, Entry, File, FileSystem, Name, NodeId, OpenFlags, Opened, Profile,
-    ReadDone, Version, Versions,
+    AccessMask, Attr, Cookie, DirPage, Entry, File, FileSystem, Name, NodeId, OpenFlags, Opened, ReadDone,
+    Version, Versions,
 };
 use tombolo_core::mem::Sink;
 use tombolo_core::{Answer, Ctx, forward};
@@ -78,12 +78,8 @@ impl Spy {
 
 impl FileSystem for Spy {
     forward!(to self.inner;
-        setattr create create_unnamed mkdir symlink mknod link unlink rmdir rename release flush fsync write statfs syncfs
+        setattr create create_unnamed mkdir symlink mknod link unlink rmdir rename release flush fsync write statfs syncfs profile
     );
-
-    fn profile(&self) -> Profile {
-        self.inner.profile()
-    }
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let answer = self.ask("lookup", |fs| fs.lookup(cx, parent, name)).wait();

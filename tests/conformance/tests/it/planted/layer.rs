@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    Attr, Change, Changes, Client, Cookie, Create, Created, Device, DirBudget, DirEntry, DirPage, Exclusive,
-    Export, File, FileSystem, FileType, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened,
-    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, Versions, Write, Written,
-    Xattrs,
+    Attr, Change, Client, Cookie, Create, Created, Device, DirBudget, DirEntry, DirPage, Exclusive, Export,
+    File, FileSystem, FileType, Made, Name, NewMode, NodeId, OpenFlags, Opened, ReadDone, RenameFlags,
+    Renamed, SetAttr, Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Identity, Result};
 use tombolo_mem::{Sink, Source};
@@ -84,12 +83,9 @@ impl Session {
 
 impl FileSystem for Session {
     tombolo_core::forward!(to self.inner;
-        lookup access readlink link rmdir flush fsync statfs syncfs
+        profile lookup access readlink link rmdir flush fsync statfs syncfs
+        xattrs locks persistent_handles ranges changes versions
     );
-
-    fn profile(&self) -> Profile {
-        self.inner.profile()
-    }
 
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
         if self.has(Bug::ForgetDropsAll) {
@@ -211,29 +207,5 @@ impl FileSystem for Session {
             return self.list_by_index(cx, file, cookie, page);
         }
         self.inner.readdir(cx, file, cookie, page)
-    }
-
-    fn xattrs(&self) -> Option<&dyn Xattrs> {
-        self.inner.xattrs()
-    }
-
-    fn locks(&self) -> Option<&dyn Locks> {
-        self.inner.locks()
-    }
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        self.inner.persistent_handles()
-    }
-
-    fn ranges(&self) -> Option<&dyn Ranges> {
-        self.inner.ranges()
-    }
-
-    fn changes(&self) -> Option<&dyn Changes> {
-        self.inner.changes()
-    }
-
-    fn versions(&self) -> Option<&dyn Versions> {
-        self.inner.versions()
     }
 }

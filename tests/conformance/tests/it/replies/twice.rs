@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tombolo_core::fs::{
-    AllocateMode, Attr, Change, Changes, Client, Create, Created, Device, Entry, Export, File, FileSystem,
-    FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode, NodeId, PersistentHandles,
-    Profile, Ranges, RenameFlags, Renamed, SetAttr, Versions, Whence, Write, Written, XattrName, XattrSet,
-    Xattrs,
+    Attr, Change, Client, Created, Entry, Export, File, FileSystem, Locks, Made, Ranges, Renamed, Write,
+    Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, KeyProperties, RequestKey, Result};
 use tombolo_mem::Source;
@@ -101,14 +99,14 @@ fn settle<R: Reply>(fs: &dyn FileSystem, cx: &Ctx, first: Result<R>, second: &Re
 }
 
 impl Session {
-    fn twice<R: Reply>(&self, cx: &Ctx, send: impl Fn(&Ctx) -> Answer<R>) -> Answer<R> {
+    fn twice<R: Reply>(&self, cx: &Ctx, send: impl Fn(&dyn FileSystem, &Ctx) -> Answer<R>) -> Answer<R> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let properties = KeyProperties::empty();
         let key =
             RequestKey { client: 1.into(), key: NEXT.fetch_add(1, Ordering::Relaxed).into(), properties };
         let keyed = Ctx { key: Some(key), ..cx.clone() };
         // Where the first answers later, the second comes while it is under way.
-        let (first, second) = (send(&keyed), send(&keyed));
+        let (first, second) = (send(&*self.0, &keyed), send(&*self.0, &keyed));
         let (fs, cx) = (self.0.clone(), cx.clone());
         match (first, second) {
             (Answer::Done(first), Answer::Done(second)) => settle(&*fs, &cx, first, &second).into(),
@@ -121,144 +119,30 @@ impl Session {
     }
 }
 
-macro_rules! twice {
-    ($($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)+) => {
-        $(fn $name(&self, cx: &Ctx, $($argument: $kind),*) -> Answer<$answer> {
-            self.twice(cx, |cx| self.0.$name(cx, $($argument),*))
-        })+
-    };
-}
-
 impl FileSystem for Session {
-    fn profile(&self) -> Profile {
-        self.0.profile()
-    }
-
     tombolo_core::forward!(to self.0;
-        lookup forget getattr access readlink create_unnamed open release flush fsync read readdir
-        statfs syncfs
+        profile lookup forget getattr access readlink create_unnamed open release flush fsync read readdir
+        statfs syncfs persistent_handles changes versions
     );
-
-    twice! {
-        setattr(node: NodeId, file: Option<File>, set: &SetAttr) -> (Attr, Change);
-        create(parent: NodeId, name: Name<'_>, how: &Create) -> Created;
-        mkdir(parent: NodeId, name: Name<'_>, mode: NewMode) -> Made;
-        symlink(parent: NodeId, name: Name<'_>, target: &[u8]) -> Made;
-        mknod(parent: NodeId, name: Name<'_>, file_type: FileType, mode: NewMode, rdev: Device) -> Made;
-        link(node: NodeId, parent: NodeId, name: Name<'_>) -> Made;
-        unlink(parent: NodeId, name: Name<'_>) -> Change;
-        rmdir(parent: NodeId, name: Name<'_>) -> Change;
-        rename(from_parent: NodeId, from: Name<'_>, to_parent: NodeId, to: Name<'_>, flags: RenameFlags) -> Renamed;
-    }
+    tombolo_core::forward!(with self.twice; setattr create mkdir symlink mknod link unlink rmdir rename);
+    tombolo_core::forward!(offer self.0; xattrs locks ranges);
 
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
-        self.twice(cx, |cx| self.0.write(cx, file, how, from.clone()))
-    }
-
-    fn xattrs(&self) -> Option<&dyn Xattrs> {
-        self.0.xattrs().map(|_| self as &dyn Xattrs)
-    }
-
-    fn locks(&self) -> Option<&dyn Locks> {
-        self.0.locks().map(|_| self as &dyn Locks)
-    }
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        self.0.persistent_handles()
-    }
-
-    fn ranges(&self) -> Option<&dyn Ranges> {
-        self.0.ranges().map(|_| self as &dyn Ranges)
-    }
-
-    fn changes(&self) -> Option<&dyn Changes> {
-        self.0.changes()
-    }
-
-    fn versions(&self) -> Option<&dyn Versions> {
-        self.0.versions()
-    }
-}
-
-impl Session {
-    fn inner_xattrs(&self) -> &dyn Xattrs {
-        self.0.xattrs().expect("extended attributes")
-    }
-
-    fn inner_locks(&self) -> &dyn Locks {
-        self.0.locks().expect("locks")
-    }
-
-    fn inner_ranges(&self) -> &dyn Ranges {
-        self.0.ranges().expect("ranges")
+        self.twice(cx, |fs, cx| fs.write(cx, file, how, from.clone()))
     }
 }
 
 impl Xattrs for Session {
-    fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
-        self.inner_xattrs().get(cx, node, name, limit_bytes)
-    }
-
-    fn set(
-        &self,
-        cx: &Ctx,
-        node: NodeId,
-        name: XattrName<'_>,
-        value: &[u8],
-        how: XattrSet,
-        kill_set_gid: bool,
-    ) -> Answer<()> {
-        self.twice(cx, |cx| self.inner_xattrs().set(cx, node, name, value, how, kill_set_gid))
-    }
-
-    fn list(&self, cx: &Ctx, node: NodeId, limit_bytes: usize) -> Answer<Vec<u8>> {
-        self.inner_xattrs().list(cx, node, limit_bytes)
-    }
-
-    fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()> {
-        self.twice(cx, |cx| self.inner_xattrs().remove(cx, node, name))
-    }
+    tombolo_core::forward!(to self.0; get list);
+    tombolo_core::forward!(with self.twice; set remove);
 }
 
 impl Locks for Session {
-    fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
-        self.inner_locks().test(cx, file, lock)
-    }
-
-    fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
-        self.twice(cx, |cx| self.inner_locks().lock(cx, file, lock, wait))
-    }
-
-    fn unlock(
-        &self,
-        cx: &Ctx,
-        file: File,
-        family: LockFamily,
-        range: LockRange,
-        owner: LockOwner,
-    ) -> Answer<()> {
-        self.twice(cx, |cx| self.inner_locks().unlock(cx, file, family, range, owner))
-    }
+    tombolo_core::forward!(to self.0; test);
+    tombolo_core::forward!(with self.twice; lock unlock);
 }
 
 impl Ranges for Session {
-    fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
-        self.twice(cx, |cx| self.inner_ranges().allocate(cx, file, offset, len, mode))
-    }
-
-    fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
-        self.inner_ranges().seek(cx, file, offset, whence)
-    }
-
-    fn copy(
-        &self,
-        cx: &Ctx,
-        from: File,
-        from_offset: u64,
-        to: File,
-        to_offset: u64,
-        len: u64,
-    ) -> Answer<u64> {
-        self.inner_ranges().copy(cx, from, from_offset, to, to_offset, len)
-    }
+    tombolo_core::forward!(to self.0; seek copy);
+    tombolo_core::forward!(with self.twice; allocate);
 }

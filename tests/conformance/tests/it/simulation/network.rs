@@ -9,7 +9,7 @@ use tombolo_core::fs::{
     AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirEntry, DirPage, Entry, Export,
     File, FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandle,
     PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Timestamp, Volume,
-    WeakAttr, Write, Written,
+    WeakAttr, Write, Written, within,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_runtime::promise::Promise;
@@ -393,25 +393,18 @@ impl PersistentHandles for Remote {
         Volume::default()
     }
 
-    fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
-        match self.fs.persistent_handles() {
-            Some(handles) => handles.handle_of(cx, node),
-            None => Answer::err(Error::NotSupported),
-        }
-    }
+    tombolo_core::forward!(to self.fs; handle_of);
 
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
         let handle = handle.clone();
-        self.send(cx, NodeId::NONE, move |fs, cx| match fs.persistent_handles() {
-            Some(handles) => handles.resolve(cx, &handle),
-            None => Answer::err(Error::NotSupported),
+        self.send(cx, NodeId::NONE, move |fs, cx| {
+            within(fs.persistent_handles(), |handles| handles.resolve(cx, &handle))
         })
     }
 
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        self.send(cx, NodeId::NONE, move |fs, cx| match fs.persistent_handles() {
-            Some(handles) => handles.parent(cx, node),
-            None => Answer::err(Error::NotSupported),
+        self.send(cx, NodeId::NONE, move |fs, cx| {
+            within(fs.persistent_handles(), |handles| handles.parent(cx, node))
         })
     }
 }

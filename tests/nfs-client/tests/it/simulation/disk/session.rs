@@ -1,12 +1,11 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
-    LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, ReadDone,
-    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    Attr, Change, Create, Created, File, FileSystem, Name, NodeId, OpenFlags, Opened, SetAttr, SyncWhat,
+    Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Stability};
-use tombolo_mem::{Sink, Source};
+use tombolo_mem::Source;
 
 use super::{Shared, Step};
 
@@ -77,99 +76,8 @@ impl FileSystem for Session {
         answer
     }
 
-    fn profile(&self) -> Profile {
-        self.inner.profile()
-    }
-
-    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
-        self.inner.lookup(cx, parent, name)
-    }
-
-    fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
-        self.inner.forget(cx, look_ups);
-    }
-
-    fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
-        self.inner.getattr(cx, node, file)
-    }
-
-    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
-        self.inner.access(cx, node, mask)
-    }
-
-    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
-        self.inner.readlink(cx, node)
-    }
-
-    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
-        self.inner.create_unnamed(cx, parent, how)
-    }
-
-    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.inner.mkdir(cx, parent, name, mode)
-    }
-
-    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
-        self.inner.symlink(cx, parent, name, target)
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        parent: NodeId,
-        name: Name<'_>,
-        file_type: FileType,
-        mode: NewMode,
-        rdev: Device,
-    ) -> Answer<Made> {
-        self.inner.mknod(cx, parent, name, file_type, mode, rdev)
-    }
-
-    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        self.inner.link(cx, node, parent, name)
-    }
-
-    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.inner.unlink(cx, parent, name)
-    }
-
-    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.inner.rmdir(cx, parent, name)
-    }
-
-    fn rename(
-        &self,
-        cx: &Ctx,
-        from_parent: NodeId,
-        from: Name<'_>,
-        to_parent: NodeId,
-        to: Name<'_>,
-        flags: RenameFlags,
-    ) -> Answer<Renamed> {
-        self.inner.rename(cx, from_parent, from, to_parent, to, flags)
-    }
-
-    fn release(&self, cx: &Ctx, file: File) {
-        self.inner.release(cx, file);
-    }
-
-    fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
-        self.inner.flush(cx, file, owner)
-    }
-
-    fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
-        self.inner.read(cx, file, offset, into)
-    }
-
-    fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
-        self.inner.readdir(cx, file, cookie, page)
-    }
-
-    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
-        self.inner.statfs(cx, node)
-    }
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        self.inner.persistent_handles()
-    }
+    tombolo_core::forward!(to self.inner;
+        profile lookup forget getattr access readlink create_unnamed mkdir symlink mknod link unlink rmdir rename release flush read
+        readdir statfs persistent_handles
+    );
 }

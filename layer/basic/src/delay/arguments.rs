@@ -1,0 +1,112 @@
+//! What an operation is called with, kept until it begins.
+
+use std::borrow::Borrow;
+
+use tombolo_core::fs::{
+    AccessMask, AllocateMode, Device, File, FileType, LockFamily, LockOwner, LockRange, Name, NameBuf,
+    NewMode, NodeId, OpenFlags, RenameFlags, SyncWhat, Whence, XattrName, XattrNameBuf, XattrSet,
+};
+
+/// An argument of an operation.
+pub(super) trait Keep {
+    type Kept;
+
+    /// A copy that outlives the call.
+    fn keep(self) -> Self::Kept;
+}
+
+/// A kept argument.
+pub(super) trait Lend {
+    type As<'a>
+    where
+        Self: 'a;
+
+    /// The argument again.
+    fn lend(&self) -> Self::As<'_>;
+}
+
+macro_rules! plain {
+    ($($kind:ty),+) => {
+        $(impl Keep for $kind {
+            type Kept = Self;
+
+            fn keep(self) -> Self {
+                self
+            }
+        }
+
+        impl Lend for $kind {
+            type As<'a> = Self;
+
+            fn lend(&self) -> Self {
+                *self
+            }
+        })+
+    };
+}
+
+plain!(
+    u64,
+    usize,
+    bool,
+    NodeId,
+    File,
+    Option<File>,
+    AccessMask,
+    NewMode,
+    FileType,
+    Device,
+    OpenFlags,
+    RenameFlags,
+    LockOwner,
+    LockFamily,
+    LockRange,
+    SyncWhat,
+    XattrSet,
+    AllocateMode,
+    Whence
+);
+
+/// What was borrowed.
+pub(super) struct Owned<T: ToOwned + ?Sized>(T::Owned);
+
+impl<T: ToOwned + ?Sized> Keep for &T {
+    type Kept = Owned<T>;
+
+    fn keep(self) -> Owned<T> {
+        Owned(self.to_owned())
+    }
+}
+
+impl<T: ToOwned + ?Sized> Lend for Owned<T> {
+    type As<'a>
+        = &'a T
+    where
+        Self: 'a;
+
+    fn lend(&self) -> &T {
+        self.0.borrow()
+    }
+}
+
+macro_rules! names {
+    ($($name:ident as $kept:ty),+) => {
+        $(impl Keep for $name<'_> {
+            type Kept = $kept;
+
+            fn keep(self) -> $kept {
+                self.to_owned()
+            }
+        }
+
+        impl Lend for $kept {
+            type As<'a> = $name<'a>;
+
+            fn lend(&self) -> $name<'_> {
+                self.as_name()
+            }
+        })+
+    };
+}
+
+names!(Name as NameBuf, XattrName as XattrNameBuf);
