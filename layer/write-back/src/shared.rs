@@ -76,6 +76,9 @@ struct GateState {
     inside: usize,
 }
 
+/// Opens the gate again, also where what was done meanwhile panics.
+struct Reopening<'a>(&'a Gate);
+
 /// A writer inside the gate.
 pub(crate) struct Inside<'a>(&'a Gate);
 
@@ -283,12 +286,8 @@ impl Gate {
             state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
-        let done = work();
-        let closed = lock(&self.state).closed.take();
-        if let Some(closed) = closed {
-            closed.keep(());
-        }
-        done
+        let _reopening = Reopening(self);
+        work()
     }
 }
 
@@ -301,9 +300,32 @@ impl Drop for Alone<'_> {
     }
 }
 
+impl Drop for Reopening<'_> {
+    fn drop(&mut self) {
+        let closed = lock(&self.0.state).closed.take();
+        if let Some(closed) = closed {
+            closed.keep(());
+        }
+    }
+}
+
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         lock(&self.0.state).inside -= 1;
         self.0.left.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Gate;
+
+    #[test]
+    fn a_gate_is_open_after_a_panic() {
+        let gate = Gate::default();
+        let closed = || gate.closed(|| panic!("planted"));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(closed)).unwrap_err();
+        assert!(gate.state.lock().expect("a lock").closed.is_none());
+        drop(tombolo_core::block_on(gate.enter()));
     }
 }

@@ -18,14 +18,15 @@ const STABLE_BYTES_MAX: u64 = 64 << 10;
 impl Round {
     /// Gives a file below the size and the data that it has here.
     pub(super) async fn send_data(&self, chosen: &Chosen, open: &OpenBelow) -> Result<()> {
-        // What lies beyond was cut off here, though it may have become longer again.
-        let cut = chosen.layers.iter().map(|layer| layer.below_len).min().unwrap_or(u64::MAX);
+        let pieces = chosen.pieces();
         let mut end = open.attr.size;
-        if end > cut {
+        // What lies beyond was cut off here, though it may have become longer again. Only where something of it would show: what is
+        // written over is never seen shorter there than it was or is to be, above all where this is done again.
+        let cut = chosen.layers.iter().map(|layer| layer.below_len).min().unwrap_or(u64::MAX);
+        if end > cut && pieces.iter().any(|piece| matches!(piece, Piece::Zeros(zeros) if zeros.start < end)) {
             self.set_size(open, cut).await?;
             end = cut;
         }
-        let pieces = chosen.pieces();
         let stability = match pieces.as_slice() {
             // One call makes it stable, not two.
             [Piece::Here(_, range)] if range.end - range.start <= STABLE_BYTES_MAX => Stability::FileSync,

@@ -54,7 +54,7 @@ struct Names<'a> {
 #[derive(Default)]
 struct Moves {
     /// Names that a node has and is not to have.
-    from: HashMap<NodeId, Vec<Key>>,
+    from: BTreeMap<NodeId, Vec<Key>>,
     /// Names that it is to have and has not.
     to: BTreeMap<NodeId, Vec<Key>>,
 }

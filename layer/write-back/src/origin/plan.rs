@@ -38,7 +38,8 @@ pub(super) struct Wanted {
 pub(super) struct Plan {
     /// The number of the latest change that is in it.
     pub change: u64,
-    pub nodes: HashMap<NodeId, Arc<Chosen>>,
+    /// By number: in the order in which they were made here.
+    pub nodes: BTreeMap<NodeId, Arc<Chosen>>,
     /// New directories: those above before those in them.
     pub new_directories: Vec<Vec<NodeId>>,
     pub names: BTreeMap<Key, Wanted>,

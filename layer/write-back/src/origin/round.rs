@@ -1,7 +1,10 @@
 //! One attempt to bring all that differs to the origin.
 
 use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use tombolo_core::fs::{File, NodeId, WeakAttr};
 use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Result};
@@ -53,9 +56,19 @@ struct Found {
     versions: HashMap<NodeId, Option<WeakAttr>>,
 }
 
+/// Work that fails where it panics: neither is the node taken for one that has arrived, nor does the thread end that goes on with it.
+struct Caught<F>(Pin<Box<F>>);
+
+const PANICKED: &str = "write-back has panicked: see the log";
+
 impl Round {
-    /// Brings all that differs now to the origin; where `looks` is said, it is found out first what is there.
+    /// Brings all that differs now to the origin; where `looks` is said, it is found out first what is there. A panic is a failure.
     pub(super) fn run(shared: &Arc<Shared>, interrupt: &Interrupt, looks: bool) -> Outcome {
+        let run = AssertUnwindSafe(|| Self::attempt(shared, interrupt, looks));
+        catch_unwind(run).unwrap_or_else(|_| Outcome::Failed(PANICKED.into()))
+    }
+
+    fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, looks: bool) -> Outcome {
         if looks {
             let round = Self::new(shared, interrupt, Plan::default());
             round.look_at_all();
@@ -75,6 +88,7 @@ impl Round {
         } else {
             round.make_directories();
             round.send_files();
+            round.keep_numbers();
             round.send_names();
             round.send_directories();
             round.look_at_versions();
@@ -102,7 +116,7 @@ impl Round {
         if self.is_over() {
             return;
         }
-        let round = self.clone();
+        let (round, work) = (self.clone(), Caught(Box::pin(work)));
         self.window.start(async move {
             if let Err(error) = work.await {
                 round.fail(Some(id), &error);
@@ -201,6 +215,16 @@ impl Round {
         Err(refused)
     }
 
+    /// What was made has its number on the disk before it gets its name: under the one that was written down it is not found any more then.
+    fn keep_numbers(&self) {
+        if self.is_over() || self.plan.nodes.values().all(|chosen| chosen.home.is_none()) {
+            return;
+        }
+        if let Err(error) = tombolo_core::block_on(self.shared.journal.all_stable()) {
+            self.fail(None, &error);
+        }
+    }
+
     /// What is not known yet of what nodes are at the origin now.
     fn look_at_versions(self: &Arc<Self>) {
         let unknown: Vec<NodeId> = {
@@ -255,6 +279,15 @@ impl Round {
     /// Ends an opening below.
     pub(super) fn release(&self, cx: &Ctx, file: File) {
         self.shared.below.release(cx, file);
+    }
+}
+
+impl<F: Future<Output = Result<()>>> Future for Caught<F> {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let polled = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
+        polled.unwrap_or_else(|_| Poll::Ready(Err(Error::io(PANICKED))))
     }
 }
 

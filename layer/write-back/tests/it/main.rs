@@ -2,10 +2,13 @@
 
 mod arriving;
 mod conflicts;
+mod cut;
 mod disk;
 mod order;
 mod random;
 mod restart;
+mod sending;
 mod shown;
 mod trouble;
+mod volatile;
 mod world;

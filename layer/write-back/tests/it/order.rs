@@ -94,6 +94,21 @@ fn what_is_written_while_a_file_is_sent_goes_the_next_time() {
 }
 
 #[test]
+fn what_ends_in_a_panic_is_not_said_to_have_arrived() {
+    for op in [Op::Create, Op::Write, Op::Rename, Op::Getattr] {
+        let (trouble, origin) = troubled();
+        let proxy = origin.proxy();
+        proxy.session.put("file", b"hello").expect("a file");
+        trouble.once(op, || panic!("planted"));
+        let error = proxy.write_back.flush().expect_err("a panic");
+        assert!(error.to_string().contains("input/output"), "{error}");
+        proxy.session.put("other", b"more").expect("writers go on");
+        flush(&proxy);
+        assert_eq!(tree(&origin.direct, false), tree(&proxy.session, false));
+    }
+}
+
+#[test]
 fn names_in_a_ring_are_exchanged() {
     let (_, origin) = troubled();
     for name in ["a", "b", "c"] {

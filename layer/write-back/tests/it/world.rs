@@ -89,7 +89,12 @@ impl Origin {
         let dir = tempfile::tempdir().expect("a directory");
         image(self.dir.path(), dir.path());
         drop(proxy);
-        self.dir = dir;
+        self.go_on_from(dir);
+    }
+
+    /// The next proxy has these files.
+    pub fn go_on_from(&mut self, left: TempDir) {
+        self.dir = left;
     }
 
     /// A file of the proxy.
@@ -110,7 +115,7 @@ impl Origin {
 }
 
 /// Files as they are. Databases before their logs: what is moved from one to the other meanwhile is in both.
-fn image(from: &Path, to: &Path) {
+pub fn image(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("mkdir");
     let mut files: Vec<_> = std::fs::read_dir(from).expect("list").flatten().collect();
     files.sort_by_key(std::fs::DirEntry::file_name);

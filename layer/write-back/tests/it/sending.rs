@@ -1,0 +1,267 @@
+//! A proxy that is killed at every operation by which it brings changes to the origin: the next one goes on from what is on its disk, and in
+//! the end the origin has what it would have had.
+
+use std::sync::{Arc, Mutex};
+
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{NodeId, RenameFlags};
+use tombolo_layer_write_back::Options;
+
+use crate::cut::Cut;
+use crate::random::Action;
+use crate::shown::{HIDDEN, names, set_mtime, symlink, tree};
+use crate::volatile::Volatile;
+use crate::world::{Origin, Proxy, Session, attach};
+
+/// What is at the origin, what is done to it, and what holds there all the time.
+struct History {
+    name: &'static str,
+    before: fn(&Session),
+    change: fn(&Session),
+    always: fn(&Session) -> bool,
+}
+
+fn put(session: &Session, path: &str, bytes: &[u8]) {
+    session.put(path, bytes).expect("written");
+}
+
+fn rename(session: &Session, from: &str, to: &str) {
+    session.rename(from, to, RenameFlags::empty()).expect("renamed");
+}
+
+fn swap(session: &Session, one: &str, other: &str) {
+    session.rename(one, other, RenameFlags::EXCHANGE).expect("exchanged");
+}
+
+fn has(session: &Session, path: &str, any: &[&[u8]]) -> bool {
+    session.get(path).is_ok_and(|bytes| any.contains(&bytes.as_slice()))
+}
+
+/// More than is written as stable at once.
+fn large(seed: u8) -> Vec<u8> {
+    crate::restart::pattern(100_000, seed)
+}
+
+const HISTORIES: [History; 6] = [
+    History {
+        name: "new files in new directories",
+        before: |_| {},
+        change: |at| {
+            at.mkdir("dir").expect("made");
+            at.mkdir("dir/sub").expect("made");
+            put(at, "dir/sub/small", b"small");
+            put(at, "large", &large(1));
+            at.link("dir/sub/small", "link").expect("linked");
+            symlink(at, "dir/symlink", "sub/small").expect("linked");
+            set_mtime(at, "dir/sub", 1000).expect("set");
+        },
+        // A name that has come has its data.
+        always: |at| at.get("large").is_err() || has(at, "large", &[&large(1)]),
+    },
+    History {
+        name: "files that are replaced, as editors do",
+        before: |at| {
+            put(at, "one", b"old");
+            put(at, "two", b"old");
+        },
+        change: |at| {
+            put(at, "one.new", b"new");
+            rename(at, "one.new", "one");
+            rename(at, "two", "two~");
+            put(at, "two", &large(2));
+        },
+        always: |at| {
+            has(at, "one", &[b"old", b"new"]) && (has(at, "two", &[b"old"]) || has(at, "two~", &[b"old"]))
+        },
+    },
+    History {
+        name: "files that are changed in place",
+        before: |at| {
+            put(at, "small", b"before");
+            put(at, "large", &large(1));
+            put(at, "cut", &large(2));
+        },
+        change: |at| {
+            let actions = [
+                Action::Write("small".into(), 3, b"after".to_vec()),
+                Action::Write("large".into(), 70_000, large(3)),
+                Action::Cut("cut".into(), 500),
+                Action::Write("cut".into(), 90_000, b"end".to_vec()),
+                Action::Mode("small".into(), 0o640),
+                Action::Owner("large".into(), 7),
+            ];
+            actions.iter().for_each(|action| action.perform(at, &mut None).expect("changed"));
+        },
+        always: |at| at.find("small").is_ok() && at.find("large").is_ok() && at.find("cut").is_ok(),
+    },
+    History {
+        name: "names in rings and moved directories",
+        before: |at| {
+            ["a", "b", "c"].iter().for_each(|name| put(at, name, name.as_bytes()));
+            at.mkdir("dir").expect("made");
+            at.mkdir("dir/sub").expect("made");
+            put(at, "dir/sub/file", b"file");
+        },
+        change: |at| {
+            swap(at, "a", "b");
+            swap(at, "b", "c");
+            rename(at, "dir/sub", "sub");
+            rename(at, "dir", "sub/dir");
+            put(at, "sub/dir/new", b"new");
+        },
+        always: |_| true,
+    },
+    History {
+        name: "removals, and a directory that becomes a file",
+        before: |at| {
+            ["gone", "kept"].iter().for_each(|dir| at.mkdir(dir).expect("made"));
+            put(at, "gone/file", b"file");
+            put(at, "kept/file", b"file");
+            put(at, "file", b"file");
+        },
+        change: |at| {
+            at.unlink("gone/file").expect("removed");
+            at.rmdir("gone").expect("removed");
+            put(at, "gone", b"a file now");
+            at.unlink("file").expect("removed");
+            at.mkdir("file").expect("made");
+            rename(at, "kept/file", "file/moved");
+        },
+        // What becomes a directory may have a hidden name until the file is gone.
+        always: |at| {
+            let mut dirs = names(at, NodeId::ROOT);
+            dirs.retain(|dir| {
+                has(at, &format!("{dir}/file"), &[b"file"]) || has(at, &format!("{dir}/moved"), &[b"file"])
+            });
+            !dirs.is_empty()
+        },
+    },
+    History {
+        name: "files with several names",
+        before: |at| {
+            put(at, "one", b"hello");
+            at.link("one", "other").expect("linked");
+            at.mkdir("dir").expect("made");
+        },
+        change: |at| {
+            at.link("one", "dir/third").expect("linked");
+            at.unlink("one").expect("removed");
+            rename(at, "other", "one");
+            put(at, "other", b"new");
+            at.link("other", "dir/fourth").expect("linked");
+        },
+        always: |at| ["one", "other"].iter().any(|name| has(at, name, &[b"hello"])),
+    },
+];
+
+/// Brings one operation at a time, when it is told to.
+fn one_at_a_time(origin: &Origin) -> Proxy {
+    let never = std::time::Duration::from_secs(3600);
+    origin.proxy_with(Options { idle: never, delay_max: never, in_flight_max: 1, ..Options::default() })
+}
+
+fn no_leftovers(origin: &Origin, context: &str) {
+    let hidden = names(&origin.direct, NodeId::ROOT).into_iter().filter(|name| name.starts_with(HIDDEN));
+    assert_eq!(hidden.count(), 0, "{context}: hidden names are left over");
+}
+
+/// Whether the proxy was killed before all was there.
+fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) -> bool {
+    let context =
+        format!("{}, operation {nth}, performed: {is_performed}, restart: {restarts}", history.name);
+    let cut: Arc<Cut> = Arc::default();
+    let mut volatile = None;
+    let mut origin = Origin::with(|memory| {
+        let (export, state) = Volatile::over(&memory);
+        volatile = Some(state);
+        cut.over(export)
+    });
+    let volatile = volatile.expect("made");
+    let twin: Arc<Memory> = Arc::default();
+    let twin = attach(&*twin);
+    [&origin.direct, &twin].into_iter().for_each(history.before);
+    let proxy = one_at_a_time(&origin);
+    [&proxy.session, &twin].into_iter().for_each(history.change);
+    crate::restart::sync(&proxy.session);
+    // Told at the end: this is a thread of the proxy.
+    let missing: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
+    let (direct, always, noted) = (origin.direct.clone(), history.always, missing.clone());
+    cut.before_each(move || {
+        if !always(&direct) {
+            noted.lock().expect("a lock").push(names(&direct, NodeId::ROOT));
+        }
+    });
+    cut.at(nth, is_performed, origin.path(""));
+    let flushed = proxy.write_back.flush();
+    let left = cut.left();
+    assert_eq!(flushed.is_err(), left.is_some(), "{context}: {flushed:?}");
+    let was_killed = left.is_some();
+    let proxy = match left {
+        Some(left) => {
+            drop(proxy);
+            origin.go_on_from(left);
+            if restarts {
+                volatile.restart();
+            }
+            one_at_a_time(&origin)
+        }
+        None => proxy,
+    };
+    assert_eq!(tree(&proxy.session, false), tree(&twin, false), "{context}: here");
+    proxy.write_back.flush().unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert_eq!(tree(&origin.direct, false), tree(&twin, false), "{context}: at the origin");
+    assert_eq!(tree(&origin.direct, true), tree(&proxy.session, true), "{context}: times");
+    let status = proxy.write_back.status();
+    assert_eq!((status.dirty_bytes, status.dirty_nodes, status.conflicts), (0, 0, 0), "{context}");
+    assert_eq!(volatile.wrong(), Vec::<String>::new(), "{context}");
+    assert_eq!(
+        *missing.lock().expect("a lock"),
+        Vec::<Vec<String>>::new(),
+        "{context}: something is missing meanwhile"
+    );
+    no_leftovers(&origin, &context);
+    was_killed
+}
+
+/// At each operation, after it was performed; with `TOMBOLO_LONG` before it as well, and with origins that do and do not restart.
+fn killed_everywhere(index: usize) {
+    let history = &HISTORIES[index];
+    let ways = match std::env::var_os("TOMBOLO_LONG") {
+        None => &[(true, true)][..],
+        Some(_) => &[(true, true), (true, false), (false, true), (false, false)],
+    };
+    for (is_performed, restarts) in ways {
+        let last = (0..).find(|nth| !killed_at(history, *nth, *is_performed, *restarts)).expect("it ends");
+        assert!((5..100).contains(&last), "{}: {last} operations", history.name);
+    }
+}
+
+#[test]
+fn new_files_arrive_wherever_the_proxy_is_killed() {
+    killed_everywhere(0);
+}
+
+#[test]
+fn replaced_files_arrive_wherever_the_proxy_is_killed() {
+    killed_everywhere(1);
+}
+
+#[test]
+fn changed_files_arrive_wherever_the_proxy_is_killed() {
+    killed_everywhere(2);
+}
+
+#[test]
+fn names_in_rings_arrive_wherever_the_proxy_is_killed() {
+    killed_everywhere(3);
+}
+
+#[test]
+fn removals_arrive_wherever_the_proxy_is_killed() {
+    killed_everywhere(4);
+}
+
+#[test]
+fn files_with_several_names_arrive_wherever_the_proxy_is_killed() {
+    killed_everywhere(5);
+}
