@@ -72,12 +72,8 @@ impl Cache {
     /// The object of an entry that the origin gave in answer to what was asked at `asked`.
     pub(crate) async fn met(&self, cx: &Ctx, entry: &Entry, asked: Instant) -> Result<Arc<Object>> {
         let handle = self.origin.handles()?.handle_of(cx, entry.node).resolve().await?;
-        let object = self.objects.met(
-            &self.store,
-            &self.origin,
-            &handle,
-            (entry, asked, self.policy().default.contract),
-        )?;
+        let contract = self.policy().default.contract;
+        let object = self.objects.met(&self.store, &handle, (entry, asked, contract))?;
         self.keep(&object);
         Ok(object)
     }
@@ -109,19 +105,18 @@ impl Cache {
             state.is_dirty && !state.is_gone
         };
         if is_wanted {
+            object.weigh();
             self.store.keep(object);
         }
     }
 
     /// The origin's node of an object, asked for by its handle if it has none. Then its attributes are fresh.
     pub(crate) async fn node(&self, cx: &Ctx, object: &Arc<Object>) -> Result<NodeId> {
-        let known = object.state().node;
-        match known {
+        match object.node() {
             Some(node) => Ok(node),
             None => {
                 self.resolve(cx, object).await?;
-                let known = object.state().node;
-                known.ok_or(Error::Stale)
+                object.node().ok_or(Error::Stale)
             }
         }
     }
@@ -131,10 +126,7 @@ impl Cache {
         let asked = Instant::now();
         let entry = self.origin.handles()?.resolve(&at_origin(cx), &object.handle).resolve().await;
         let entry = entry.map_err(|error| self.failed(object, error))?;
-        let before = object.state().node.replace(entry.node);
-        if let Some(before) = before {
-            self.origin.forget(before);
-        }
+        object.set_node(Some(entry.node));
         self.learn(object, &entry.attr, asked)
     }
 
@@ -177,8 +169,7 @@ impl Cache {
 
     /// Takes in the attributes of an object that came along with an answer, if any did.
     pub(crate) fn told(&self, cx: &Ctx, object: &Arc<Object>, asked: Instant) -> bool {
-        let node = object.state().node;
-        let told = node.and_then(|node| self.origin.told(cx, node, asked));
+        let told = object.node().and_then(|node| self.origin.told(cx, node, asked));
         let is_told = told.is_some_and(|attr| object.learn(&attr, asked, self.options_of(object).contract));
         self.keep(object);
         is_told

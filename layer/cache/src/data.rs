@@ -95,6 +95,11 @@ impl Data {
         }
     }
 
+    /// How much memory it takes.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        size_of::<Self>() + self.file.heap_bytes()
+    }
+
     /// It is fetched before anybody reads it.
     pub(crate) fn set_guessed(&self) {
         self.guessed.store(true, Ordering::Relaxed);
@@ -294,6 +299,7 @@ async fn fetch(
     }
     let (data, keeper, start) = (data.clone(), cache.clone(), range.start);
     let kept = cache.in_pool(&from.cx, move || keeper.write(&data, start, buffer)).resolve().await;
+    object.weigh();
     cache.make_room();
     if let Err(error) = kept {
         cache.complain(&error);

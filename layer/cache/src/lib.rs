@@ -36,6 +36,7 @@ mod rights;
 mod room;
 mod rules;
 mod session;
+mod shared;
 mod sharing;
 pub mod store;
 mod walk;
@@ -111,9 +112,10 @@ fn put_over(
     let attr = fs.getattr(&cx, NodeId::ROOT, None).wait()?;
     let pool = ThreadPool::new("cache", options.pool);
     let lane = pool.lane();
+    let origin = Arc::new(Origin { fs });
     let cache = Cache {
-        origin: Arc::new(Origin { fs }),
-        objects: objects::Objects::default(),
+        objects: objects::Objects::new(&origin, store.memory_bytes()),
+        origin,
         store,
         unheld_policy: policy.shared(),
         held_policy: policy,
@@ -132,11 +134,11 @@ fn put_over(
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
     let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked, contract));
     let root = kept.unwrap_or_else(|| {
-        let root = Object::new(ObjectId::ROOT, handle, attr, &cache.objects.removal);
+        let root = Object::new(ObjectId::ROOT, handle, attr, &cache.objects.shared);
         root.learn(&attr, asked, contract);
         cache.objects.replace(Arc::new(root))
     });
-    root.state().node = Some(NodeId::ROOT);
+    root.set_node(Some(NodeId::ROOT));
     cache.keep(&root);
     let cache = Arc::new(cache);
     // There may be less than there was in an earlier life.

@@ -1,6 +1,8 @@
 //! One file of the origin, as far as it is known here.
 
 use std::cmp::Ordering;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -10,13 +12,14 @@ use tombolo_host_runtime::promise::Promise;
 
 use crate::backing::Held;
 use crate::data::Data;
-use crate::names::Names;
+use crate::names::{Names, NamesOfObject, WrittenPart};
 use crate::options::{Contract, Options};
-use crate::removals::{Removals, UnknownRemoval};
+use crate::removals::Removals;
 use crate::rights::{Life, Rights};
 use crate::rules::Place;
+use crate::shared::Shared;
 use crate::store::ObjectId;
-use crate::store::rows::{NamesRow, ObjectRow};
+use crate::store::rows::ObjectRow;
 
 /// A file, directory or link of the origin.
 #[derive(Debug)]
@@ -27,15 +30,18 @@ pub(crate) struct Object {
     pub handle: PersistentHandle,
     /// Which rule it goes by.
     pub place: Place,
-    removal: Arc<UnknownRemoval>,
+    shared: Arc<Shared>,
+    /// It was looked for since this was last asked.
+    is_used: AtomicBool,
     state: Mutex<State>,
 }
 
 /// What is known of an object.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// The node of the origin's session, which counts one look-up.
-    pub node: Option<NodeId>,
+    node: Option<NodeId>,
+    /// How much memory it was last found to take.
+    weight_bytes: usize,
     /// The origin's attributes.
     pub attr: Attr,
     /// When they were asked for; `None` if they are from another life, or in doubt.
@@ -53,7 +59,7 @@ pub(crate) struct State {
     /// The target of a symbolic link.
     pub link: Option<Arc<[u8]>>,
     /// The names in a directory.
-    pub names: Names,
+    pub names: NamesOfObject,
     /// All names are being listed since then, and shown as they come: kept when more have come.
     pub growing: Option<(Instant, Arc<Promise<()>>)>,
     /// When all names were last listed, which brought the attributes of what they lead to.
@@ -80,8 +86,11 @@ pub(crate) struct Rows {
     pub object: ObjectRow,
     /// Names that were written before are gone.
     pub drops_names: bool,
-    pub names: Vec<(u64, NamesRow)>,
+    pub names: Vec<WrittenPart>,
 }
+
+/// An object takes so much, and its entries in tables, and what the allocator loses by it.
+const OBJECT_BYTES: usize = size_of::<Object>() + 64;
 
 /// What attributes are wanted for.
 #[derive(Clone, Copy, Debug)]
@@ -93,14 +102,10 @@ pub(crate) enum Look {
 }
 
 impl Object {
-    pub(crate) fn new(
-        id: ObjectId,
-        handle: PersistentHandle,
-        attr: Attr,
-        removal: &Arc<UnknownRemoval>,
-    ) -> Self {
+    pub(crate) fn new(id: ObjectId, handle: PersistentHandle, attr: Attr, shared: &Arc<Shared>) -> Self {
         let state = State {
             node: None,
+            weight_bytes: 0,
             attr,
             asked: None,
             latest: None,
@@ -109,7 +114,7 @@ impl Object {
             removals: Removals::default(),
             parent: None,
             link: None,
-            names: Names::default(),
+            names: NamesOfObject::default(),
             growing: None,
             listed: None,
             unused_listing: None,
@@ -121,8 +126,54 @@ impl Object {
             writers: 0,
             held: Weak::new(),
         };
-        let (place, removal, state) = (Place::default(), removal.clone(), Mutex::new(state));
-        Self { id, file_type: attr.file_type, handle, place, removal, state }
+        let (place, shared, state) = (Place::default(), shared.clone(), Mutex::new(state));
+        let object = Self {
+            id,
+            file_type: attr.file_type,
+            handle,
+            place,
+            shared,
+            is_used: AtomicBool::new(false),
+            state,
+        };
+        object.weigh();
+        object
+    }
+
+    /// Looks how much memory it takes.
+    pub(crate) fn weigh(&self) {
+        let mut state = self.state();
+        let weight_bytes = OBJECT_BYTES + state.heap_bytes() + spilled_bytes(&self.handle);
+        self.shared.weighs(state.weight_bytes, weight_bytes);
+        state.weight_bytes = weight_bytes;
+    }
+
+    /// How much memory it was last found to take.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        self.state().weight_bytes
+    }
+
+    /// The node of the origin's session, if there is one.
+    pub(crate) fn node(&self) -> Option<NodeId> {
+        self.state().node
+    }
+
+    /// The node of the origin's session, which counts one look-up. It is given back with the object, or when it gets another.
+    pub(crate) fn set_node(&self, node: Option<NodeId>) {
+        let before = std::mem::replace(&mut self.state().node, node);
+        self.shared.has_node(before, node);
+    }
+
+    /// It was looked for.
+    pub(crate) fn use_it(&self) {
+        if !self.is_used.load(Relaxed) {
+            self.is_used.store(true, Relaxed);
+        }
+    }
+
+    /// Whether it was looked for since this was last asked.
+    pub(crate) fn was_used(&self) -> bool {
+        self.is_used.swap(false, Relaxed)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -132,7 +183,7 @@ impl Object {
     /// The attributes as they are shown here, if they are to be believed.
     pub(crate) fn believed(&self, look: Look, options: &Options) -> Option<Attr> {
         let state = self.state();
-        let has_lost_a_name = self.removal.concerns(&state.attr, state.asked, options.contract);
+        let has_lost_a_name = self.shared.removal.concerns(&state.attr, state.asked, options.contract);
         (!has_lost_a_name && state.is_believed(look, options)).then(|| self.shown(&state.attr))
     }
 
@@ -202,22 +253,20 @@ impl Object {
     }
 
     /// What an earlier life has left. Its data are found by its version.
-    pub(crate) fn restored(
-        id: ObjectId,
-        row: ObjectRow,
-        names: Vec<NamesRow>,
-        removal: &Arc<UnknownRemoval>,
-    ) -> Self {
-        let ObjectRow { handle, attr, parent, link, names: (is_complete, next_place), rights } = row;
-        let object = Self::new(id, handle, attr, removal);
+    pub(crate) fn restored(id: ObjectId, row: ObjectRow, names: Names, shared: &Arc<Shared>) -> Self {
+        let ObjectRow { handle, attr, parent, link, rights, .. } = row;
+        let object = Self::new(id, handle, attr, shared);
         {
             let mut state = object.state();
             state.parent = parent;
             state.link = link.map(Into::into);
-            state.names.restore(names, is_complete, next_place);
+            if attr.file_type == FileType::Directory {
+                state.names = names.into();
+            }
             state.rights = Rights::restored(rights);
             state.is_dirty = false;
         }
+        object.weigh();
         object
     }
 
@@ -227,6 +276,7 @@ impl Object {
         state.is_dirty = false;
         // What came too soon after a change to tell is not believed in another life.
         let (drops_names, names) = match state.young {
+            _ if self.file_type != FileType::Directory => (false, Vec::new()),
             Some(_) => (true, Vec::new()),
             None => state.names.take_dirty(),
         };
@@ -245,7 +295,9 @@ impl Object {
     pub(crate) fn unwritten(&self) {
         let mut state = self.state();
         state.is_dirty = true;
-        state.names.unwritten();
+        if self.file_type == FileType::Directory {
+            state.names.unwritten();
+        }
     }
 
     /// What a user may do with it, if that is known.
@@ -280,6 +332,14 @@ impl Object {
     }
 }
 
+impl Drop for Object {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.shared.weighs(state.weight_bytes, 0);
+        self.shared.has_node(state.node, None);
+    }
+}
+
 impl State {
     pub(crate) fn is_believed(&self, look: Look, options: &Options) -> bool {
         if self.writers > 0 {
@@ -306,7 +366,9 @@ impl State {
 
     /// The origin has another version: what was known of the one before is dropped.
     pub(crate) fn changed(&mut self) {
-        self.names.drop_all();
+        if self.attr.file_type == FileType::Directory {
+            self.names.drop_all();
+        }
         self.link = None;
         if let Some(data) = self.data.take() {
             data.file.doom();
@@ -328,6 +390,14 @@ impl State {
         self.changed = self.latest;
     }
 
+    fn heap_bytes(&self) -> usize {
+        let of_data = self.data.as_ref().map_or(0, |data| data.heap_bytes());
+        self.names.heap_bytes()
+            + self.rights.heap_bytes()
+            + self.link.as_ref().map_or(0, |link| link.len())
+            + of_data
+    }
+
     fn is_held(&self) -> bool {
         self.held.strong_count() > 0
     }
@@ -344,4 +414,8 @@ pub(crate) fn is_old_listing(begun: Instant, options: &Options) -> bool {
         Contract::CloseToOpen => begun.elapsed() > options.attr_refresh,
         Contract::Refresh(time) => begun.elapsed() > time,
     }
+}
+
+fn spilled_bytes(handle: &PersistentHandle) -> usize {
+    if handle.bytes.spilled() { handle.bytes.capacity() } else { 0 }
 }

@@ -1,44 +1,63 @@
 //! All objects that are in memory; the others are in the store.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use hashbrown::HashTable;
 use tombolo_core::fs::{Entry, NodeId, PersistentHandle};
 use tombolo_core::{Error, Result};
 
 use crate::object::Object;
 use crate::options::Contract;
 use crate::origin::Origin;
-use crate::removals::UnknownRemoval;
+use crate::shared::Shared;
 use crate::store::{ObjectId, Store};
 
 /// The objects, by their numbers and by the origin's handles.
-#[derive(Default)]
 pub(crate) struct Objects {
     tables: Mutex<Tables>,
     /// Held while one is taken in that was not in memory.
     first: Mutex<()>,
     /// Some that were here are in the store alone.
     let_go: AtomicBool,
-    pub removal: Arc<UnknownRemoval>,
+    /// How much memory they may take, and for how much of it and how many nodes it is next looked for some that can go.
+    memory_bytes: usize,
+    bytes_max: AtomicUsize,
+    nodes_max: AtomicUsize,
+    pub shared: Arc<Shared>,
 }
 
 #[derive(Default)]
 struct Tables {
     by_id: HashMap<ObjectId, Arc<Object>>,
-    by_handle: HashMap<PersistentHandle, ObjectId>,
+    by_handle: HashTable<Arc<Object>>,
+    hasher: RandomState,
 }
 
-/// So many are in memory: beyond, those that nothing uses go back to the store.
-const OBJECTS_MAX: usize = 200_000;
+/// For so much of that memory one of them may have a node of the origin's, which takes memory there: 1 KB in the NFS client.
+const NODE_BYTES: usize = 2048;
 
 impl Objects {
+    pub(crate) fn new(origin: &Arc<Origin>, memory_bytes: usize) -> Self {
+        Self {
+            tables: Mutex::default(),
+            first: Mutex::default(),
+            let_go: AtomicBool::new(false),
+            memory_bytes,
+            bytes_max: AtomicUsize::new(memory_bytes),
+            nodes_max: AtomicUsize::new(memory_bytes / NODE_BYTES),
+            shared: Shared::new(origin),
+        }
+    }
+
     /// The object of this number.
     pub(crate) fn object(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
         let known = self.tables().by_id.get(&id).cloned();
-        known.or_else(|| self.restore(store, id))
+        known.inspect(|object| object.use_it()).or_else(|| self.restore(store, id))
     }
 
     /// The object of this number, if it is in memory.
@@ -52,7 +71,7 @@ impl Objects {
             Some(object) => Some(object).filter(|object| !object.state().is_gone)?,
             None => {
                 let (row, names) = store.object(id)?;
-                Arc::new(Object::restored(id, row, names, &self.removal))
+                Arc::new(Object::restored(id, row, names, &self.shared))
             }
         };
         Some(self.add(object))
@@ -60,14 +79,19 @@ impl Objects {
 
     /// Takes an object in, unless there is one of that number.
     pub(crate) fn add(&self, object: Arc<Object>) -> Arc<Object> {
+        self.make_room();
         let mut tables = self.tables();
-        tables.by_handle.insert(object.handle.clone(), object.id);
-        tables.by_id.entry(object.id).or_insert(object).clone()
+        let object = tables.by_id.entry(object.id).or_insert(object).clone();
+        let before = tables.set_handle(&object);
+        drop(tables);
+        drop(before);
+        object
     }
 
     /// Takes an object in, in place of any of that number.
     pub(crate) fn replace(&self, object: Arc<Object>) -> Arc<Object> {
-        self.tables().by_id.remove(&object.id);
+        let before = self.tables().by_id.remove(&object.id);
+        drop(before);
         self.add(object)
     }
 
@@ -75,19 +99,15 @@ impl Objects {
     pub(crate) fn met(
         &self,
         store: &Store,
-        origin: &Origin,
         handle: &PersistentHandle,
         (entry, asked, contract): (&Entry, Instant, Contract),
     ) -> Result<Arc<Object>> {
         let object = match self.of_handle(handle).filter(|object| object.learn(&entry.attr, asked, contract))
         {
             Some(object) => object,
-            None => self.met_first(store, origin, handle, (entry, asked, contract))?,
+            None => self.met_first(store, handle, (entry, asked, contract))?,
         };
-        let before = object.state().node.replace(entry.node);
-        if let Some(before) = before {
-            origin.forget(before);
-        }
+        object.set_node(Some(entry.node));
         Ok(object)
     }
 
@@ -95,11 +115,9 @@ impl Objects {
     fn met_first(
         &self,
         store: &Store,
-        origin: &Origin,
         handle: &PersistentHandle,
         (entry, asked, contract): (&Entry, Instant, Contract),
     ) -> Result<Arc<Object>> {
-        self.make_room(origin);
         let _one = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         let object = match self.of_handle(handle) {
             Some(object) => object,
@@ -111,7 +129,7 @@ impl Objects {
                     Some(object) => object,
                     None => {
                         let id = known.map_or_else(|| store.new_id(), Ok)?;
-                        self.add(Arc::new(Object::new(id, handle.clone(), entry.attr, &self.removal)))
+                        self.add(Arc::new(Object::new(id, handle.clone(), entry.attr, &self.shared)))
                     }
                 }
             }
@@ -122,7 +140,7 @@ impl Objects {
         // The handle names another file now: that one is new here, and the one before is gone.
         self.forget(&object);
         store.remove(&object);
-        let new = self.add(Arc::new(Object::new(store.new_id()?, handle.clone(), entry.attr, &self.removal)));
+        let new = self.add(Arc::new(Object::new(store.new_id()?, handle.clone(), entry.attr, &self.shared)));
         new.learn(&entry.attr, asked, contract);
         Ok(new)
     }
@@ -133,18 +151,17 @@ impl Objects {
     }
 
     fn of_handle(&self, handle: &PersistentHandle) -> Option<Arc<Object>> {
-        let tables = self.tables();
-        tables.by_id.get(tables.by_handle.get(handle)?).cloned()
+        let found = self.tables().of_handle(handle).cloned();
+        found.inspect(|object| object.use_it())
     }
 
     /// An object is gone at the origin.
     pub(crate) fn forget(&self, object: &Object) {
         object.state().is_gone = true;
         let mut tables = self.tables();
-        if tables.by_handle.get(&object.handle) == Some(&object.id) {
-            tables.by_handle.remove(&object.handle);
-        }
-        tables.by_id.remove(&object.id);
+        let both = (tables.take_handle(object), tables.by_id.remove(&object.id));
+        drop(tables);
+        drop(both);
     }
 
     /// All that is known is to be asked for again. What is not in memory is anyway.
@@ -153,33 +170,89 @@ impl Objects {
         all.iter().for_each(|object| object.doubt());
     }
 
-    /// When there are too many, half of those that nothing uses go: what is known of them is in the store.
-    fn make_room(&self, origin: &Origin) {
-        let mut nodes = Vec::new();
-        {
-            let mut tables = self.tables();
-            if tables.by_id.len() < OBJECTS_MAX {
-                return;
-            }
-            self.let_go.store(true, Ordering::Relaxed);
-            let (mut excess, Tables { by_id, by_handle }) = (OBJECTS_MAX / 2, &mut *tables);
-            by_id.retain(|id, object| {
-                // One that is to be written is held by the queue.
-                let is_used = Arc::strong_count(object) > 1 || *id == ObjectId::ROOT;
-                if is_used || excess == 0 {
-                    return true;
-                }
-                excess -= 1;
-                by_handle.remove(&object.handle);
-                nodes.extend(object.state().node);
-                false
-            });
+    /// When objects take too much memory, or too many have a node of the origin's, some of those that nothing uses go: what is known of
+    /// them is in the store. One that is looked for again has no node, so that none is given back while it is in use.
+    fn make_room(&self) {
+        let (shared, most) = (&self.shared, self.memory_bytes);
+        self.keep_below(&self.bytes_max, most, || shared.bytes(), Object::weight_bytes);
+        let has_node = |object: &Object| object.node().is_some().into();
+        self.keep_below(&self.nodes_max, most / NODE_BYTES, || shared.nodes(), has_node);
+    }
+
+    /// Keeps what is `taken`, to which each object adds `part`, below `most`.
+    fn keep_below(
+        &self,
+        looked_for_at: &AtomicUsize,
+        most: usize,
+        taken: impl Fn() -> usize,
+        part: impl Fn(&Object) -> usize,
+    ) {
+        if taken() <= looked_for_at.load(Ordering::Relaxed) {
+            return;
         }
-        nodes.into_iter().for_each(|node| origin.forget(node));
+        let gone = self.tables().take_unused(taken().saturating_sub(most / 4 * 3), part);
+        self.let_go.store(true, Ordering::Relaxed);
+        drop(gone);
+        // Where most are in use it would be looked for others all the time.
+        looked_for_at.store(most.max(taken() + most / 4), Ordering::Relaxed);
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tables {
+    fn of_handle(&self, handle: &PersistentHandle) -> Option<&Arc<Object>> {
+        self.by_handle.find(self.hasher.hash_one(handle), |object| object.handle == *handle)
+    }
+
+    /// The origin's handle leads to this object from now on. The one before.
+    fn set_handle(&mut self, object: &Arc<Object>) -> Option<Arc<Object>> {
+        let hash = self.hasher.hash_one(&object.handle);
+        if let Some(known) = self.by_handle.find_mut(hash, |known| known.handle == object.handle) {
+            return Some(std::mem::replace(known, object.clone()));
+        }
+        let hash_of = |object: &Arc<Object>| self.hasher.hash_one(&object.handle);
+        self.by_handle.insert_unique(hash, object.clone(), hash_of);
+        None
+    }
+
+    /// The origin's handle does not lead to this object any more.
+    fn take_handle(&mut self, object: &Object) -> Option<Arc<Object>> {
+        let hash = self.hasher.hash_one(&object.handle);
+        let found =
+            self.by_handle.find_entry(hash, |known| known.handle == object.handle && known.id == object.id);
+        found.ok().map(|found| found.remove().0)
+    }
+
+    /// Whether nothing but these tables holds an object. One that is to be written is held by the queue.
+    fn is_unused(&self, object: &Arc<Object>) -> bool {
+        let by_handle = self.of_handle(&object.handle).is_some_and(|known| Arc::ptr_eq(known, object));
+        let is_held = Arc::strong_count(object) > 1 + usize::from(by_handle);
+        object.id != ObjectId::ROOT && !is_held
+    }
+
+    /// Takes out objects that nothing uses until their parts come to `excess`, as far as there are; those first that were not looked
+    /// for lately, and are in the store.
+    fn take_unused(&mut self, excess: usize, part: impl Fn(&Object) -> usize) -> Vec<Arc<Object>> {
+        let (mut gone, mut left) = (Vec::new(), excess);
+        for spares_used in [true, false] {
+            let mut unused = Vec::new();
+            for object in self.by_id.values().filter(|object| self.is_unused(object)) {
+                let part = part(object);
+                if left > 0 && part > 0 && !(spares_used && (object.was_used() || object.state().is_dirty)) {
+                    left = left.saturating_sub(part);
+                    unused.push(object.clone());
+                }
+            }
+            for object in unused {
+                self.by_id.remove(&object.id);
+                self.take_handle(&object);
+                gone.push(object);
+            }
+        }
+        gone
     }
 }
 

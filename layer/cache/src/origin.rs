@@ -28,6 +28,9 @@ impl Origin {
 
     /// Takes back one look-up.
     pub(crate) fn forget(&self, node: NodeId) {
+        if node == NodeId::ROOT {
+            return;
+        }
         self.fs.forget(&self.own_ctx(), &[(node, 1)]);
     }
 

@@ -27,9 +27,12 @@ impl UnknownRemoval {
     }
 }
 
-/// The names of one directory that were taken away last, and when that was answered.
+/// The names of one directory that were taken away last, and when that was answered. Takes no memory where none was.
 #[derive(Debug, Default)]
-pub(crate) struct Removals {
+pub(crate) struct Removals(Option<Box<Last>>);
+
+#[derive(Debug, Default)]
+struct Last {
     last: VecDeque<(Arc<[u8]>, Instant)>,
     /// When the latest was that is not among them any more.
     before: Option<Instant>,
@@ -41,15 +44,17 @@ const REMOVALS_MAX: usize = 16;
 impl Removals {
     /// A name was taken away.
     pub(crate) fn note(&mut self, name: &[u8]) {
-        if self.last.len() >= REMOVALS_MAX {
-            self.before = self.last.pop_front().map(|(_, time)| time);
+        let Last { last, before } = &mut **self.0.get_or_insert_default();
+        if last.len() >= REMOVALS_MAX {
+            *before = last.pop_front().map(|(_, time)| time);
         }
-        self.last.push_back((name.into(), Instant::now()));
+        last.push_back((name.into(), Instant::now()));
     }
 
     /// Whether a name may have been taken away after what was asked for at `asked` had been done.
     pub(crate) fn may_follow(&self, name: &[u8], asked: Instant) -> bool {
-        self.before > Some(asked) || self.last.iter().any(|(taken, time)| **taken == *name && *time > asked)
+        let Some(Last { last, before }) = self.0.as_deref() else { return false };
+        *before > Some(asked) || last.iter().any(|(taken, time)| **taken == *name && *time > asked)
     }
 }
 

@@ -83,6 +83,11 @@ impl Rights {
         (believed && applies).then(|| right.allowed.contains(mask))
     }
 
+    /// How much memory they take.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<Right>()
+    }
+
     /// What is to be written of them.
     pub(crate) fn rows(&self) -> Vec<RightRow> {
         self.0.iter().map(|right| (right.user.clone(), right.known, right.allowed, right.ctime)).collect()

@@ -89,8 +89,6 @@ pub(crate) struct Kept {
     pub at_origin: u64,
     /// No number below this is free.
     pub next_id: u64,
-    /// What tells hidden names of this journal from those of others.
-    pub tag: u64,
 }
 
 /// Tells what has become of a group.
@@ -205,9 +203,6 @@ impl Journal {
         let files = DataFiles::new(data);
         let (writer, ids) = (connect(&path).map_err(failed)?, connect(&path).map_err(failed)?);
         let mut kept = read(&writer).map_err(failed)?;
-        if kept.tag == 0 {
-            kept.tag = new_tag(&writer).map_err(failed)?;
-        }
         replay(&writer, &files, &path)?;
         kept.torn = sums::torn(&writer, &files, |generation| kept.extents.contains_key(&generation))
             .map_err(failed)?;
@@ -523,7 +518,6 @@ fn read(database: &Connection) -> rusqlite::Result<Kept> {
         change: number("change")?,
         at_origin: number("at_origin")?,
         next_id: number("next_id")?,
-        tag: number("tag")?,
         ..Kept::default()
     };
     let mut get = database.prepare("select id, row from nodes")?;
@@ -540,17 +534,6 @@ fn read(database: &Connection) -> rusqlite::Result<Kept> {
         kept.extents.entry(unsigned(generation)).or_default().push(unsigned(start)..unsigned(end));
     }
     Ok(kept)
-}
-
-/// Gives a journal its tag, at random.
-fn new_tag(database: &Connection) -> rusqlite::Result<u64> {
-    let mut bytes = [0; 4];
-    tombolo_sys::random::fill(&mut bytes)
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
-    let tag = u64::from(u32::from_ne_bytes(bytes).max(1));
-    let set = "insert or replace into numbers values ('tag', ?)";
-    database.execute(set, [tag.cast_signed()])?;
-    Ok(tag)
 }
 
 /// Brings data that lie in the journal to their files.

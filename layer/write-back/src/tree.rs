@@ -130,8 +130,6 @@ pub(crate) struct Tree {
     /// Bytes that the origin does not have.
     pub dirty_bytes: u64,
     pub ids: Range<u64>,
-    /// What tells hidden names of this journal from those of others.
-    pub tag: u64,
     pub files: Arc<DataFiles>,
     /// Nodes that may differ.
     dirty: HashSet<NodeId>,
@@ -180,17 +178,6 @@ impl Node {
         self.attr.ctime = self.attr.mtime;
         self.set |= Set::MTIME;
         self.user = user.clone();
-    }
-
-    /// What it is at the origin but for what was set there, `sent`, and what is to be: so another's change of that is seen.
-    pub(crate) fn take_in(&mut self, there: &Attr, sent: Set) {
-        let ours = self.set | self.sending | sent;
-        if !ours.contains(Set::MODE) {
-            self.attr.mode = there.mode;
-        }
-        if !ours.contains(Set::OWNER) {
-            (self.attr.uid, self.attr.gid) = (there.uid, there.gid);
-        }
     }
 
     /// It has another name, or so many more.
@@ -266,7 +253,6 @@ impl Tree {
             epoch: 0,
             dirty_bytes: 0,
             ids,
-            tag: kept.tag,
             files: files.clone(),
             dirty: HashSet::new(),
             touched_nodes: HashSet::new(),
@@ -592,13 +578,8 @@ impl Tree {
         self.seen.insert(id, (dir, name.clone()));
     }
 
-    /// A name of a file: one that was changed here, one that it was found under, or one in the root after its number if none is known.
+    /// A name of a file, or one in the root after its number if it is not known.
     pub(crate) fn seen_as(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
-        let changed = self.names.iter().flat_map(|(dir, names)| names.iter().map(|all| (*dir, all)));
-        let mut here = changed.filter(|(_, (_, place))| place.now.is_some_and(|now| now.node == id));
-        if let Some((dir, (name, _))) = here.find(|(_, (name, _))| !is_hidden(name)) {
-            return Some((dir, name.clone()));
-        }
         let unknown = || {
             let name = format!("file-{:x}", id.0);
             Some((NodeId::ROOT, Name::new(name.as_bytes()).ok()?.to_owned()))
@@ -643,8 +624,8 @@ pub(crate) fn is_hidden(name: &NameBuf) -> bool {
     name.as_name().as_bytes().starts_with(HIDDEN)
 }
 
-/// The name at the origin of a node that has none there otherwise, by a journal with this tag.
-pub(crate) fn hidden_name(tag: u64, id: NodeId) -> Option<NameBuf> {
-    let name = [HIDDEN, format!("{tag:08x}-{:x}", id.0).as_bytes()].concat();
+/// The name at the origin of a node that has none there otherwise.
+pub(crate) fn hidden_name(id: NodeId) -> Option<NameBuf> {
+    let name = [HIDDEN, format!("{:x}", id.0).as_bytes()].concat();
     Some(Name::new(&name).ok()?.to_owned())
 }

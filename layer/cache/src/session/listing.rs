@@ -10,7 +10,7 @@ use tombolo_host_runtime::task;
 use super::finding::target;
 use super::reading::unless_interrupted;
 use super::view::View;
-use crate::names::{DOT, DOT_DOT, ListingMark, Target};
+use crate::names::{DOT, DOT_DOT, Listed, ListingMark, Target};
 use crate::object::{Look, Object, State, is_old_listing};
 use crate::origin::{OriginFile, detached};
 use crate::walk;
@@ -189,7 +189,7 @@ impl View {
             let (mark, begun) = (dir.state().names.begin_listing(), Instant::now());
             let _listing = Listing(dir);
             let listed = self.gather(dir, origin, mark).await?;
-            bytes += walk::listing_bytes(listed.len(), listed.iter().map(|(name, _)| name.len()).sum());
+            bytes += walk::listing_bytes(listed.len(), listed.names_bytes());
             let (mut stayed, is_last) = (false, attempt == TRIES_MAX);
             self.cache().learned(dir, |state| {
                 stayed = state.names.holds_since(mark);
@@ -213,13 +213,8 @@ impl View {
         Ok(bytes)
     }
 
-    async fn gather(
-        &self,
-        dir: &Arc<Object>,
-        origin: &OriginFile,
-        mark: ListingMark,
-    ) -> Result<Vec<(Vec<u8>, Target)>> {
-        let mut listed = Vec::new();
+    async fn gather(&self, dir: &Arc<Object>, origin: &OriginFile, mark: ListingMark) -> Result<Listed> {
+        let mut listed = Listed::default();
         let mut cookie = Cookie::START;
         let grows = {
             let mut state = dir.state();
@@ -238,7 +233,7 @@ impl View {
             for entry in page.iter() {
                 cookie = entry.cookie;
                 if let Some(found) = self.found(dir, origin, &entry, asked).await? {
-                    listed.push((entry.name.to_vec(), found));
+                    listed.push(entry.name, found);
                 }
             }
             if page.is_end() {
@@ -249,12 +244,21 @@ impl View {
                 return Err(Error::OutOfRange);
             }
             if grows && self.cache().told(&self.cx, dir, asked) {
-                let more = {
-                    let mut state = dir.state();
-                    state.names.grow(listed.get(known..).unwrap_or_default(), mark);
-                    state.growing.as_mut().map(|(_, more)| std::mem::take(more))
-                };
+                let mut more = None;
+                self.cache().learned(dir, |state| {
+                    state.names.grow(listed.from(known), mark);
+                    more = state.growing.as_mut().map(|(_, more)| std::mem::take(more));
+                    true
+                });
                 more.iter().for_each(|more| more.keep(()));
+            }
+            if self.cache().store.is_behind() {
+                let store = self.cache().store.clone();
+                let written = self.cache().in_pool(&origin.cx, move || {
+                    store.catch_up();
+                    Ok(())
+                });
+                written.resolve().await?;
             }
         }
     }

@@ -184,6 +184,7 @@ fn touch(object: &Object) {
     let data = object.state().data.clone();
     if let Some(data) = data {
         data.file.touch();
+        object.weigh();
     }
 }
 

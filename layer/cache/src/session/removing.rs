@@ -241,7 +241,7 @@ impl View {
             self.tell([Notice::Attributes(node_of(object.id))]);
         }
         if may_be_any {
-            self.cache().objects.removal.happened();
+            self.cache().objects.shared.removal.happened();
         }
     }
 }

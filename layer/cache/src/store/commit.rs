@@ -45,6 +45,15 @@ struct Batch {
 /// A message of this kind appears so often at most.
 const QUIET: Duration = Duration::from_secs(60);
 
+/// What waits is in memory until it is written: no more objects than this, where it can be helped.
+const OBJECTS_MAX: usize = 8192;
+
+impl Pending {
+    fn is_behind(&self) -> bool {
+        self.batch.objects.len() > OBJECTS_MAX
+    }
+}
+
 impl Batch {
     fn is_empty(&self) -> bool {
         self.objects.is_empty()
@@ -90,6 +99,20 @@ impl Queue {
         let mut pending = self.pending();
         let awaited = pending.begun + u64::from(!pending.batch.is_empty());
         while pending.done < awaited && !pending.is_closing {
+            pending.is_urgent = true;
+            self.work.notify_one();
+            pending = self.done.wait(pending).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn is_behind(&self) -> bool {
+        self.pending().is_behind()
+    }
+
+    /// Waits while so much waits.
+    pub(super) fn catch_up(&self) {
+        let mut pending = self.pending();
+        while pending.is_behind() && !pending.is_closing {
             pending.is_urgent = true;
             self.work.notify_one();
             pending = self.done.wait(pending).unwrap_or_else(PoisonError::into_inner);
@@ -191,8 +214,7 @@ fn write(database: &Database, batch: &Batch) -> rusqlite::Result<()> {
             if rows.drops_names {
                 database.remove_names(*id)?;
             }
-            for (part, names) in &rows.names {
-                let row = (!names.0.is_empty()).then(|| names.encoded());
+            for (part, row) in &rows.names {
                 database.set_names(*id, *part, row.as_deref())?;
             }
         }

@@ -89,6 +89,14 @@ impl DataFile {
         Self(state)
     }
 
+    /// How much memory it takes.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let state = &*self.0;
+        let blocks_max = state.version.size.div_ceil(state.block_bytes).min(CHUNK_BLOCKS) as usize;
+        let of_chunk = size_of::<Chunk>() + blocks_max * (size_of::<u32>() + size_of::<bool>());
+        size_of::<State>() + state.path.capacity() + state.blocks().chunks.len() * of_chunk
+    }
+
     /// What of a range is neither here nor `elsewhere`, in whole blocks.
     pub(crate) fn missing(
         &self,

@@ -57,10 +57,16 @@ impl Database {
         get.query_row([handle], |row| row.get(0).map(|id: i64| ObjectId(id.cast_unsigned()))).optional()
     }
 
-    /// The parts of a directory's names.
-    pub(super) fn names(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+    /// Gives the parts of a directory's names to `take`, in order. Whether all were taken.
+    pub(super) fn names(&self, id: ObjectId, mut take: impl FnMut(&[u8]) -> bool) -> Result<bool> {
         let mut get = self.0.prepare_cached("select row from names where id = ? order by part")?;
-        get.query_map([number(id.0)], |row| row.get(0))?.collect()
+        let mut rows = get.query([number(id.0)])?;
+        while let Some(row) = rows.next()? {
+            if !row.get_ref(0)?.as_blob().is_ok_and(&mut take) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     pub(super) fn set_names(&self, id: ObjectId, part: u64, row: Option<&[u8]>) -> Result<()> {

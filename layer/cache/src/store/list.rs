@@ -45,9 +45,12 @@ impl Store {
         let mut id = ObjectId::ROOT;
         let components = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         for name in components {
-            let names = self.object(id).into_iter().flat_map(|(_, names)| names);
-            match names.flat_map(|part| part.0).find(|(_, found, _)| found == name) {
-                Some((.., target)) => id = target.object,
+            let names = self.object(id).map(|(_, names)| names);
+            let found = names.and_then(|names| {
+                names.after(0).find(|(_, found, _)| *found == name).map(|(.., target)| target)
+            });
+            match found {
+                Some(target) => id = target.object,
                 None => return false,
             }
         }
@@ -58,11 +61,13 @@ impl Store {
             let Some((object, names)) = self.object(id) else { continue };
             match object.attr.file_type {
                 FileType::Directory if depth < DEPTH_MAX => {
-                    let names = names.into_iter().flat_map(|part| part.0).rev();
-                    left.extend(names.map(|(_, name, target)| {
-                        let path = if path.is_empty() { name } else { [&path[..], b"/", &name].concat() };
+                    let first = left.len();
+                    left.extend(names.after(0).map(|(_, name, target)| {
+                        let path =
+                            if path.is_empty() { name.to_vec() } else { [&path[..], b"/", name].concat() };
                         (depth + 1, path, target.object)
                     }));
+                    left.get_mut(first..).unwrap_or_default().reverse();
                 }
                 FileType::Regular => {
                     let version = WeakAttr::from(&object.attr);

@@ -23,9 +23,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tombolo_core::fs::{PersistentHandle, Volume, WeakAttr};
+use tombolo_core::fs::{FileType, PersistentHandle, Volume, WeakAttr};
 use tombolo_core::{Error, Result};
 
+use crate::names::Names;
 use crate::object::Object;
 use commit::Queue;
 use data_file::State as DataState;
@@ -53,13 +54,21 @@ pub struct StoreOptions {
     pub capacity_bytes: u64,
     /// What is fetched and checked as one, in bytes: a power of two from 4 KiB to 1 MiB. Files that are here keep theirs.
     pub block_bytes: u32,
+    /// What is known of files takes about so much memory, in bytes, and up to half as much again at the origin's client: what nothing uses goes
+    /// when there is more.
+    pub memory_bytes: usize,
     /// What has changed waits so long for more, to be written in one transaction.
     pub commit_pause: Duration,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { capacity_bytes: 8 << 30, block_bytes: 64 << 10, commit_pause: Duration::from_millis(50) }
+        Self {
+            capacity_bytes: 8 << 30,
+            block_bytes: 64 << 10,
+            memory_bytes: 64 << 20,
+            commit_pause: Duration::from_millis(50),
+        }
     }
 }
 
@@ -200,19 +209,24 @@ impl Store {
     }
 
     /// What is kept of an object, and the names in it; also if it is still to be written.
-    pub(crate) fn object(&self, id: ObjectId) -> Option<(ObjectRow, Vec<NamesRow>)> {
+    pub(crate) fn object(&self, id: ObjectId) -> Option<(ObjectRow, Names)> {
         if self.shared.queue.is_gone(id) {
             return None;
         }
         let reader = lock(&self.shared.reader);
         let row = readable(reader.object(id))?.and_then(|row| ObjectRow::decoded(&row))?;
-        let mut names = Vec::new();
-        for part in readable(reader.names(id))? {
-            match NamesRow::decoded(&part) {
-                Some(part) => names.push(part),
+        let mut names = Names::default();
+        if row.attr.file_type == FileType::Directory {
+            let take = |part: &[u8]| {
+                NamesRow::decode(part, |place, name, target| names.restore(place, name, target))
+            };
+            let are_all = readable(reader.names(id, take))?;
+            if !are_all {
                 // Without one of them none can be said to be all.
-                None => return Some((ObjectRow { names: (false, row.names.1), ..row }, Vec::new())),
+                names = Names::default();
             }
+            let (is_complete, next_place) = row.names;
+            names.restored(is_complete && are_all, next_place);
         }
         Some((row, names))
     }
@@ -234,6 +248,16 @@ impl Store {
         if let Some(generation) = kept {
             self.drop_data(object.id, generation);
         }
+    }
+
+    /// Whether so much waits to be written that no more should be kept until some of it is.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.shared.queue.is_behind()
+    }
+
+    /// Waits until it is so no more.
+    pub(crate) fn catch_up(&self) {
+        self.shared.queue.catch_up();
     }
 
     /// Waits until what was kept so far has been written: it then survives the end of this process.
@@ -298,6 +322,10 @@ impl Store {
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.shared.directory.path
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.shared.options.memory_bytes
     }
 
     /// How much may be kept.

@@ -19,9 +19,8 @@ pub(crate) struct ObjectRow {
     pub rights: Vec<RightRow>,
 }
 
-/// Some names of a directory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct NamesRow(pub Vec<(u64, Vec<u8>, Target)>);
+/// Some names of a directory, each with its place.
+pub(crate) struct NamesRow;
 
 /// The data file of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,10 +65,10 @@ impl ObjectRow {
 }
 
 impl NamesRow {
-    pub(crate) fn encoded(&self) -> Vec<u8> {
+    pub(crate) fn encoded<'a>(names: impl Iterator<Item = (u64, &'a [u8], Target)>) -> Vec<u8> {
         let mut row = Writer::default();
-        for (place, name, target) in &self.0 {
-            row.u64(*place);
+        for (place, name, target) in names {
+            row.u64(place);
             row.bytes(name);
             row.u64(target.object.0);
             row.u8(file_type_number(target.file_type));
@@ -77,18 +76,16 @@ impl NamesRow {
         row.finished()
     }
 
-    pub(crate) fn decoded(row: &[u8]) -> Option<Self> {
-        let mut row = Reader::new(row)?;
-        let mut names = Vec::new();
+    /// Gives each name to `take`. False if the row does not hold, or one of them is not taken.
+    pub(crate) fn decode(row: &[u8], mut take: impl FnMut(u64, &[u8], Target) -> bool) -> bool {
+        let Some(mut row) = Reader::new(row) else { return false };
         while !row.is_empty() {
-            let (place, name) = (row.u64()?, row.bytes()?.to_vec());
-            names.push((
-                place,
-                name,
-                Target { object: ObjectId(row.u64()?), file_type: file_type_of(row.u8()?)? },
-            ));
+            let Some((place, name, target)) = read_name(&mut row) else { return false };
+            if !take(place, name, target) {
+                return false;
+            }
         }
-        Some(Self(names))
+        true
     }
 }
 
@@ -120,6 +117,11 @@ impl DataRow {
     }
 }
 
+fn read_name<'a>(row: &mut Reader<'a>) -> Option<(u64, &'a [u8], Target)> {
+    let (place, name) = (row.u64()?, row.bytes()?);
+    Some((place, name, Target { object: ObjectId(row.u64()?), file_type: file_type_of(row.u8()?)? }))
+}
+
 fn read_rights(row: &mut Reader<'_>) -> Option<Vec<RightRow>> {
     let mut rights = Vec::new();
     while !row.is_empty() {
@@ -137,7 +139,12 @@ mod tests {
 
     use super::*;
 
-    fn samples() -> (ObjectRow, NamesRow, DataRow) {
+    const NAMES: [(u64, &[u8], Target); 2] = {
+        let target = Target { object: ObjectId(19), file_type: FileType::Directory };
+        [(3, b"a", target), (20, &[b'x'; 255], target)]
+    };
+
+    fn samples() -> (ObjectRow, Vec<u8>, DataRow) {
         let time = |secs| Timestamp { secs, nanos: 5 };
         let attr = Attr {
             file_type: FileType::Symlink,
@@ -175,8 +182,7 @@ mod tests {
                 ),
             ],
         };
-        let target = Target { object: ObjectId(19), file_type: FileType::Directory };
-        let names = NamesRow(vec![(3, b"a".to_vec(), target), (20, vec![b'x'; 255], target)]);
+        let names = NamesRow::encoded(NAMES.into_iter());
         let version = WeakAttr::from(&attr);
         let data = DataRow { generation: 21, version, block_bytes: 65536, kept_bytes: 22 };
         (object, names, data)
@@ -186,17 +192,19 @@ mod tests {
     fn rows_come_back_as_they_were() {
         let (object, names, data) = samples();
         assert_eq!(ObjectRow::decoded(&object.encoded()), Some(object));
-        assert_eq!(NamesRow::decoded(&names.encoded()), Some(names));
+        let mut left = NAMES.into_iter();
+        assert!(NamesRow::decode(&names, |place, name, target| left.next() == Some((place, name, target))));
+        assert_eq!(left.next(), None);
         assert_eq!(DataRow::decoded(&data.encoded()), Some(data));
     }
 
     #[test]
     fn no_flipped_bit_and_no_cut_goes_unseen() {
         let (object, names, data) = samples();
-        for row in [object.encoded(), names.encoded(), data.encoded()] {
+        for row in [object.encoded(), names, data.encoded()] {
             let reads = |row: &[u8]| {
                 ObjectRow::decoded(row).is_some()
-                    || NamesRow::decoded(row).is_some()
+                    || NamesRow::decode(row, |_, _, _| true)
                     || DataRow::decoded(row).is_some()
             };
             for bit in 0..row.len() * 8 {

@@ -33,8 +33,10 @@ impl Round {
             file.doom();
             return Err(error);
         }
-        let set_aside = |tree: &mut Tree| set_aside(tree, chosen, theirs, &file).ok_or(Error::NoSpace);
-        let ((), ticket) = self.shared.change(set_aside).inspect_err(|_| file.doom())?;
+        let ((), ticket) = self.shared.change(|tree| {
+            set_aside(tree, chosen, theirs, &file);
+            Ok(())
+        })?;
         self.shared.control.tell(|state| state.conflicts += 1);
         self.put_off([chosen.id]);
         self.shared.journal.stable(ticket).await
@@ -129,11 +131,11 @@ pub(super) fn give_up(tree: &mut Tree, id: NodeId, to: &Key) {
     }
 }
 
-/// The file is as the other has left it, and ours is a new one beside it. `None`: nothing was done.
-fn set_aside(tree: &mut Tree, chosen: &Chosen, theirs: Option<Attr>, base: &Arc<DataFile>) -> Option<()> {
-    let (old, number) = (tree.nodes.get(&chosen.id).cloned()?, tree.ids.next()?);
-    let (dir, name) = tree.seen_as(chosen.id)?;
-    let name = conflict_name(tree, &name)?;
+/// The file is as the other has left it, and ours is a new one beside it.
+fn set_aside(tree: &mut Tree, chosen: &Chosen, theirs: Option<Attr>, base: &Arc<DataFile>) {
+    let (Some(old), Some(number)) = (tree.nodes.get(&chosen.id).cloned(), tree.ids.next()) else { return };
+    let Some((dir, name)) = tree.seen_as(chosen.id) else { return };
+    let Some(name) = conflict_name(tree, &name) else { return };
     tracing::warn!(directory = dir.0, name = %name.as_name(), "another has changed this file at the origin: both are kept");
     let id = NodeId(MADE_HERE | number);
     let mut extents = Extents::default();
@@ -147,12 +149,11 @@ fn set_aside(tree: &mut Tree, chosen: &Chosen, theirs: Option<Attr>, base: &Arc<
     tree.add(id, Node { set, layers, ..Node::made(attr, old.user.clone()) });
     let target = Target { node: id, file_type: attr.file_type };
     tree.set_name(dir, &name, None, Some(target), &old.user);
-    let node = tree.node_mut(chosen.id)?;
+    let Some(node) = tree.node_mut(chosen.id) else { return };
     (node.set, node.sending) = (Set::empty(), Set::empty());
     node.version = theirs.as_ref().map(WeakAttr::from);
     node.attr = theirs.map_or(old.attr, |theirs| Attr { fileid: chosen.id.0, ..theirs });
     let sent = std::mem::take(&mut node.layers).into_iter().take(chosen.layers.len());
     sent.collect::<Vec<_>>().into_iter().for_each(|layer| tree.drop_layer(layer));
     tree.epoch += 1;
-    Some(())
 }

@@ -13,7 +13,7 @@ use tombolo_host_runtime::lock;
 use super::conflicts;
 use super::plan::Key;
 use super::round::Round;
-use crate::tree::{Set, Target, Tree, is_hidden};
+use crate::tree::{Set, Target, hidden_name, is_hidden};
 
 /// One operation on names.
 #[derive(Clone, Debug)]
@@ -108,8 +108,7 @@ impl Round {
         unknown
     }
 
-    /// Directories whose names change and that do not differ themselves, as they are: what is done to hidden names does not show. Until
-    /// that is so again their times are something that the origin lacks: this is on the disk before the first hidden name is.
+    /// Directories whose names change and that do not differ themselves, as they are: what is done to hidden names does not show.
     fn other_directories(&self, names: &Names<'_>) -> Vec<(NodeId, Attr)> {
         let dirs: HashSet<NodeId> = names.holders.keys().map(|key| key.0).chain([NodeId::ROOT]).collect();
         let others = dirs.into_iter().filter(|dir| !self.plan.nodes.contains_key(dir));
@@ -118,19 +117,17 @@ impl Round {
             let cx = self.cx(Identity::ROOT);
             Some((dir, self.shared.below.getattr(&cx, below, None).wait().ok()?))
         };
-        let others: Vec<_> = others.filter_map(attr).collect();
-        self.shared
-            .note(|tree| others.iter().for_each(|(dir, attr)| tree.touch(*dir, attr).set |= Set::MTIME));
-        others
+        others.filter_map(attr).collect()
     }
 
     fn restore(self: &Arc<Self>, others: &[(NodeId, Attr)]) {
         for (dir, attr) in others {
             let (round, dir, attr) = (self.clone(), *dir, *attr);
             if !self.has_changed(dir) && !self.has_failed(dir) {
-                self.shared.note(|tree| restored(tree, dir, &attr));
                 continue;
             }
+            // Until it is done it is something that the origin lacks.
+            self.shared.note(|tree| tree.touch(dir, &attr).set |= Set::MTIME);
             self.start(dir, async move {
                 let set = SetAttr { mtime: Some(SetTime::At(attr.mtime)), ..SetAttr::default() };
                 let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
@@ -141,7 +138,11 @@ impl Round {
                     Err(Error::Stale | Error::NotFound) => {}
                     Err(error) => return Err(error),
                 }
-                round.shared.note(|tree| restored(tree, dir, &attr));
+                round.shared.note(|tree| {
+                    if let Some(node) = tree.node_mut(dir).filter(|node| node.attr.mtime == attr.mtime) {
+                        node.set.remove(Set::MTIME);
+                    }
+                });
                 Ok(())
             });
         }
@@ -224,13 +225,6 @@ impl Round {
     }
 }
 
-/// A directory has the time there that it has here, unless that was changed meanwhile.
-fn restored(tree: &mut Tree, dir: NodeId, attr: &Attr) {
-    if let Some(node) = tree.node_mut(dir).filter(|node| node.attr.mtime == attr.mtime) {
-        node.set.remove(Set::MTIME);
-    }
-}
-
 impl<'a> Names<'a> {
     fn new(round: &'a Arc<Round>, unknown: &HashSet<Key>) -> Self {
         let tree = round.shared.tree();
@@ -310,7 +304,7 @@ impl<'a> Names<'a> {
                     }
                     None if holder.is_none() => Kind::Link { to: key.clone() },
                     None => {
-                        let Some(name) = self.round.plan.hidden_name(*node) else { continue };
+                        let Some(name) = hidden_name(*node) else { continue };
                         Kind::Link { to: (key.0, name) }
                     }
                 };
@@ -334,7 +328,7 @@ impl<'a> Names<'a> {
     }
 
     fn hide(&self, from: &Key, target: Target) -> Option<Op> {
-        let (from, to) = (from.clone(), (NodeId::ROOT, self.round.plan.hidden_name(target.node)?));
+        let (from, to) = (from.clone(), (NodeId::ROOT, hidden_name(target.node)?));
         let user = self.user(&from);
         // One is enough, and between two names of one file a rename does nothing (rename(2)).
         let kind = match self.holders.get(&to).copied().flatten() == Some(target) {
@@ -368,11 +362,11 @@ impl<'a> Names<'a> {
         for (node, keys) in self.moves().to {
             for key in keys {
                 let error = Error::io("what it replaces, or is to become, is not there yet");
-                // That of one that was put off is no failure.
-                if !self.round.has_failed(node) {
-                    self.round.fail(Some(node), &error);
+                for node in [node, key.0] {
+                    if !self.round.has_failed(node) {
+                        self.round.fail(Some(node), &error);
+                    }
                 }
-                self.round.set_undone([key.0]);
             }
         }
     }

@@ -213,7 +213,7 @@ impl Round {
         let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
         let users = [chosen.user.clone(), owner, Identity::ROOT];
         let ((attr, _), _) = self.by_first(&users, |cx| fs.setattr(cx, below, file, &change)).await?;
-        self.set_sent(chosen.id, Some(attr));
+        self.set_sent(chosen.id, Some(WeakAttr::from(&attr)));
         Ok(())
     }
 }

@@ -38,7 +38,6 @@ pub(super) struct Wanted {
 pub(super) struct Plan {
     /// The number of the latest change that is in it.
     pub change: u64,
-    tag: u64,
     /// By number: in the order in which they were made here.
     pub nodes: BTreeMap<NodeId, Arc<Chosen>>,
     /// New directories: those above before those in them.
@@ -49,7 +48,7 @@ pub(super) struct Plan {
 impl Plan {
     /// Chooses what differs, and freezes its data. Where new nodes are to be made is in the tree then.
     pub(super) fn choose(tree: &mut Tree) -> Self {
-        let mut plan = Self { change: tree.change, tag: tree.tag, ..Self::default() };
+        let mut plan = Self { change: tree.change, ..Self::default() };
         let (mut homes, mut places) = (HashMap::new(), HashMap::new());
         for (dir, name, place) in tree.differences() {
             let key = (dir, name.clone());
@@ -69,7 +68,7 @@ impl Plan {
             let exists = |key: &&Key| new.contains(&key.0) || !is_new(tree, key.0);
             let home = new.contains(&id).then(|| {
                 let kept = homes.get(&id).filter(exists).cloned();
-                kept.or_else(|| places.get(&id).and_then(|place| plan.home_by(place, id, &new)))
+                kept.or_else(|| places.get(&id).and_then(|place| home_by(place, id, &new)))
             });
             let home = match home {
                 // It has no name any more that leads to it: not to be made.
@@ -115,19 +114,6 @@ impl Plan {
         }
     }
 
-    /// The name at the origin of a node that has none there otherwise.
-    pub(super) fn hidden_name(&self, id: NodeId) -> Option<NameBuf> {
-        hidden_name(self.tag, id)
-    }
-
-    /// Where a new node with this place is made: there if nobody sees it as the directory is new too, else beside it.
-    fn home_by(&self, (dir, name): &Key, id: NodeId, new: &HashSet<NodeId>) -> Option<Key> {
-        match new.contains(dir) {
-            true => Some((*dir, name.clone())),
-            false => Some((*dir, self.hidden_name(id)?)),
-        }
-    }
-
     /// Nodes that are no directories.
     pub(super) fn files(&self) -> impl Iterator<Item = &Arc<Chosen>> {
         self.nodes.values().filter(|chosen| !chosen.is_directory())
@@ -151,5 +137,13 @@ impl Chosen {
 
     pub(super) fn is_directory(&self) -> bool {
         self.attr.file_type == tombolo_core::fs::FileType::Directory
+    }
+}
+
+/// Where a new node with this place is made: there if nobody sees it as the directory is new too, else beside it.
+fn home_by((dir, name): &Key, id: NodeId, new: &HashSet<NodeId>) -> Option<Key> {
+    match new.contains(dir) {
+        true => Some((*dir, name.clone())),
+        false => Some((*dir, hidden_name(id)?)),
     }
 }

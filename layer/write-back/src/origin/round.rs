@@ -6,14 +6,14 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use tombolo_core::fs::{Attr, File, NodeId, WeakAttr};
+use tombolo_core::fs::{File, NodeId, WeakAttr};
 use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Result};
 use tombolo_host_runtime::lock;
 
 use super::plan::{Chosen, Key, Plan};
 use super::window::Window;
 use crate::shared::{SESSION, Shared};
-use crate::tree::{Set, Tree};
+use crate::tree::Tree;
 
 /// The attempt. Shared by what is under way.
 pub(super) struct Round {
@@ -53,7 +53,7 @@ struct Found {
     /// Directories in which names were changed.
     changed: HashSet<NodeId>,
     /// What nodes are there now; `None`: to be looked at.
-    versions: HashMap<NodeId, Option<Attr>>,
+    versions: HashMap<NodeId, Option<WeakAttr>>,
 }
 
 /// Work that fails where it panics: neither is the node taken for one that has arrived, nor does the thread end that goes on with it.
@@ -158,12 +158,12 @@ impl Round {
     }
 
     /// What a node is at the origin since its last change there; `None`: it is to be looked at.
-    pub(super) fn set_version(&self, id: NodeId, version: Option<Attr>) {
+    pub(super) fn set_version(&self, id: NodeId, version: Option<WeakAttr>) {
         lock(&self.found).versions.insert(id, version);
     }
 
     /// Its data and attributes are at the origin.
-    pub(super) fn set_sent(&self, id: NodeId, version: Option<Attr>) {
+    pub(super) fn set_sent(&self, id: NodeId, version: Option<WeakAttr>) {
         lock(&self.found).sent.insert(id);
         self.set_version(id, version);
     }
@@ -237,7 +237,7 @@ impl Round {
                 let below = round.below(id)?;
                 let cx = round.cx(Identity::ROOT);
                 match round.shared.below.getattr(&cx, below, None).resolve().await {
-                    Ok(attr) => round.set_version(id, Some(attr)),
+                    Ok(attr) => round.set_version(id, Some(WeakAttr::from(&attr))),
                     // It had no other name.
                     Err(Error::Stale | Error::NotFound) => {}
                     Err(error) => return Err(error),
@@ -259,9 +259,7 @@ impl Round {
                 if tree.nodes.contains_key(id)
                     && let Some(node) = tree.node_mut(*id)
                 {
-                    let sent = self.plan.nodes.get(id).map_or(Set::empty(), |chosen| chosen.set);
-                    node.version = version.as_ref().map(WeakAttr::from);
-                    version.iter().for_each(|there| node.take_in(there, sent));
+                    node.version = *version;
                 }
             }
             for key in self.plan.names.keys().filter(|key| !found.doubtful.contains(key)) {

@@ -2,8 +2,7 @@
 
 use tombolo_core::fs::{NodeId, RenameFlags};
 
-use crate::random::Action;
-use crate::shown::{HIDDEN, names};
+use crate::shown::names;
 use crate::world::{Origin, Proxy, Session};
 
 /// The names in the root, and what is in those that were made because of a conflict.
@@ -144,55 +143,6 @@ fn what_another_has_moved_away_or_removed_is_not_moved() {
             assert_eq!(ours(session), (vec!["theirs".to_owned()], vec![]));
         }
     });
-}
-
-#[test]
-fn attributes_that_another_has_set_are_seen_where_only_data_were_written_here() {
-    first_and_later(|origin, proxy| {
-        origin.direct.put("file", b"before").expect("a file");
-        let proxy = proxy();
-        let file = proxy.session.open("file").expect("the file");
-        proxy.session.write(file, 0, b"OURS").expect("written");
-        proxy.session.close(file);
-        Action::Mode("file".into(), 0o640).perform(&origin.direct, &mut None).expect("another's");
-        flushed(&proxy, 0);
-        for session in [&origin.direct, &proxy.session] {
-            assert_eq!(session.get("file").expect("ours"), b"OURSre");
-            assert_eq!(session.find("file").expect("the file").attr.mode.bits(), 0o640);
-        }
-    });
-}
-
-#[test]
-fn ours_is_beside_the_name_that_the_file_has_here() {
-    let origin = Origin::new();
-    origin.direct.put("file", b"before").expect("a file");
-    origin.direct.mkdir("dir").expect("a directory");
-    let proxy = origin.proxy();
-    proxy.session.put("file", b"ours").expect("written");
-    proxy.session.rename("file", "dir/moved", RenameFlags::empty()).expect("moved");
-    origin.direct.put("file", b"theirs").expect("another's");
-    flushed(&proxy, 1);
-    let dir = origin.direct.find("dir").expect("the directory").node;
-    let all = names(&origin.direct, dir);
-    let copy =
-        all.iter().find(|name| name.starts_with("moved.conflict-")).unwrap_or_else(|| panic!("{all:?}"));
-    assert_eq!(origin.direct.get(&format!("dir/{copy}")).expect("ours"), b"ours");
-}
-
-#[test]
-fn a_hidden_name_of_another_proxy_is_left_alone() {
-    let origin = Origin::new();
-    origin.direct.put("theirs", b"theirs").expect("a file");
-    for number in 1..100u64 {
-        let hidden = format!("{HIDDEN}{:x}", 1 << 62 | number);
-        origin.direct.link("theirs", &hidden).expect("linked");
-    }
-    let proxy = origin.proxy();
-    proxy.session.put("ours", b"ours").expect("a file");
-    flushed(&proxy, 0);
-    assert_eq!(origin.direct.get("theirs").expect("theirs"), b"theirs");
-    assert_eq!(origin.direct.get("ours").expect("ours"), b"ours");
 }
 
 #[test]

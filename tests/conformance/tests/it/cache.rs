@@ -29,10 +29,19 @@ fn run_over(export: &Arc<dyn Export>, title: &str, contract: Contract) {
 }
 
 fn cached(origin: &dyn Export, dir: &Path, contract: Contract) -> Arc<dyn Export> {
+    cached_with(origin, dir, contract, StoreOptions::default())
+}
+
+fn cached_with(
+    origin: &dyn Export,
+    dir: &Path,
+    contract: Contract,
+    options: StoreOptions,
+) -> Arc<dyn Export> {
     let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
     // What the one before has begun in the background may go on for a while.
     let dir = dir.join(format!("{contract:?}"));
-    let store = Store::open(&dir, &identity, StoreOptions::default()).expect("a store");
+    let store = Store::open(&dir, &identity, options).expect("a store");
     Arc::new(over(origin, store, Options { contract, ..Options::default() }).expect("a cache"))
 }
 
@@ -42,6 +51,20 @@ fn a_cache_over_memory() {
     for contract in [Contract::CloseToOpen, Contract::Exclusive, Contract::Refresh(Duration::ZERO)] {
         let export = cached(&Memory::default(), dir.path(), contract);
         run_over(&export, &format!("a cache over memory, {contract:?}"), contract);
+    }
+}
+
+#[test]
+fn a_cache_that_has_memory_for_two_files() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for contract in [Contract::CloseToOpen, Contract::Exclusive] {
+        let options = StoreOptions {
+            memory_bytes: 4096,
+            commit_pause: Duration::from_micros(1),
+            ..StoreOptions::default()
+        };
+        let export = cached_with(&Memory::default(), dir.path(), contract, options);
+        run_over(&export, &format!("a cache of little memory over memory, {contract:?}"), contract);
     }
 }
 

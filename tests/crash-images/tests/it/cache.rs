@@ -21,8 +21,12 @@ const BLOCK_BYTES: u32 = 4096;
 fn cached(area: &Path, dir: &Path, capacity_bytes: u64) -> (Origin, Cached) {
     let export = LocalDir::open(&area.join("origin"), DirOptions::default()).expect("the origin");
     let origin = Origin::of(Arc::new(export));
-    let store =
-        StoreOptions { capacity_bytes, block_bytes: BLOCK_BYTES, commit_pause: Duration::from_millis(1) };
+    let store = StoreOptions {
+        capacity_bytes,
+        block_bytes: BLOCK_BYTES,
+        commit_pause: Duration::from_millis(1),
+        ..StoreOptions::default()
+    };
     let options = Options { contract: Contract::Exclusive, ..Options::default() };
     let cached = origin.cached_with(dir, options, store);
     (origin, cached)

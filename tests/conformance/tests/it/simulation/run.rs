@@ -26,6 +26,9 @@ const STEPS: usize = 250;
 const FILE_BYTES_MAX: usize = 20_000;
 const FOR_EVER: Duration = Duration::from_secs(1 << 20);
 
+/// How much data a cache may keep.
+const CAPACITIES_BYTES: [u64; 3] = [10_000, 60_000, 1 << 30];
+
 /// What a seed is about.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
@@ -73,10 +76,15 @@ impl Plan {
         };
         let clocks = [Clock::Same, Clock::Coarse, Clock::Behind, Clock::Behind];
         let clock = clocks[random.usize(..clocks.len())];
-        let capacity_bytes = [10_000, 60_000, 1 << 30][random.usize(..3)];
+        let capacity_bytes = CAPACITIES_BYTES[random.usize(..3)];
         let cuts = random.bool();
         let prefetch = if random.bool() { Prefetch::Walk } else { Prefetch::Off };
         Self { contracts, never_old, change, clock, cuts, capacity_bytes, prefetch }
+    }
+
+    /// Where there is room for few data there is memory for few files.
+    fn memory_bytes(&self) -> usize {
+        if self.capacity_bytes == CAPACITIES_BYTES[0] { 8192 } else { StoreOptions::default().memory_bytes }
     }
 
     fn promise(&self, cache: usize) -> Promise {
@@ -129,6 +137,7 @@ impl Run {
         let options = StoreOptions {
             capacity_bytes: self.plan.capacity_bytes,
             block_bytes: 4096,
+            memory_bytes: self.plan.memory_bytes(),
             commit_pause: FOR_EVER,
         };
         let store = opened_store(&self.dir(cache), &identity, options);

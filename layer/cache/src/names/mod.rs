@@ -1,12 +1,19 @@
 //! The names of a directory, as far as they are known: those that were looked up, or all of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+mod listed;
+mod of_object;
+mod table;
+
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use tombolo_core::fs::FileType;
 
 use crate::store::ObjectId;
 use crate::store::rows::NamesRow;
+pub(crate) use listed::Listed;
+pub(crate) use of_object::NamesOfObject;
+use table::Table;
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,9 +25,10 @@ pub(crate) struct Target {
 /// The names of a directory.
 #[derive(Debug)]
 pub(crate) struct Names {
-    by_name: HashMap<Arc<[u8]>, Slot>,
-    /// The names in the order of a listing.
-    places: BTreeMap<u64, Arc<[u8]>>,
+    /// Those that lead somewhere, or did. A name that stays, or comes back, keeps its place, so that a listing goes on where it was.
+    table: Table,
+    /// Names that there are not, of a directory that is not listed.
+    absent: HashSet<Box<[u8]>>,
     next_place: u64,
     /// Whether all names are here.
     is_complete: bool,
@@ -47,14 +55,6 @@ pub(crate) struct ListingMark {
     pub can_grow: bool,
 }
 
-/// What is kept of a name.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    known: Option<Known>,
-    /// Where it stands in a listing. A name that stays, or comes back, keeps its place, so that a listing goes on where it was.
-    place: Option<u64>,
-}
-
 /// What is known of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
@@ -71,6 +71,9 @@ pub(crate) const DOT_DOT: u64 = 2;
 /// The names of so many places are written as one.
 const PART_PLACES: u64 = 1024;
 
+/// A part as it is to be written, with its number; `None`: there are no names in it any more.
+pub(crate) type WrittenPart = (u64, Option<Vec<u8>>);
+
 fn part_of(place: u64) -> u64 {
     place / PART_PLACES
 }
@@ -78,11 +81,14 @@ fn part_of(place: u64) -> u64 {
 /// So many absent names are kept of a directory that is not listed.
 const ABSENT_MAX: usize = 4096;
 
+/// About so much memory each of them takes.
+const ABSENT_BYTES: usize = 48;
+
 impl Default for Names {
     fn default() -> Self {
         Self {
-            by_name: HashMap::new(),
-            places: BTreeMap::new(),
+            table: Table::default(),
+            absent: HashSet::new(),
             next_place: DOT_DOT + 1,
             is_complete: false,
             is_passing: false,
@@ -101,8 +107,9 @@ impl Names {
         if self.is_passing {
             return None;
         }
-        let known = self.by_name.get(name).and_then(|slot| slot.known);
-        known.or_else(|| self.is_complete.then_some(Known::Absent))
+        let found = self.table.find(name).and_then(|(_, target)| target).map(Known::Found);
+        let is_absent = self.is_complete || self.absent.contains(name);
+        found.or_else(|| is_absent.then_some(Known::Absent))
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -156,37 +163,29 @@ impl Names {
     }
 
     fn put(&mut self, name: &[u8], target: Target) {
-        let known = Some(Known::Found(target));
-        if let Some(slot) = self.by_name.get_mut(name)
-            && slot.place.is_some()
-        {
-            self.dirty_parts.extend(slot.place.map(part_of));
-            slot.known = known;
+        if let Some((place, _)) = self.table.find(name) {
+            if self.table.set(name, target) {
+                self.dirty_parts.insert(part_of(place));
+            }
             return;
         }
-        let (name, place) = (Arc::<[u8]>::from(name), self.next_place);
+        self.absent.remove(name);
+        self.dirty_parts.insert(part_of(self.next_place));
+        self.table.push(name, self.next_place, target);
         self.next_place += 1;
-        self.dirty_parts.insert(part_of(place));
-        self.places.insert(place, name.clone());
-        self.by_name.insert(name, Slot { known, place: Some(place) });
     }
 
     fn take(&mut self, name: &[u8]) {
-        let place = self.by_name.remove(name).and_then(|slot| slot.place);
-        if let Some(place) = place {
-            self.places.remove(&place);
-            self.dirty_parts.insert(part_of(place));
-        }
-        if !self.is_complete && self.by_name.len() < self.places.len() + ABSENT_MAX {
-            self.by_name.insert(name.into(), Slot { known: Some(Known::Absent), place: None });
+        self.dirty_parts.extend(self.table.remove(name).map(part_of));
+        if !self.is_complete && self.absent.len() < ABSENT_MAX {
+            self.absent.insert(name.into());
         }
     }
 
     /// A listing begins. It must be ended.
     pub(crate) fn begin_listing(&mut self) -> ListingMark {
         self.listings += 1;
-        let mut placed = self.by_name.values().filter(|slot| slot.place.is_some());
-        let can_grow = !self.is_complete && placed.all(|slot| slot.known.is_some());
+        let can_grow = !self.is_complete && self.table.unknown() == 0;
         ListingMark { epoch: self.epoch, learnt: self.learnt.len(), can_grow }
     }
 
@@ -214,18 +213,18 @@ impl Names {
     }
 
     /// Some names that a listing has found so far, but for those that were changed here since it began.
-    pub(crate) fn grow(&mut self, listed: &[(Vec<u8>, Target)], mark: ListingMark) {
+    pub(crate) fn grow<'a>(&mut self, listed: impl Iterator<Item = (&'a [u8], Target)>, mark: ListingMark) {
         if !self.is_growing || !self.holds_since(mark) {
             return;
         }
         let learnt: HashSet<Arc<[u8]>> =
             self.learnt.iter().skip(mark.learnt).map(|(name, _)| name.clone()).collect();
-        let new = listed.iter().filter(|(name, _)| !learnt.contains(&name[..]));
-        new.for_each(|(name, target)| self.put(name, *target));
+        let new = listed.filter(|(name, _)| !learnt.contains(*name));
+        new.for_each(|(name, target)| self.put(name, target));
     }
 
     /// All names, as a listing has found them, and as they were changed here since it began.
-    pub(crate) fn set_listed(&mut self, listed: &[(Vec<u8>, Target)], mark: ListingMark) {
+    pub(crate) fn set_listed(&mut self, listed: &Listed, mark: ListingMark) {
         self.set_all(listed);
         for (name, target) in self.learnt.split_off(mark.learnt.min(self.learnt.len())) {
             match target {
@@ -237,17 +236,14 @@ impl Names {
         }
     }
 
-    fn set_all(&mut self, listed: &[(Vec<u8>, Target)]) {
-        self.by_name.values_mut().for_each(|slot| slot.known = None);
-        listed.iter().for_each(|(name, target)| self.put(name, *target));
-        let Self { by_name, places, dirty_parts, .. } = self;
-        by_name.retain(|_, slot| {
-            if let (None, Some(place)) = (slot.known, slot.place) {
-                places.remove(&place);
-                dirty_parts.insert(part_of(place));
-            }
-            slot.known.is_some()
-        });
+    fn set_all(&mut self, listed: &Listed) {
+        self.table.begin_listing();
+        listed.iter().for_each(|(name, target)| self.put(name, target));
+        self.dirty_parts.extend(self.table.end_listing().map(part_of));
+        self.absent = HashSet::new();
+        if self.is_passing {
+            self.unwritten();
+        }
         self.is_complete = true;
         self.is_passing = false;
         self.is_growing = false;
@@ -255,10 +251,8 @@ impl Names {
 
     /// The directory has changed: no name is known any more. Places are kept for those that come back.
     pub(crate) fn drop_all(&mut self) {
-        self.by_name.retain(|_, slot| {
-            slot.known = None;
-            slot.place.is_some()
-        });
+        self.table.forget();
+        self.absent = HashSet::new();
         self.is_complete = false;
         self.is_passing = false;
         self.is_growing = false;
@@ -267,33 +261,40 @@ impl Names {
         self.dirty_parts.clear();
     }
 
-    /// Takes in what an earlier life has left.
-    pub(crate) fn restore(&mut self, rows: Vec<NamesRow>, is_complete: bool, next_place: u64) {
-        for (place, name, target) in rows.into_iter().flat_map(|row| row.0) {
-            let name: Arc<[u8]> = name.into();
-            self.next_place = self.next_place.max(place.saturating_add(1));
-            self.places.insert(place, name.clone());
-            let known = Some(Known::Found(target));
-            self.by_name.insert(name, Slot { known, place: Some(place) });
+    /// Takes in some of what an earlier life has left, in the order of places. False if it is not in that order, or a name comes twice.
+    pub(crate) fn restore(&mut self, place: u64, name: &[u8], target: Target) -> bool {
+        let fits = place >= self.next_place && self.table.find(name).is_none();
+        if fits {
+            self.table.push(name, place, target);
+            self.next_place = place.saturating_add(1);
         }
+        fits
+    }
+
+    /// All that an earlier life has left was taken in.
+    pub(crate) fn restored(&mut self, is_complete: bool, next_place: u64) {
         self.next_place = self.next_place.max(next_place);
         self.is_complete = is_complete;
+    }
+
+    /// How much memory they take.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        size_of::<Self>() + self.table.heap_bytes() + self.absent.capacity() * ABSENT_BYTES
     }
 
     pub(crate) fn next_place(&self) -> u64 {
         self.next_place
     }
 
-    /// What has changed since this was last asked: whether all that was written is to go, and the parts that are to be written.
-    pub(crate) fn take_dirty(&mut self) -> (bool, Vec<(u64, NamesRow)>) {
+    /// What has changed since this was last asked: whether all that was written is to go, and the parts that are to be written, as they
+    /// are; `None` for one without names.
+    pub(crate) fn take_dirty(&mut self) -> (bool, Vec<WrittenPart>) {
         let dirty = std::mem::take(&mut self.dirty_parts);
         let rows = dirty.into_iter().map(|part| {
-            let places = self.places.range(part * PART_PLACES..(part + 1) * PART_PLACES);
-            let names = places.filter_map(|(place, name)| match self.by_name.get(name)?.known? {
-                Known::Found(target) => Some((*place, name.to_vec(), target)),
-                Known::Absent => None,
-            });
-            (part, NamesRow(names.collect()))
+            let names = self.table.from(part.saturating_mul(PART_PLACES));
+            let mut names = names.take_while(|(place, ..)| part_of(*place) == part).peekable();
+            let is_any = names.peek().is_some();
+            (part, is_any.then(|| NamesRow::encoded(names)))
         });
         let rows = rows.collect();
         (std::mem::take(&mut self.drops_parts), rows)
@@ -302,16 +303,12 @@ impl Names {
     /// Nothing of what was ever taken to be written need be there.
     pub(crate) fn unwritten(&mut self) {
         self.drops_parts = true;
-        self.dirty_parts = self.places.keys().copied().map(part_of).collect();
+        self.dirty_parts = self.table.places().map(part_of).collect();
     }
 
     /// The names after a place, with theirs, in order.
     pub(crate) fn after(&self, place: u64) -> impl Iterator<Item = (u64, &[u8], Target)> {
-        let places = self.places.range(place.saturating_add(1)..);
-        places.filter_map(|(place, name)| match self.by_name.get(name)?.known? {
-            Known::Found(target) => Some((*place, &name[..], target)),
-            Known::Absent => None,
-        })
+        self.table.from(place.saturating_add(1))
     }
 }
 
@@ -321,6 +318,12 @@ mod tests {
 
     fn target(id: u64) -> Target {
         Target { object: ObjectId(id), file_type: FileType::Regular }
+    }
+
+    fn all(names: &[(Vec<u8>, Target)]) -> Listed {
+        let mut listed = Listed::default();
+        names.iter().for_each(|(name, target)| listed.push(name, *target));
+        listed
     }
 
     fn listed(names: &Names, place: u64) -> Vec<(u64, Vec<u8>)> {
@@ -333,7 +336,7 @@ mod tests {
         assert_eq!(names.look_up(b"a"), None);
         assert!(names.learn(b"b", Known::Absent, 0));
         assert_eq!(names.look_up(b"b"), Some(Known::Absent));
-        names.set_all(&[(b"a".to_vec(), target(5))]);
+        names.set_all(&all(&[(b"a".to_vec(), target(5))]));
         assert_eq!(names.look_up(b"a"), Some(Known::Found(target(5))));
         assert_eq!(names.look_up(b"c"), Some(Known::Absent));
         names.set(b"c", target(6));
@@ -356,12 +359,12 @@ mod tests {
         names.set(b"known", target(1));
         let mark = names.begin_listing();
         names.begin_growing(mark);
-        let all = [&b"a"[..], b"known", b"gone", b"z"].map(|name| (name.to_vec(), target(1)));
-        names.grow(&all[..2], mark);
+        let all = all(&[&b"a"[..], b"known", b"gone", b"z"].map(|name| (name.to_vec(), target(1))));
+        names.grow(all.iter().take(2), mark);
         let seen = listed(&names, 0);
         assert_eq!((seen.len(), names.look_up(b"z"), names.is_complete()), (2, None, false));
         names.set_absent(b"gone");
-        names.grow(&all[2..], mark);
+        names.grow(all.from(2), mark);
         assert_eq!(listed(&names, seen[1].0).len(), 1, "what comes later is after what was seen");
         names.set_listed(&all, mark);
         names.end_listing();
@@ -376,14 +379,72 @@ mod tests {
     #[test]
     fn a_listing_goes_on_after_the_directory_has_changed() {
         let mut names = Names::default();
-        let all: Vec<_> = (0..10u8).map(|n| (vec![b'a' + n], target(n.into()))).collect();
-        names.set_all(&all);
+        let first: Vec<_> = (0..10u8).map(|n| (vec![b'a' + n], target(n.into()))).collect();
+        names.set_all(&all(&first));
         let half = listed(&names, 0)[4].0;
         names.drop_all();
-        let mut again: Vec<_> = all.iter().rev().filter(|(name, _)| name != b"b").cloned().collect();
+        let mut again: Vec<_> = first.iter().rev().filter(|(name, _)| name != b"b").cloned().collect();
         again.push((b"new".to_vec(), target(77)));
-        names.set_all(&again);
+        names.set_all(&all(&again));
         let rest: Vec<_> = listed(&names, half).into_iter().map(|(_, name)| name).collect();
         assert_eq!(rest, [&b"f"[..], b"g", b"h", b"i", b"j", b"new"].map(<[u8]>::to_vec));
+    }
+
+    #[test]
+    fn only_parts_that_have_changed_are_written() {
+        let (mut names, count) = (Names::default(), 3 * PART_PLACES);
+        let first: Vec<_> = (0..count).map(|n| (n.to_string().into_bytes(), target(n))).collect();
+        names.set_all(&all(&first));
+        let parts = |names: &mut Names| {
+            let (drops, parts) = names.take_dirty();
+            (drops, parts.into_iter().map(|(part, row)| (part, row.is_some())).collect::<Vec<_>>())
+        };
+        assert_eq!(parts(&mut names), (false, vec![(0, true), (1, true), (2, true), (3, true)]));
+        names.set_all(&all(&first));
+        assert_eq!(parts(&mut names), (false, vec![]), "all is as it was");
+        names.set_all(&all(&first[..first.len() - 4]));
+        assert_eq!(parts(&mut names), (false, vec![(2, true), (3, false)]));
+        names.drop_all();
+        names.set_all(&all(&first[..5]));
+        assert_eq!(parts(&mut names), (true, vec![(0, true), (1, false), (2, false)]));
+        names.set_passing();
+        names.set_all(&all(&first[..5]));
+        assert_eq!(parts(&mut names), (true, vec![(0, true)]), "what only passes was not written");
+    }
+
+    #[test]
+    fn names_come_and_go_as_in_a_plain_map() {
+        use std::collections::BTreeMap;
+        let (mut names, mut map, mut random) =
+            (Names::default(), BTreeMap::<Vec<u8>, u64>::new(), fastrand::Rng::with_seed(7));
+        for step in 0..20_000_u64 {
+            let name = random.u32(0..if step % 4000 < 3000 { 700 } else { 20 }).to_string().into_bytes();
+            match random.u32(0..100) {
+                0..50 => {
+                    names.set(&name, target(step));
+                    map.insert(name, step);
+                }
+                50..99 => {
+                    names.set_absent(&name);
+                    map.remove(&name);
+                }
+                _ => {
+                    names.drop_all();
+                    let again: Vec<_> = map.iter().map(|(name, id)| (name.clone(), target(*id))).collect();
+                    names.set_all(&all(&again));
+                }
+            }
+            if step % 64 == 0 {
+                let mut listed: Vec<_> = listed(&names, 0);
+                assert!(listed.is_sorted(), "in the order of places");
+                listed.sort_by(|(_, a), (_, b)| a.cmp(b));
+                assert!(listed.iter().map(|(_, name)| name).eq(map.keys()), "step {step}");
+                let is_same =
+                    |(name, id): (&Vec<u8>, &u64)| names.look_up(name) == Some(Known::Found(target(*id)));
+                assert!(map.iter().all(is_same), "step {step}");
+            }
+        }
+        (0..2000).for_each(|n: u32| names.set_absent(n.to_string().as_bytes()));
+        assert!(names.heap_bytes() < 32 << 10, "{} bytes for no name", names.heap_bytes());
     }
 }

@@ -1,0 +1,39 @@
+//! The names of an object: of most there are none.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::LazyLock;
+
+use super::Names;
+
+/// Names that take no memory until there is something to be kept of them.
+#[derive(Debug, Default)]
+pub(crate) struct NamesOfObject(Option<Box<Names>>);
+
+static NONE: LazyLock<Names> = LazyLock::new(Names::default);
+
+impl NamesOfObject {
+    /// How much memory they take.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |names| names.heap_bytes())
+    }
+}
+
+impl From<Names> for NamesOfObject {
+    fn from(names: Names) -> Self {
+        Self(Some(Box::new(names)))
+    }
+}
+
+impl Deref for NamesOfObject {
+    type Target = Names;
+
+    fn deref(&self) -> &Names {
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for NamesOfObject {
+    fn deref_mut(&mut self) -> &mut Names {
+        self.0.get_or_insert_default()
+    }
+}

@@ -1,0 +1,193 @@
+//! Names in little memory: a directory may have a million of them.
+//!
+//! The bytes of all names lie one behind the other, each name has a slot of 24 bytes, and an index has four bytes for each. A new name always
+//! gets the last place, so slots are in the order of their places by themselves.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+use hashbrown::HashTable;
+use tombolo_core::fs::FileType;
+
+use super::Target;
+use crate::store::ObjectId;
+
+/// Names that each have a place, and what they lead to.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    hasher: RandomState,
+    bytes: Vec<u8>,
+    slots: Vec<Slot>,
+    /// The slots of the names that are here.
+    index: HashTable<u32>,
+    /// Names of which it is not known any more what they lead to.
+    unknown: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    place: u64,
+    object: ObjectId,
+    /// Where its bytes begin: 40 bits.
+    start: (u32, u8),
+    len: u8,
+    file_type: FileType,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Known,
+    /// Known, and found by the listing that is being taken in.
+    Listed,
+    /// The name keeps its place, in case that it comes back.
+    Unknown,
+    /// The slot of no name any more.
+    Removed,
+}
+
+/// Fewer removed slots than this are left where they are.
+const REMOVED_MIN: usize = 64;
+
+impl Table {
+    /// How many names are not known any more.
+    pub(super) fn unknown(&self) -> usize {
+        self.unknown
+    }
+
+    /// How much memory it takes.
+    pub(super) fn heap_bytes(&self) -> usize {
+        let of_index = self.index.capacity() * (size_of::<u32>() + 1) * 8 / 7;
+        self.bytes.capacity() + self.slots.capacity() * size_of::<Slot>() + of_index
+    }
+
+    /// The place of a name, and what it leads to if that is known.
+    pub(super) fn find(&self, name: &[u8]) -> Option<(u64, Option<Target>)> {
+        let slot = self.slots.get(self.slot_of(name)?)?;
+        Some((slot.place, slot.target()))
+    }
+
+    /// A name that is here leads there. Whether that was not known.
+    pub(super) fn set(&mut self, name: &[u8], target: Target) -> bool {
+        let Some(slot) = self.slot_of(name).and_then(|slot| self.slots.get_mut(slot)) else { return false };
+        let is_new = slot.target() != Some(target);
+        self.unknown -= usize::from(slot.state == State::Unknown);
+        (slot.object, slot.file_type, slot.state) = (target.object, target.file_type, State::Listed);
+        is_new
+    }
+
+    /// A name that is not here, in a place behind all others. One that is longer than any can be is left out.
+    pub(super) fn push(&mut self, name: &[u8], place: u64, target: Target) {
+        let (Ok(len), Ok(number)) = (u8::try_from(name.len()), u32::try_from(self.slots.len())) else {
+            return;
+        };
+        let start = self.bytes.len();
+        let Ok(high) = u8::try_from(start >> 32) else { return };
+        let Target { object, file_type } = target;
+        let state = State::Listed;
+        self.slots.push(Slot { place, object, start: (start as u32, high), len, file_type, state });
+        self.bytes.extend_from_slice(name);
+        let Self { hasher, bytes, slots, index, .. } = self;
+        let hash_of =
+            |slot: &u32| hasher.hash_one(slots.get(*slot as usize).map_or(&[][..], |slot| slot.name(bytes)));
+        index.insert_unique(hasher.hash_one(name), number, hash_of);
+    }
+
+    /// A name is gone. Its place.
+    pub(super) fn remove(&mut self, name: &[u8]) -> Option<u64> {
+        let number = self.slot_of(name)?;
+        let slot = self.slots.get_mut(number)?;
+        let place = slot.place;
+        self.unknown -= usize::from(slot.state == State::Unknown);
+        slot.state = State::Removed;
+        if let Ok(entry) = self.index.find_entry(self.hasher.hash_one(name), |slot| *slot as usize == number)
+        {
+            entry.remove();
+        }
+        self.tidy();
+        Some(place)
+    }
+
+    /// A listing of all is about to be taken in.
+    pub(super) fn begin_listing(&mut self) {
+        let listed = self.slots.iter_mut().filter(|slot| slot.state == State::Listed);
+        listed.for_each(|slot| slot.state = State::Known);
+    }
+
+    /// It is taken in: names that it has not found go. Their places.
+    pub(super) fn end_listing(&mut self) -> impl Iterator<Item = u64> + use<> {
+        let mut gone = Vec::new();
+        for slot in &mut self.slots {
+            if matches!(slot.state, State::Known | State::Unknown) {
+                slot.state = State::Removed;
+                gone.push(slot.place);
+            }
+        }
+        self.unknown = 0;
+        let slots = &self.slots;
+        let is_here = |slot: &u32| slots.get(*slot as usize).is_some_and(|slot| slot.state != State::Removed);
+        self.index.retain(|slot| is_here(slot));
+        self.tidy();
+        gone.into_iter()
+    }
+
+    /// Of no name it is known any more what it leads to.
+    pub(super) fn forget(&mut self) {
+        let here = self.slots.iter_mut().filter(|slot| slot.state != State::Removed);
+        here.for_each(|slot| slot.state = State::Unknown);
+        self.unknown = self.index.len();
+    }
+
+    /// The names from a place on that are known, with theirs, in order.
+    pub(super) fn from(&self, place: u64) -> impl Iterator<Item = (u64, &[u8], Target)> {
+        let first = self.slots.partition_point(|slot| slot.place < place);
+        let slots = self.slots.get(first..).unwrap_or_default().iter();
+        slots.filter_map(|slot| Some((slot.place, slot.name(&self.bytes), slot.target()?)))
+    }
+
+    /// The places of all names that are here.
+    pub(super) fn places(&self) -> impl Iterator<Item = u64> {
+        self.slots.iter().filter(|slot| slot.state != State::Removed).map(|slot| slot.place)
+    }
+
+    fn slot_of(&self, name: &[u8]) -> Option<usize> {
+        let slot = |number: &u32| self.slots.get(*number as usize);
+        let is_name = |number: &u32| slot(number).is_some_and(|slot| slot.name(&self.bytes) == name);
+        self.index.find(self.hasher.hash_one(name), is_name).map(|number| *number as usize)
+    }
+
+    /// When most slots are removed ones, the others are moved together.
+    fn tidy(&mut self) {
+        let removed = self.slots.len() - self.index.len();
+        if removed < REMOVED_MIN || removed < self.slots.len() / 2 {
+            return;
+        }
+        let before = std::mem::take(self);
+        self.hasher = before.hasher;
+        self.unknown = before.unknown;
+        let left = before.slots.iter().filter(|slot| slot.state != State::Removed);
+        self.slots.reserve_exact(before.index.len());
+        for slot in left {
+            self.push(
+                slot.name(&before.bytes),
+                slot.place,
+                Target { object: slot.object, file_type: slot.file_type },
+            );
+            if let Some(last) = self.slots.last_mut() {
+                last.state = slot.state;
+            }
+        }
+    }
+}
+
+impl Slot {
+    fn name<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        let start = usize::from(self.start.1) << 32 | self.start.0 as usize;
+        bytes.get(start..start + usize::from(self.len)).unwrap_or_default()
+    }
+
+    fn target(&self) -> Option<Target> {
+        let Self { object, file_type, .. } = *self;
+        matches!(self.state, State::Known | State::Listed).then_some(Target { object, file_type })
+    }
+}

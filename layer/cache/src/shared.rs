@@ -1,0 +1,58 @@
+//! What all objects of a cache share, and what they take together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tombolo_core::fs::NodeId;
+
+use crate::origin::Origin;
+use crate::removals::UnknownRemoval;
+
+/// The shared part of objects.
+pub(crate) struct Shared {
+    pub removal: UnknownRemoval,
+    origin: Arc<Origin>,
+    bytes: AtomicUsize,
+    nodes: AtomicUsize,
+}
+
+impl Shared {
+    pub(crate) fn new(origin: &Arc<Origin>) -> Arc<Self> {
+        let (bytes, nodes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { removal: UnknownRemoval::default(), origin: origin.clone(), bytes, nodes })
+    }
+
+    /// How much memory all objects take, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// How many of them have a node of the origin's.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.load(Ordering::Relaxed)
+    }
+
+    /// An object takes so much now.
+    pub(crate) fn weighs(&self, before_bytes: usize, now_bytes: usize) {
+        self.bytes.fetch_add(now_bytes, Ordering::Relaxed);
+        self.bytes.fetch_sub(before_bytes, Ordering::Relaxed);
+    }
+
+    /// An object has another node of the origin's now, or none. The look-up of the one before is given back.
+    pub(crate) fn has_node(&self, before: Option<NodeId>, now: Option<NodeId>) {
+        self.nodes.fetch_add(now.is_some().into(), Ordering::Relaxed);
+        if let Some(before) = before {
+            self.nodes.fetch_sub(1, Ordering::Relaxed);
+            self.origin.forget(before);
+        }
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("bytes", &self.bytes)
+            .field("nodes", &self.nodes)
+            .finish_non_exhaustive()
+    }
+}
