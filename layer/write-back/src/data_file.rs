@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use tombolo_core::{Error, Result};
 use tombolo_host_runtime::lock;
@@ -32,7 +32,12 @@ pub(crate) struct DataFile {
     file: Mutex<Option<Arc<File>>>,
     /// It goes with its last user.
     is_doomed: AtomicBool,
+    /// Held alone while a range is read and written again as it was.
+    writing: RwLock<()>,
     files: Arc<DataFiles>,
+    /// The next sync fails.
+    #[cfg(test)]
+    pub is_failing: AtomicBool,
 }
 
 impl DataFiles {
@@ -48,7 +53,17 @@ impl DataFiles {
     pub(crate) fn file(self: &Arc<Self>, generation: u64) -> Arc<DataFile> {
         let path = self.dir.join(format!("{generation:x}"));
         let (file, is_doomed) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(DataFile { generation, path, file, is_doomed, files: self.clone() })
+        let (writing, files) = (RwLock::default(), self.clone());
+        Arc::new(DataFile {
+            generation,
+            path,
+            file,
+            is_doomed,
+            writing,
+            files,
+            #[cfg(test)]
+            is_failing: AtomicBool::new(false),
+        })
     }
 
     /// Removes files that nothing knows.
@@ -76,6 +91,7 @@ impl DataFiles {
 impl DataFile {
     pub(crate) fn write(self: &Arc<Self>, mut offset: u64, mut from: Source) -> Result<()> {
         let file = self.file()?;
+        let _writing = self.writing.read().unwrap_or_else(PoisonError::into_inner);
         while !from.is_empty() {
             let count = rw::write(file.as_fd(), &from, offset, TransferFlags::empty())?;
             if count == 0 {
@@ -107,6 +123,18 @@ impl DataFile {
 
     /// The checksum of a range, as far as it is there.
     pub(crate) fn sum(self: &Arc<Self>, range: Range<u64>) -> Result<u32> {
+        Ok(crc32c::crc32c(&self.bytes(range)?))
+    }
+
+    /// Writes a range as it is: after a sync that has failed, the next one makes it stable. Without it the kernel takes what it has not
+    /// written for written (fsync(2)).
+    pub(crate) fn write_again(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
+        let _alone = self.writing.write().unwrap_or_else(PoisonError::into_inner);
+        let bytes = self.bytes(range.clone())?;
+        self.file()?.write_all_at(&bytes, range.start).map_err(Error::io)
+    }
+
+    fn bytes(self: &Arc<Self>, range: Range<u64>) -> Result<Vec<u8>> {
         let file = self.file()?;
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let mut filled = 0;
@@ -116,11 +144,16 @@ impl DataFile {
                 count => filled += count,
             }
         }
-        Ok(crc32c::crc32c(&bytes[..filled]))
+        bytes.truncate(filled);
+        Ok(bytes)
     }
 
     /// Makes what was written stable.
     pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
+        #[cfg(test)]
+        if self.is_failing.swap(false, Ordering::Relaxed) {
+            return Err(Error::io("the disk is bad"));
+        }
         Ok(tombolo_sys::sync::data(self.file()?.as_fd())?)
     }
 

@@ -23,6 +23,7 @@ use crate::data_file::{DataFile, DataFiles};
 use crate::extents::Delta;
 use crate::shared::SESSION;
 use crate::sums::{self, Blocks, Sums};
+use crate::unproven::Unproven;
 
 /// Why a journal cannot be used.
 #[derive(Debug, ThisError)]
@@ -289,7 +290,7 @@ impl Drop for Journal {
 
 impl Batch {
     /// Takes in a later one.
-    fn absorb(&mut self, later: Self) {
+    pub(crate) fn absorb(&mut self, later: Self) {
         self.nodes.extend(later.nodes);
         self.names.extend(later.names);
         self.extents.extend(later.extents);
@@ -309,11 +310,11 @@ impl Shared {
     }
 
     fn run(&self, database: &Connection) {
-        let (mut pieces_bytes, mut stable_numbers) = (0, HashSet::new());
+        let (mut unproven, mut stable_numbers) = (Unproven::default(), HashSet::new());
         while let Some((mut batch, ticket)) = self.next() {
             let outcome = loop {
                 let numbered = self.make_numbers_stable(&batch, &mut stable_numbers);
-                let error = match numbered.and_then(|()| self.write(database, &batch, &mut pieces_bytes)) {
+                let error = match numbered.and_then(|()| self.write(database, &batch, &mut unproven)) {
                     Ok(()) => break Outcome::Stable,
                     Err(error) => error,
                 };
@@ -326,13 +327,14 @@ impl Shared {
                     pending.is_empty = true;
                     (std::mem::take(&mut pending.batch), std::mem::take(&mut pending.ticket))
                 };
-                batch.absorb(later);
+                unproven.again(&mut batch, later);
                 ticket.keep(outcome);
                 others.keep(outcome);
                 if self.is_closing_within(RETRY) {
                     break outcome;
                 }
             };
+            unproven.sums.clear();
             let change = batch.change;
             // Outside of the lock: files go with it.
             drop(batch);
@@ -386,23 +388,32 @@ impl Shared {
         Ok(())
     }
 
-    fn write(&self, database: &Connection, batch: &Batch, pieces_bytes: &mut u64) -> Result<()> {
+    fn write(&self, database: &Connection, batch: &Batch, unproven: &mut Unproven) -> Result<()> {
+        if unproven.is_unwritten {
+            batch.blocks.write_again()?;
+        }
         let added: u64 = batch.pieces.iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
         // Before the flush: what is written over after this is not yet promised.
-        let sums = batch.blocks.sums()?;
-        let is_emptied = *pieces_bytes + added > PIECES_BYTES_MAX;
+        let sums = batch.blocks.sums(&mut unproven.sums)?;
+        let is_emptied = unproven.pieces_bytes + added > PIECES_BYTES_MAX;
+        unproven.is_unwritten = true;
+        self.sync(batch, is_emptied)?;
+        unproven.is_unwritten = false;
+        self.commit(database, batch, &sums, is_emptied).map_err(not_written)?;
+        unproven.committed(batch, added, is_emptied);
+        Ok(())
+    }
+
+    fn sync(&self, batch: &Batch, is_emptied: bool) -> Result<()> {
         if is_emptied || batch.files.len() > SYNC_ALONE_MAX {
             let dir = File::open(self.files.dir()).map_err(Error::io)?;
-            tombolo_sys::sync::file_system(dir.as_fd())?;
-        } else {
-            batch.files.values().try_for_each(DataFile::sync)?;
-            if !batch.files.is_empty() {
-                // The names of new ones, too.
-                File::open(self.files.dir()).and_then(|dir| dir.sync_all()).map_err(Error::io)?;
-            }
+            return Ok(tombolo_sys::sync::file_system(dir.as_fd())?);
         }
-        self.commit(database, batch, &sums, is_emptied).map_err(not_written)?;
-        *pieces_bytes = if is_emptied { 0 } else { *pieces_bytes + added };
+        batch.files.values().try_for_each(DataFile::sync)?;
+        if !batch.files.is_empty() {
+            // The names of new ones, too.
+            File::open(self.files.dir()).and_then(|dir| dir.sync_all()).map_err(Error::io)?;
+        }
         Ok(())
     }
 

@@ -15,6 +15,7 @@ mod session;
 mod shared;
 mod sums;
 mod tree;
+mod unproven;
 
 use std::path::Path;
 use std::sync::Arc;

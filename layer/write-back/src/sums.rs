@@ -21,12 +21,15 @@ pub(crate) const TABLE: &str = "
 /// What one checksum is of.
 const BLOCK_BYTES: u64 = 64 << 10;
 
+/// A block: the generation of its file, and its number.
+pub(crate) type Key = (u64, u64);
+
 /// Blocks that were written, by the generation of their file and their number, and the span of the data in each.
 #[derive(Debug, Default)]
-pub(crate) struct Blocks(HashMap<(u64, u64), (Arc<DataFile>, Range<u64>)>);
+pub(crate) struct Blocks(HashMap<Key, (Arc<DataFile>, Range<u64>)>);
 
 /// Checksums of spans of blocks.
-pub(crate) type Sums = Vec<((u64, u64), Range<u64>, u32)>;
+pub(crate) type Sums = Vec<(Key, Range<u64>, u32)>;
 
 impl Blocks {
     /// Those of a range that is among the extents of its file.
@@ -40,10 +43,46 @@ impl Blocks {
         self.0.extend(later.0);
     }
 
-    /// Their checksums as they are now.
-    pub(crate) fn sums(&self) -> Result<Sums> {
-        let sums = self.0.iter().map(|(key, (file, span))| Ok((*key, span.clone(), file.sum(span.clone())?)));
-        sums.collect()
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.0.contains_key(key)
+    }
+
+    /// Takes in what was written before these.
+    pub(crate) fn absorb_earlier(&mut self, earlier: &Self) {
+        for (key, file, span) in earlier.iter() {
+            if !self.has(key) {
+                self.insert(*key, file, span);
+            }
+        }
+    }
+
+    pub(crate) fn insert(&mut self, key: Key, file: &Arc<DataFile>, span: &Range<u64>) {
+        self.0.insert(key, (file.clone(), span.clone()));
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Arc<DataFile>, &Range<u64>)> {
+        self.0.iter().map(|(key, (file, span))| (key, file, span))
+    }
+
+    pub(crate) fn write_again(&self) -> Result<()> {
+        self.0.values().try_for_each(|(file, span)| file.write_again(span.clone()))
+    }
+
+    /// Their checksums as they are now, but for those that were taken `before`. These are in it then.
+    pub(crate) fn sums(&self, before: &mut HashMap<Key, u32>) -> Result<Sums> {
+        let sum = |(key, (file, span)): (&Key, &(Arc<DataFile>, Range<u64>))| {
+            let now = file.sum(span.clone())?;
+            let first = *before.entry(*key).or_insert(now);
+            if first != now {
+                tracing::error!(
+                    generation = key.0,
+                    ?span,
+                    "the local disk has lost data that it could not write"
+                );
+            }
+            Ok((*key, span.clone(), first))
+        };
+        self.0.iter().map(sum).collect()
     }
 }
 

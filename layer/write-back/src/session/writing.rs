@@ -49,6 +49,8 @@ impl View {
             let Some((offset, data)) = begun else { continue };
             let end = offset.checked_add(len).filter(|end| *end <= self.session.profile.file_size_max);
             let end = end.ok_or(Error::FileTooLarge)?;
+            // What would be refused in the end changes no byte.
+            self.shared().journal.check()?;
             let (writing, source) = (data.clone(), from.clone());
             self.shared().in_pool(move || writing.write(offset, source)).await?;
             let journaled = (from.len() <= JOURNALED_BYTES_MAX).then(|| (offset, from.to_vec(from.len())));

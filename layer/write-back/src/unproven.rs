@@ -1,0 +1,114 @@
+//! Data of the local disk that a sync may yet refuse.
+//!
+//! After a sync that has failed, the kernel takes what it could not write for written: it may drop it from memory, and the next sync says
+//! that all is well (fsync(2)). So all that is not proven to be stable is written again before the next sync, and has the checksums that it had
+//! before the first: what was lost in between is told at the next start.
+
+use std::collections::HashMap;
+
+use crate::journal::Batch;
+use crate::sums::{Blocks, Key};
+
+#[derive(Debug, Default)]
+pub(crate) struct Unproven {
+    /// A sync has failed.
+    pub is_unwritten: bool,
+    /// Checksums of blocks of the group that is being written.
+    pub sums: HashMap<Key, u32>,
+    /// Data that lie in the journal too, in bytes,
+    pub pieces_bytes: u64,
+    /// and where they are in their files, by generation.
+    pieces: HashMap<u64, Blocks>,
+}
+
+impl Unproven {
+    /// The group is tried again, with a later one.
+    pub(crate) fn again(&mut self, batch: &mut Batch, later: Batch) {
+        self.sums.retain(|key, _| !later.blocks.has(key));
+        batch.absorb(later);
+        if self.is_unwritten {
+            self.pieces.values().for_each(|earlier| batch.blocks.absorb_earlier(earlier));
+            batch.files.extend(batch.blocks.iter().map(|(key, file, _)| (key.0, file.clone())));
+        }
+    }
+
+    /// The group is on the disk; data in the journal are in their files where it was emptied.
+    pub(crate) fn committed(&mut self, batch: &Batch, added_bytes: u64, is_emptied: bool) {
+        if is_emptied {
+            (self.pieces_bytes, self.pieces) = (0, HashMap::new());
+            return;
+        }
+        self.pieces_bytes += added_bytes;
+        let is_there = |generation: &u64| batch.files.contains_key(generation);
+        for (key, file, span) in batch.blocks.iter().filter(|(key, ..)| !is_there(&key.0)) {
+            self.pieces.entry(key.0).or_default().insert(*key, file, span);
+        }
+        // Not to be kept by this: it goes with its last user.
+        let gone = batch.gone.iter().map(|file| file.generation);
+        for generation in gone.chain(batch.files.keys().copied()) {
+            self.pieces.remove(&generation);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::Ordering;
+    use std::time::SystemTime;
+
+    use tombolo_back_memory::Memory;
+    use tombolo_core::block_on;
+    use tombolo_core::fs::{Client, Export, PermissionCheck};
+
+    use crate::extents::Extents;
+    use crate::journal::{Batch, Journal};
+    use crate::shared::SESSION;
+    use crate::sums::Blocks;
+
+    const LEN: u64 = 100_000;
+
+    /// A sync fails, then something happens to the file. When it was changed last in the end, and how many blocks are told to be lost.
+    fn after_a_failed_sync(meanwhile: impl FnOnce(&File)) -> (SystemTime, usize) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let client = Client { session: SESSION, label: "test".into(), checks: PermissionCheck::BackEnd };
+        let open = || {
+            let below = Memory::default().attach(&client).expect("attach");
+            Journal::open(below, dir.path()).expect("a journal")
+        };
+        let (journal, _, files) = open();
+        let (file, mut extents) = (files.file(1), Extents::default());
+        file.write(0, vec![7; LEN as usize].into()).expect("written");
+        let data = File::options().write(true).open(dir.path().join("data/1")).expect("it is there");
+        data.set_modified(SystemTime::UNIX_EPOCH).expect("set");
+        file.is_failing.store(true, Ordering::Relaxed);
+        let mut batch = Batch { change: 1, ..Batch::default() };
+        batch.extents.push((1, extents.insert(0..LEN)));
+        batch.blocks = Blocks::of(&file, &extents, &(0..LEN));
+        batch.files.insert(1, file);
+        let ticket = journal.add(batch);
+        block_on(journal.stable(ticket)).expect_err("the disk is bad");
+        meanwhile(&data);
+        while journal.check().is_err() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        drop(journal);
+        let (_journal, kept, _) = open();
+        let modified = data.metadata().and_then(|data| data.modified()).expect("a time");
+        (modified, kept.torn.values().map(Vec::len).sum())
+    }
+
+    #[test]
+    fn after_a_failed_sync_data_are_written_again() {
+        let (modified, lost) = after_a_failed_sync(|_| {});
+        assert!(modified > SystemTime::UNIX_EPOCH, "the next sync has nothing to write");
+        assert_eq!(lost, 0);
+    }
+
+    #[test]
+    fn data_that_the_disk_loses_after_a_failed_sync_are_told_of() {
+        let drop_one = |data: &File| data.write_all_at(&[0; 4096], 70_000).expect("as it was before");
+        assert_eq!(after_a_failed_sync(drop_one).1, 1);
+    }
+}
