@@ -38,6 +38,16 @@ impl Failure {
         Self { text: text.into(), code: Code::Usage }
     }
 
+    /// The same, of a session that is one of several.
+    pub fn of_session(self, name: &str) -> Self {
+        Self { text: format!("session {name}: {}", self.text), ..self }
+    }
+
+    /// What another process has said of a failure.
+    pub fn told(text: impl Into<String>) -> Self {
+        Self { text: text.into(), code: Code::Failed }
+    }
+
     /// A failure that another process has explained already.
     pub fn silent() -> Self {
         Self { text: String::new(), code: Code::Failed }

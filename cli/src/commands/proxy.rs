@@ -1,14 +1,14 @@
 //! `tombolo proxy`: a tree that is far away, cached here and served on all front ends.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use crate::assembly::options::ServerOptions;
-use crate::assembly::options::cache::CacheOptions;
-use crate::assembly::options::coherence::Coherence;
+use crate::assembly::options::cache::{CACHE, CacheOptions};
 use crate::assembly::plan::Plan;
-use crate::assembly::plan::cache::CachePlan;
 use crate::assembly::servers;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 
 /// Cache a tree that is far away, and share it with guests, other processes and NFS clients.
 ///
@@ -18,13 +18,19 @@ use crate::failure::{Failure, Outcome};
 /// With --mode write-back, SIGUSR1 has all changes brought to the origin, SIGUSR2 has that done and everything asked anew, and SIGINT or
 /// SIGTERM ends it when the origin has everything; a second one ends it at once. What the origin does not have then is kept for the next
 /// start.
+///
+/// `tombolo session create` has it serve more trees while it runs, each as a session with its own origin, options and part of the cache
+/// directory; they come back when it is started again. What these options ask for is the session `default`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ProxyArgs {
     #[command(flatten)]
     options: ServerOptions,
+    /// The directory of the cache, which is made if it is missing. One proxy at a time has it, and it is of one origin.
+    #[arg(long, value_name = "DIR", help_heading = CACHE)]
+    cache: PathBuf,
     #[command(flatten)]
-    cache: CacheOptions,
+    cache_options: CacheOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -38,30 +44,6 @@ Examples:
 
 impl ProxyArgs {
     pub fn run(self) -> Outcome {
-        if self.options.dir.len() != 1 {
-            let problem = "cannot cache: one location is needed";
-            return Err(Failure::usage(problem).remedy("write `tombolo proxy nfs://HOST/NAME --cache DIR …`"));
-        }
-        if !self.options.ask.is_empty() {
-            let problem = "--ask is not for a cache, which believes what its contract says";
-            return Err(Failure::usage(problem).remedy("use --contract"));
-        }
-        let mut plan = Plan::new(self.options)?;
-        let says_of_lease = self.cache.take_lease || self.cache.no_lease;
-        let mut cache = CachePlan::new(self.cache)?;
-        if plan.layers.read_only {
-            cache.refuse_changes()?;
-        }
-        if says_of_lease && !cache.is_exclusive() {
-            let problem = "--take-lease and --no-lease are for the contract exclusive";
-            return Err(Failure::usage(problem).remedy("leave them out, or add --contract exclusive"));
-        }
-        if plan.front_ends.coherence == Coherence::Push && !cache.tells_changes() {
-            let problem = "--coherence push takes a contract under which all changes come through the proxy";
-            return Err(Failure::usage(problem).remedy("add --contract exclusive or immutable"));
-        }
-        plan.layers.read_only |= cache.is_read_only();
-        plan.cache = Some(cache);
-        servers::serve(&plan)
+        servers::serve(&Plan::of_proxy(self.options, self.cache, self.cache_options)?)
     }
 }

@@ -51,6 +51,30 @@ pub struct WriteBackState {
     pub torn: u64,
     /// Why the last attempt to bring changes there failed, if it did.
     pub failure: Option<String>,
+    /// Whether the origin lacks nothing.
+    #[serde(default)]
+    pub is_clean: bool,
+    /// Attempts to bring changes there that have begun, and ended.
+    #[serde(default)]
+    pub attempts_begun: u64,
+    #[serde(default)]
+    pub attempts_ended: u64,
+}
+
+impl WriteBackState {
+    /// Whether a flush that was asked for at this state is over: by `now` the origin has everything up to it, or has refused some of it.
+    pub fn is_settled(&self, now: &Self) -> bool {
+        self.is_clean || self.has_come(now) || now.attempts_ended > self.attempts_begun
+    }
+
+    /// Why the origin does not have everything up to this state, of which a flush is over.
+    pub fn refusal<'a>(&self, now: &'a Self) -> Option<&'a str> {
+        now.failure.as_deref().filter(|_| !self.is_clean && !self.has_come(now))
+    }
+
+    fn has_come(&self, now: &Self) -> bool {
+        self.at_origin < self.change && now.at_origin >= self.change
+    }
 }
 
 impl From<WriteBackStatus> for WriteBackState {
@@ -65,6 +89,9 @@ impl From<WriteBackStatus> for WriteBackState {
             conflicts: status.conflicts,
             torn: status.torn,
             failure: status.failure,
+            is_clean: status.is_clean,
+            attempts_begun: status.attempts_begun,
+            attempts_ended: status.attempts_ended,
         }
     }
 }

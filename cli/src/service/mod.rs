@@ -2,10 +2,12 @@
 
 pub mod counters;
 pub mod prometheus;
+pub mod sessions;
 pub mod status;
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -14,6 +16,7 @@ use tombolo_core::fs::Export;
 use tombolo_host_rpc::client::InFlight;
 use tombolo_host_rpc::server::Counts;
 use tombolo_host_runtime::listener::Listener;
+use tombolo_host_runtime::lock;
 use tombolo_host_service::control::{self, Answers};
 use tombolo_layer_basic::stats::{self, Counters as ExportCounters};
 use tombolo_layer_cache::CacheExport;
@@ -30,10 +33,19 @@ pub type NfsCounts = (String, Box<dyn Fn() -> Option<Counts> + Send + Sync>);
 
 /// A running server, as its control socket and its metrics show it.
 pub struct Service {
-    status: Status,
-    counted: Counted,
+    parts: Mutex<Vec<Part>>,
     started: Instant,
 }
+
+/// What of a server begins and ends as one.
+struct Part {
+    session: String,
+    status: Status,
+    counted: Counted,
+}
+
+/// The session that a server has from its start on.
+pub const DEFAULT_SESSION: &str = "default";
 
 /// All of a server that counts something.
 #[derive(Default)]
@@ -57,42 +69,76 @@ pub fn counted(export: Arc<dyn Export>) -> (Arc<dyn Export>, Arc<ExportCounters>
 }
 
 impl Service {
-    /// A server that starts now.
+    /// A server that starts now, with its first session.
     pub fn new(status: Status, counted: Counted) -> Arc<Self> {
-        Arc::new(Self { status, counted, started: Instant::now() })
+        let service = Self { parts: Mutex::default(), started: Instant::now() };
+        service.add(DEFAULT_SESSION, status, counted);
+        Arc::new(service)
+    }
+
+    /// Shows one more session.
+    pub fn add(&self, session: &str, status: Status, counted: Counted) {
+        lock(&self.parts).push(Part { session: session.into(), status, counted });
+    }
+
+    /// Shows a session no longer, and lets go of what it has open.
+    pub fn remove(&self, session: &str) {
+        let mut parts = lock(&self.parts);
+        let (ended, left): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut *parts).into_iter().partition(|part| part.session == session);
+        *parts = left;
+        drop(parts);
+        // Its end may take a while.
+        drop(ended);
     }
 
     /// What was counted so far.
     pub fn counters(&self) -> Counters {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let Counted { exports, nfs, clients, caches, write_backs } = &self.counted;
-        let exports = exports.iter().map(|(name, counters)| (name.clone(), counters.snapshot()));
-        let nfs = nfs.iter().filter_map(|(address, counts)| Some((address.clone(), counts()?.into())));
-        let clients = clients.iter().map(|(name, export)| (name.clone(), export.counts().into()));
-        let caches = caches.iter().map(|(name, cache)| (name.clone(), cache.counts().into()));
-        let write_backs = write_backs.iter().map(|(name, kept)| (name.clone(), kept.status().into()));
-        Counters {
-            uptime_ns,
-            exports: exports.collect(),
-            nfs: nfs.collect(),
-            nfs_clients: clients.collect(),
-            caches: caches.collect(),
-            write_backs: write_backs.collect(),
-        }
+        let mut counters = Counters { uptime_ns, ..Counters::default() };
+        lock(&self.parts).iter().for_each(|part| part.counted.add_to(&mut counters));
+        counters
+    }
+
+    fn status(&self) -> Status {
+        let parts = lock(&self.parts);
+        let exports = parts.iter().flat_map(|part| part.status.exports.iter().cloned());
+        let endpoints = parts.iter().flat_map(|part| part.status.endpoints.iter().cloned());
+        Status::of_this_process(exports.collect(), endpoints.collect())
+    }
+
+    /// Has all changes of a session, or of all, brought to their origins, and does not wait. Each export's state before that.
+    fn start_flush(&self, session: Option<&str>) -> Value {
+        let parts = lock(&self.parts);
+        let kept = of_session(&parts, session).flat_map(|part| &part.counted.write_backs);
+        json!(
+            kept.map(|(name, kept)| (name, kept.start_flush().into()))
+                .collect::<BTreeMap<_, WriteBackState>>()
+        )
+    }
+
+    /// The same, and has what is cached asked anew.
+    fn invalidate(&self, session: Option<&str>) -> Value {
+        let states = self.start_flush(session);
+        let parts = lock(&self.parts);
+        let caches = of_session(&parts, session).flat_map(|part| &part.counted.caches);
+        caches.for_each(|(_, cache)| cache.invalidate());
+        states
     }
 }
 
-impl Service {
-    /// Has all changes brought to their origins. Each export's state after that.
-    fn flushed(&self) -> Value {
-        let mut states = self.counters().write_backs;
-        for (name, kept) in &self.counted.write_backs {
-            let flushed = kept.flush();
-            let state = WriteBackState::from(kept.status());
-            let failure = state.failure.clone().or_else(|| flushed.err().map(|error| error.to_string()));
-            states.insert(name.clone(), WriteBackState { failure, ..state });
-        }
-        json!(states)
+fn of_session<'a>(parts: &'a [Part], session: Option<&'a str>) -> impl Iterator<Item = &'a Part> {
+    parts.iter().filter(move |part| session.is_none_or(|session| part.session == session))
+}
+
+impl Counted {
+    fn add_to(&self, sum: &mut Counters) {
+        let Self { exports, nfs, clients, caches, write_backs } = self;
+        sum.exports.extend(exports.iter().map(|(name, counters)| (name.clone(), counters.snapshot())));
+        sum.nfs.extend(nfs.iter().filter_map(|(address, counts)| Some((address.clone(), counts()?.into()))));
+        sum.nfs_clients.extend(clients.iter().map(|(name, export)| (name.clone(), export.counts().into())));
+        sum.caches.extend(caches.iter().map(|(name, cache)| (name.clone(), cache.counts().into())));
+        sum.write_backs.extend(write_backs.iter().map(|(name, kept)| (name.clone(), kept.status().into())));
     }
 }
 
@@ -112,25 +158,33 @@ const OWNER_ONLY: u32 = 0o600;
 impl Answers for Service {
     fn answer(&self, request: &str) -> Option<Value> {
         match request {
-            "status" => serde_json::to_value(&self.status).ok(),
+            "status" => serde_json::to_value(self.status()).ok(),
             "stats" => serde_json::to_value(self.counters()).ok(),
-            "flush" => Some(self.flushed()),
-            "invalidate" => {
-                let flushed = self.flushed();
-                self.counted.caches.iter().for_each(|(_, cache)| cache.invalidate());
-                Some(flushed)
-            }
+            "flush" => Some(self.start_flush(None)),
+            "invalidate" => Some(self.invalidate(None)),
+            _ => None,
+        }
+    }
+
+    fn answer_of_session(&self, request: &str, session: &str) -> Option<Result<Value, String>> {
+        if !lock(&self.parts).iter().any(|part| part.session == session) {
+            return Some(Err(format!("no session {session:?} runs")));
+        }
+        match request {
+            "flush" => Some(Ok(self.start_flush(Some(session)))),
+            "invalidate" => Some(Ok(self.invalidate(Some(session)))),
             _ => None,
         }
     }
 
     /// `inflight=N|auto`, for all clients that this server has.
     fn set(&self, options: &str) -> Result<Value, String> {
-        if self.counted.clients.is_empty() {
+        let parts = lock(&self.parts);
+        if parts.iter().all(|part| part.counted.clients.is_empty()) {
             return Err("what is served here comes from no other server: there is nothing to tune".into());
         }
         let limit = limit_of(options)?;
-        for (name, export) in &self.counted.clients {
+        for (name, export) in parts.iter().flat_map(|part| &part.counted.clients) {
             tracing::info!(name, options, "changed while running");
             export.set_in_flight(limit);
         }

@@ -14,6 +14,7 @@ mod nfs_shm;
 mod nfs_tls;
 mod proxy;
 mod serve;
+mod sessions;
 mod shm;
 mod troubleshooting;
 mod write_back;

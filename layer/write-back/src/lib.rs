@@ -111,6 +111,11 @@ impl WriteBackExport {
         self.sender.flush(Some(time))
     }
 
+    /// Has all that was changed before this call brought to the origin, and does not wait for it. Answers how things stood before.
+    pub fn start_flush(&self) -> Status {
+        self.sender.start_flush()
+    }
+
     /// What the origin lacks, and what the local disk has.
     pub fn status(&self) -> Status {
         self.sender.status()

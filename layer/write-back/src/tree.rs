@@ -554,7 +554,7 @@ impl Tree {
 
     /// Whether the origin lacks nothing.
     pub(crate) fn is_clean(&self) -> bool {
-        self.differences().next().is_none() && self.dirty_count() == 0
+        self.dirty_count() == 0 && self.differences().next().is_none()
     }
 
     /// How many nodes the origin lacks something of.

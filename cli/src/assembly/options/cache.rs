@@ -1,6 +1,6 @@
 //! What can be asked of a cache.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -11,11 +11,8 @@ use super::policy::RuleArg;
 use crate::setting::Setting;
 
 /// How what is far away is cached.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct CacheOptions {
-    /// The directory of the cache, which is made if it is missing. One proxy at a time has it, and it is of one origin.
-    #[arg(long, value_name = "DIR", help_heading = CACHE)]
-    pub cache: PathBuf,
     /// Lend what is in the cache to other proxies of this user and host that have --borrow-from with its directory.
     #[arg(long, help_heading = CACHE)]
     pub share_cache: bool,
@@ -66,7 +63,16 @@ pub struct CacheOptions {
     pub policy: Option<PathBuf>,
 }
 
-const CACHE: &str = "Cache";
+pub const CACHE: &str = "Cache";
+
+impl CacheOptions {
+    /// Has relative paths count from a directory.
+    pub fn count_from(&mut self, base: &Path) {
+        for path in self.borrow_from.iter_mut().chain(&mut self.policy) {
+            *path = base.join(&path);
+        }
+    }
+}
 
 /// A number of bytes: `N`, `NK`, `NM` or `NG`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

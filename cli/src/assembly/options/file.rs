@@ -22,7 +22,8 @@ impl ServerOptions {
         Ok(options)
     }
 
-    fn count_from(&mut self, base: &Path) {
+    /// Has relative paths count from a directory.
+    pub fn count_from(&mut self, base: &Path) {
         // `shm:` and its kin are no paths alone.
         let dirs = self.dir.iter_mut().map(|arg| &mut arg.dir).filter(|dir| !Tree::is_location(dir));
         let sockets = self.virtiofs.iter_mut().filter_map(|arg| match &mut arg.socket {
@@ -36,7 +37,8 @@ impl ServerOptions {
         let paths = dirs.chain(sockets).chain(files);
         let paths = paths.chain(self.shm.iter_mut().map(|arg| &mut arg.socket));
         let paths = paths.chain(self.fuse.iter_mut().map(|arg| &mut arg.mountpoint));
-        for path in paths.chain(&mut self.control).chain(&mut self.state).chain(&mut self.shm_policy) {
+        let paths = paths.chain(&mut self.control).chain(&mut self.state).chain(&mut self.shm_policy);
+        for path in paths.chain(&mut self.tls_dir).chain(&mut self.tls_users) {
             *path = base.join(&path);
         }
     }

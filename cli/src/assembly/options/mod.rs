@@ -10,6 +10,7 @@ mod file;
 pub mod fuse;
 pub mod nfs;
 pub mod policy;
+pub mod session;
 pub mod shm;
 pub mod submounts;
 pub mod tls_users;

@@ -46,7 +46,8 @@ enum Lease {
 }
 
 impl CachePlan {
-    pub fn new(asked: CacheOptions) -> Result<Self, Failure> {
+    /// Of a directory, which is made if it is missing.
+    pub fn new(dir: PathBuf, asked: CacheOptions) -> Result<Self, Failure> {
         let file = asked.policy.as_deref().map(PolicyFile::read).transpose()?.unwrap_or_default();
         let mut store = StoreOptions::default();
         if let Some(size) = asked.cache_size.or(file.cache_size) {
@@ -58,7 +59,7 @@ impl CachePlan {
                 Failure::usage(problem).remedy("write for example --block-size 64K")
             })?;
         }
-        if asked.borrow_from.as_ref() == Some(&asked.cache) {
+        if asked.borrow_from.as_ref() == Some(&dir) {
             let problem = "--borrow-from is the directory of --cache";
             return Err(Failure::usage(problem).remedy("give each proxy a directory of its own with --cache"));
         }
@@ -83,7 +84,7 @@ impl CachePlan {
         };
         let (is_shared, borrows_from) = (asked.share_cache, asked.borrow_from);
         let write_back = options_of(mode, asked.write_back_limit.or(file.write_back_limit), &policy)?;
-        Ok(Self { dir: asked.cache, store, policy, lease, is_shared, borrows_from, write_back })
+        Ok(Self { dir, store, policy, lease, is_shared, borrows_from, write_back })
     }
 
     /// Has changes refused, whatever its mode and rules say.
@@ -185,19 +186,28 @@ impl CachePlan {
         }
     }
 
+    /// What happens to changes.
+    pub fn mode(&self) -> &'static str {
+        match self.write_back {
+            Some(_) => "write-back",
+            None if self.policy.default.read_only => "read-only",
+            None => "write-through",
+        }
+    }
+
+    /// What is promised of the age of most files.
+    pub fn contract(&self) -> String {
+        contract_word(self.policy.default.contract)
+    }
+
     /// What the line that begins with `ready` says.
     pub fn words(&self, tree: &Tree) -> String {
-        let Policy { default, rules } = &self.policy;
-        let mode = match self.write_back {
-            Some(_) => "write-back",
-            None if default.read_only => "read-only",
-            None => "write-through",
-        };
+        let (mode, rules) = (self.mode(), &self.policy.rules);
         let rules = if rules.is_empty() { String::new() } else { format!(" rules={}", rules.len()) };
         let lease = if self.takes_lease(tree) { format!(" lease={LEASE_NAME}") } else { String::new() };
         let shared = if self.is_shared { " shared" } else { "" };
         let borrows = self.borrows_from.as_ref().map(|dir| format!(" borrows-from={}", dir.display()));
-        let contract = contract_word(default.contract);
+        let contract = self.contract();
         let borrows = borrows.unwrap_or_default();
         format!("{} mode={mode} contract={contract}{rules}{lease}{shared}{borrows}", self.dir.display())
     }
@@ -236,9 +246,11 @@ pub fn not_opened(doing: &str, error: &OpenError) -> Failure {
              if that process has --share-cache",
             path.display()
         )),
-        OpenError::OtherOrigin { .. } | OpenError::Foreign { .. } => {
-            failure.remedy("choose another directory with --cache")
-        }
+        OpenError::OtherOrigin { path, .. } => failure.remedy(format_args!(
+            "choose another directory with --cache (or another name, for a session), or empty that one: tombolo cache drop {}",
+            path.display()
+        )),
+        OpenError::Foreign { .. } => failure.remedy("choose another directory with --cache"),
         OpenError::OtherVolume { path, .. } => failure.remedy(format_args!(
             "if that is meant to be so, empty the cache: tombolo cache drop {}",
             path.display()

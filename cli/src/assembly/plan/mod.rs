@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod nfs;
+mod proxy;
 pub mod shm;
 pub mod tree;
 pub mod write_back;

@@ -1,56 +1,47 @@
-//! What is kept back from an origin: brought there when a signal asks for it, and at the end.
+//! What is kept back from an origin: brought there at the end.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use tombolo_host_runtime::signals::{self, UserSignal};
-use tombolo_layer_cache::CacheExport;
 use tombolo_layer_write_back::WriteBackExport;
 
 use crate::assembly::plan::Plan;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Failure;
 use crate::service::Counted;
 
 /// The exports whose changes are kept back, and where.
 #[derive(Default)]
 pub struct KeptBack {
     exports: Vec<(String, Arc<WriteBackExport>)>,
-    caches: Vec<Arc<CacheExport>>,
     dir: PathBuf,
+}
+
+/// What an end leaves to be done.
+pub enum Left {
+    /// The origin has everything, some of it in two versions.
+    Conflicts(Failure),
+    /// The origin lacks something, which is kept.
+    Changes(Failure),
+}
+
+impl From<Left> for Failure {
+    fn from(left: Left) -> Self {
+        match left {
+            Left::Conflicts(failure) | Left::Changes(failure) => failure,
+        }
+    }
 }
 
 impl KeptBack {
     pub fn new(plan: &Plan, counted: &Counted) -> Self {
         Self {
             exports: counted.write_backs.clone(),
-            caches: counted.caches.iter().map(|(_, cache)| Arc::clone(cache)).collect(),
             dir: plan.cache.as_ref().map(|cache| cache.dir.clone()).unwrap_or_default(),
         }
     }
 
-    /// From here on SIGUSR1 has everything brought to the origin, and SIGUSR2 has it asked anew for all that is cached.
-    pub fn obey_signals(&self) -> Outcome {
-        if self.exports.is_empty() {
-            return Ok(());
-        }
-        let exports: Vec<Weak<_>> = self.exports.iter().map(|(_, export)| Arc::downgrade(export)).collect();
-        let caches: Vec<Weak<_>> = self.caches.iter().map(Arc::downgrade).collect();
-        let obeyed = signals::on_user_signals(move |signal| {
-            for export in exports.iter().filter_map(Weak::upgrade) {
-                match export.flush() {
-                    Ok(report) => tracing::info!(change = report.change, "the origin has all changes"),
-                    Err(error) => tracing::error!(%error, "the origin does not have all changes"),
-                }
-            }
-            if signal == UserSignal::Two {
-                caches.iter().filter_map(Weak::upgrade).for_each(|cache| cache.invalidate());
-            }
-        });
-        obeyed.map_err(|error| Failure::cannot("wait for signals", &error))
-    }
-
     /// Brings everything to the origin, or says what it does not have and what becomes of that.
-    pub fn detach(&self) -> Outcome {
+    pub fn detach(&self) -> Result<(), Left> {
         let mut conflicts = 0;
         for (name, export) in &self.exports {
             let before = export.status();
@@ -68,19 +59,18 @@ impl KeptBack {
             if let Err(error) = flushed {
                 let ending = format!("bring all changes of {name} to the origin");
                 let (bytes, files) = (status.dirty_bytes, status.dirty_nodes);
-                return Err(Failure::cannot(ending, &error).remedy(format_args!(
-                    "{bytes} bytes in {files} files and names are kept in {}: start the proxy again",
-                    self.dir.display()
-                )));
+                let dir = self.dir.display();
+                let kept = format!(
+                    "{bytes} bytes in {files} files and names are kept in {dir}: start the proxy again"
+                );
+                return Err(Left::Changes(Failure::cannot(ending, &error).remedy(kept)));
             }
         }
-        match conflicts {
-            0 => Ok(()),
-            _ => Err(Failure::cannot(
-                "end without conflicts",
-                format!("{conflicts} files were changed at the origin too"),
-            )
-            .remedy("compare the versions that are named NAME.conflict-… there")),
+        if conflicts == 0 {
+            return Ok(());
         }
+        let problem = format!("{conflicts} files were changed at the origin too");
+        let remedy = "compare the versions that are named NAME.conflict-… there";
+        Err(Left::Conflicts(Failure::cannot("end without conflicts", problem).remedy(remedy)))
     }
 }

@@ -1,9 +1,12 @@
 //! A server of directories, from its start to its end.
+//!
+//! Reading order: here; `sessions`, what a proxy serves besides.
 
 mod detach;
 pub mod guest_socket;
 mod nfs;
 mod nfs_over_links;
+mod sessions;
 mod shm;
 mod shm_registry;
 pub mod state;
@@ -11,6 +14,7 @@ pub mod state;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
+use std::thread;
 
 use tombolo_back_local_dir::Options as DirOptions;
 use tombolo_back_nfs_client::NfsExport;
@@ -21,7 +25,7 @@ use tombolo_front_fuse::session::Options as SessionOptions;
 use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::{signals, time_slices};
-use tombolo_host_service::control::Server as ControlServer;
+use tombolo_host_service::control::{Answers, Server as ControlServer};
 use tombolo_host_service::metrics::Endpoint;
 use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::Counters as ExportCounters;
@@ -43,8 +47,9 @@ use crate::assembly::plan::tree::{OpenedTree, Tree};
 use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
 use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::assembly::servers::state::DurableState;
-use detach::KeptBack;
+use detach::{KeptBack, Left};
 use nfs::{NfsServers, Taken};
+use sessions::{SessionAnswers, Sessions};
 use shm::ShmServers;
 
 pub fn serve(plan: &Plan) -> Outcome {
@@ -56,18 +61,74 @@ pub fn serve(plan: &Plan) -> Outcome {
         let _ = stop.send(signal);
     })
     .map_err(|error| Failure::cannot("wait for signals", &error))?;
-    let mut serving = Serving::start(plan)?;
-    serving.announce(plan).map_err(|error| Failure::cannot("say that it is ready", &error))?;
+    let mut server = Server::start(plan)?;
+    server.announce(plan).map_err(|error| Failure::cannot("say that it is ready", &error))?;
     match stopped.recv() {
         Ok(signal) => tracing::info!(%signal, "stopping"),
         Err(mpsc::RecvError) => tracing::error!("signal thread ended: stopping"),
     }
-    serving.end_front_ends();
-    serving.kept_back.detach()
+    server.end()
 }
 
-/// Everything that runs. Dropped from the top: guests go before the sockets' files, and a watcher of the control socket
-/// sees its end last.
+/// The process: what it was started to serve, and what it was asked for since. Dropped from the top: a watcher of the control socket sees
+/// its end last.
+struct Server {
+    serving: Serving,
+    /// Those of a proxy.
+    sessions: Option<Arc<Sessions>>,
+    metrics: Vec<Endpoint>,
+    _control: ControlServer,
+    control_path: String,
+}
+
+impl Server {
+    /// Takes all sockets before anything else, so that a busy one leaves no trace.
+    fn start(plan: &Plan) -> Result<Self, Failure> {
+        let name = || plan.exports.first().map_or_else(|| "serve".into(), |export| export.name.word());
+        let control = service::control_socket(plan.control.as_deref(), name)?;
+        let (serving, status, counted) = Serving::open(plan)?;
+        let service = Service::new(status, counted);
+        let metrics = prometheus::serve(plan.metrics.as_ref(), &service)?;
+        let control_path = control.path().display().to_string();
+        let sessions = plan.cache.as_ref().map(|cache| Sessions::new(plan, cache, &service)).transpose()?;
+        let answers: Arc<dyn Answers> = match &sessions {
+            Some(sessions) => Arc::new(SessionAnswers(Arc::clone(sessions))),
+            None => service,
+        };
+        let _control = ControlServer::start(control, answers)
+            .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
+        let mut server = Self { serving, sessions, metrics, _control, control_path };
+        server.serving.admit(plan)?;
+        if let Some(sessions) = &server.sessions {
+            sessions.obey_signals()?;
+            sessions.resume();
+        }
+        Ok(server)
+    }
+
+    fn announce(&self, plan: &Plan) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        self.serving.announce(plan, &mut out)?;
+        writeln!(out, "ready control {}", self.control_path)?;
+        for metrics in &self.metrics {
+            writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
+        }
+        out.flush()
+    }
+
+    /// All sessions end at once: one whose origin is away keeps none of the others.
+    fn end(&mut self) -> Outcome {
+        let Self { serving, sessions, .. } = self;
+        thread::scope(|scope| {
+            let others = sessions.as_ref().map(|sessions| scope.spawn(|| sessions.end()));
+            let first = serving.end().map_err(Failure::from);
+            let others = others.map_or(Ok(Ok(())), |others| others.join());
+            first.and(others.unwrap_or_else(|_| Err(Failure::cannot("end all sessions", "one has failed"))))
+        })
+    }
+}
+
+/// Everything that serves one plan. Dropped from the top: guests go before the sockets' files.
 struct Serving {
     mounts: Vec<FuseMount>,
     guests: Vec<VhostServer>,
@@ -78,16 +139,13 @@ struct Serving {
     _leases: Vec<LeaseEnd>,
     _state: Arc<DurableState>,
     sockets: Vec<GuestSocket>,
-    metrics: Vec<Endpoint>,
-    _control: ControlServer,
-    control_path: String,
+    exports: Vec<Arc<dyn Export>>,
+    session_ids: Arc<AtomicU64>,
 }
 
 impl Serving {
-    /// Takes all sockets before anything else, so that a busy one leaves no trace.
-    fn start(plan: &Plan) -> Result<Self, Failure> {
-        let name = || plan.exports.first().map_or_else(|| "serve".into(), |export| export.name.word());
-        let control = service::control_socket(plan.control.as_deref(), name)?;
+    /// Takes the sockets, and opens the exports and what is called by address. Guests and mounts come with [`admit`](Self::admit).
+    fn open(plan: &Plan) -> Result<(Self, Status, Counted), Failure> {
         let sockets = plan
             .front_ends
             .guests
@@ -95,61 +153,61 @@ impl Serving {
             .map(|guests| GuestSocket::open(&guests.socket, plan.front_ends.socket_access));
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
         let ports = Taken::take(&plan.front_ends.nfs)?;
-        let exports = plan.exports.iter().enumerate().map(|(index, export)| open(index, export, plan));
-        let exports = exports.collect::<Result<Vec<_>, _>>()?;
+        let opened = plan.exports.iter().enumerate().map(|(index, export)| open(index, export, plan));
+        let opened = opened.collect::<Result<Vec<_>, _>>()?;
         let session_ids = Arc::new(AtomicU64::new(1));
-        let served: Vec<_> = exports.iter().map(|opened| Arc::clone(&opened.export)).collect();
-        let state = DurableState::new(plan, &served, &session_ids);
+        let exports: Vec<_> = opened.iter().map(|opened| Arc::clone(&opened.export)).collect();
+        let state = DurableState::new(plan, &exports, &session_ids);
         let shm = ShmServers::start(plan, &state)?;
         let nfs = NfsServers::start(plan, ports, &state)?;
         state.warn();
-        let counted = all_counted(plan, &exports, nfs.counts());
-        let kept_back = KeptBack::new(plan, &counted);
-        kept_back.obey_signals()?;
-        let service = Service::new(status(plan, &sockets, &nfs, &shm), counted);
-        let metrics = prometheus::serve(plan.metrics.as_ref(), &service)?;
-        let control_path = control.path().display().to_string();
-        let control = ControlServer::start(control, service)
-            .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
-        let guests = plan.front_ends.guests.iter().zip(&sockets).map(|(guests, socket)| {
-            let export = &exports[guests.export].export;
-            admit_guests(guests, socket, export, plan, &session_ids)
-                .map_err(|error| Failure::cannot(format_args!("serve {}", guests.socket), &error))
-        });
-        let guests = guests.collect::<Result<_, _>>()?;
-        let _leases = exports.iter().filter_map(|opened| opened.cache.clone().map(LeaseEnd)).collect();
-        let (mounts, _state, _control) = (Vec::new(), state, control);
-        let (shm, nfs) = (Some(shm), Some(nfs));
-        let mut serving = Self {
-            mounts,
-            guests,
-            shm,
-            nfs,
-            kept_back,
-            _leases,
-            _state,
+        let counted = all_counted(plan, &opened, nfs.counts());
+        let status = status(plan, &sockets, &nfs, &shm);
+        let serving = Self {
+            mounts: Vec::new(),
+            guests: Vec::new(),
+            shm: Some(shm),
+            nfs: Some(nfs),
+            kept_back: KeptBack::new(plan, &counted),
+            _leases: opened.iter().filter_map(|opened| opened.cache.clone().map(LeaseEnd)).collect(),
+            _state: state,
             sockets,
-            metrics,
-            _control,
-            control_path,
+            exports,
+            session_ids,
         };
+        Ok((serving, status, counted))
+    }
+
+    /// Lets guests in, and mounts.
+    fn admit(&mut self, plan: &Plan) -> Outcome {
+        for (guests, socket) in plan.front_ends.guests.iter().zip(&self.sockets) {
+            let admitted =
+                admit_guests(guests, socket, &self.exports[guests.export], plan, &self.session_ids);
+            self.guests.push(
+                admitted.map_err(|error| Failure::cannot(format_args!("serve {}", guests.socket), &error))?,
+            );
+        }
         // One after the other: if one fails, those before it are ended with the rest.
         for mount in &plan.front_ends.mounts {
-            let export = &exports[mount.export].export;
-            serving.mounts.push(start_mount(mount, export, plan, &session_ids)?);
+            self.mounts.push(start_mount(mount, &self.exports[mount.export], plan, &self.session_ids)?);
         }
-        Ok(serving)
+        Ok(())
+    }
+
+    /// Ends when the origin has all changes, or says what it lacks.
+    fn end(&mut self) -> Result<(), Left> {
+        self.end_front_ends();
+        self.kept_back.detach()
     }
 
     /// A line for each endpoint, with what to type on the other side.
-    fn announce(&self, plan: &Plan) -> io::Result<()> {
-        let mut out = io::stdout().lock();
+    fn announce(&self, plan: &Plan, out: &mut impl Write) -> io::Result<()> {
         for (index, (guests, socket)) in plan.front_ends.guests.iter().zip(&self.sockets).enumerate() {
             let export = &plan.exports[guests.export];
             let path = socket.path();
             let (path_shown, xattrs) = (path.display(), plan.front_ends.xattrs.suffix());
             writeln!(out, "ready virtiofs {path_shown} tag={} export={}{xattrs}", guests.tag, export.name)?;
-            hints::virtiofs(&mut out, index, &path, &guests.tag, guests.request_queues)?;
+            hints::virtiofs(out, index, &path, &guests.tag, guests.request_queues)?;
         }
         for (mount, planned) in self.mounts.iter().zip(&plan.front_ends.mounts) {
             let export = &plan.exports[planned.export];
@@ -162,7 +220,7 @@ impl Serving {
             }
         }
         if let Some(shm) = &self.shm {
-            shm.announce(&mut out, plan)?;
+            shm.announce(out, plan)?;
         }
         let host = host_name();
         for place in self.nfs.iter().flat_map(NfsServers::ports) {
@@ -176,16 +234,12 @@ impl Serving {
                     reach(address.ip())
                 )?;
                 match place.over_tls {
-                    true => hints::nfs::for_tls_clients(&mut out, address, &export, &host)?,
-                    false => hints::nfs::for_clients(&mut out, address, &export, &host)?,
+                    true => hints::nfs::for_tls_clients(out, address, &export, &host)?,
+                    false => hints::nfs::for_clients(out, address, &export, &host)?,
                 }
             }
         }
-        writeln!(out, "ready control {}", self.control_path)?;
-        for metrics in &self.metrics {
-            writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
-        }
-        out.flush()
+        Ok(())
     }
 }
 

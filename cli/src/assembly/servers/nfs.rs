@@ -132,7 +132,11 @@ fn for_connections(wanted: usize) -> Option<Share> {
 
 fn not_served(address: SocketAddr, error: &BindError) -> Failure {
     let transport = error.transport.name();
-    Failure::cannot(format_args!("serve NFS at {address} over {transport}"), &error.source)
+    let failure = Failure::cannot(format_args!("serve NFS at {address} over {transport}"), &error.source);
+    match error.source.kind() {
+        std::io::ErrorKind::AddrInUse => failure.remedy("choose another port, or 0 for one that is free"),
+        _ => failure,
+    }
 }
 
 fn transport(plan: &Plan) -> TransportOptions {

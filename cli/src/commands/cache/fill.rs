@@ -57,22 +57,10 @@ impl FillArgs {
     pub fn run(self) -> Outcome {
         let Self { tree: word, paths, cache, cache_size, block_size, jobs } = self;
         let contract = Some(ContractArg(tombolo_layer_cache::Contract::Exclusive));
-        let plan = CachePlan::new(CacheOptions {
-            cache,
-            share_cache: false,
-            borrow_from: None,
-            cache_size,
-            block_size,
-            mode: None,
-            write_back_limit: None,
-            contract,
-            // Nobody is answered from it meanwhile.
-            take_lease: false,
-            no_lease: true,
-            attr_refresh: None,
-            rule: Vec::new(),
-            policy: None,
-        })?;
+        // Nobody is answered from it meanwhile: it needs no lease.
+        let options =
+            CacheOptions { cache_size, block_size, contract, no_lease: true, ..CacheOptions::default() };
+        let plan = CachePlan::new(cache, options)?;
         let planned = PlannedTree::of_word(&word)?;
         let opened = planned.open(DirOptions::default(), NfsOptions::for_cache())?;
         let cache = plan.over(&planned, &*opened.export)?;

@@ -89,6 +89,11 @@ impl CacheArgs {
                     &dir,
                     "start its proxy with --mode write-back once more, or remove it by hand",
                 )?;
+                let sessions = std::fs::read_dir(dir.join("sessions")).into_iter().flatten().flatten();
+                for session in sessions {
+                    let remedy = "start its proxy once more, or remove it by hand";
+                    refuse_what_is_kept(&removing, &session.path(), remedy)?;
+                }
                 std::fs::remove_dir_all(&dir)
                     .map_err(|error| Failure::cannot(format_args!("remove {}", dir.display()), &error))
             }

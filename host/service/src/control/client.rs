@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::message::{Reply, Request, SET};
+use super::message::{CREATE, Reply, Request, SET, Start};
 
 /// Why a server gave no answer.
 #[derive(Debug, Error)]
@@ -48,17 +48,28 @@ impl Client {
 
     /// Asks, and waits for the answer.
     pub fn ask(&mut self, request: &str) -> Result<Value, AskError> {
-        self.send(request, None)
+        self.send(Request { request: request.into(), ..Request::default() })
+    }
+
+    /// Asks about one of the server's sessions, and waits for the answer.
+    pub fn ask_session(&mut self, request: &str, session: &str) -> Result<Value, AskError> {
+        self.send(Request { request: request.into(), session: Some(session.into()), ..Request::default() })
+    }
+
+    /// Asks the server to make a session.
+    pub fn start_session(&mut self, session: &str, start: Start) -> Result<Value, AskError> {
+        let (request, session) = (CREATE.into(), Some(session.into()));
+        self.send(Request { request, session, start: Some(start), ..Request::default() })
     }
 
     /// Asks the server to change options while it runs: a list as after `-o`. The answer is what it set.
     pub fn set(&mut self, options: &str) -> Result<Value, AskError> {
-        self.send(SET, Some(options.into()))
+        self.send(Request { request: SET.into(), options: Some(options.into()), ..Request::default() })
     }
 
-    fn send(&mut self, request: &str, options: Option<String>) -> Result<Value, AskError> {
+    fn send(&mut self, request: Request) -> Result<Value, AskError> {
         self.last_id += 1;
-        let request = Request { id: self.last_id, request: request.into(), options };
+        let request = Request { id: self.last_id, ..request };
         let mut line = serde_json::to_vec(&request)?;
         line.push(b'\n');
         // A server that refuses a connection says why and closes it, perhaps before it has heard us.

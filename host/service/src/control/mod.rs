@@ -9,6 +9,6 @@ mod server;
 mod socket_path;
 
 pub use client::{AskError, Client};
-pub use message::{LINE_LIMIT_BYTES, PROTOCOL};
+pub use message::{LINE_LIMIT_BYTES, PROTOCOL, Start};
 pub use server::{Answers, Server};
 pub use socket_path::{SocketPathError, default_directory, free_socket, sockets};

@@ -11,13 +11,29 @@ use std::time::Duration;
 use serde_json::Value;
 use tombolo_sys::{creds, socket};
 
-use super::message::{LINE_LIMIT_BYTES, Reply, Request, SET};
+use super::message::{CREATE, LINE_LIMIT_BYTES, Reply, Request, SET, Start};
 use tombolo_host_runtime::listener::Listener;
 
-/// Answers the requests.
+/// Answers the requests. None waits for long: the threads that ask are few, and others want to know meanwhile.
 pub trait Answers: Send + Sync {
     /// The answer to one request, `None` when there is no such request. Called from several threads at a time.
     fn answer(&self, request: &str) -> Option<Value>;
+
+    /// The answer to one request about a session, `None` when there is no such request.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    fn answer_of_session(&self, _request: &str, session: &str) -> Option<Result<Value, String>> {
+        Some(Err(format!("this server has no sessions, so not {session:?}")))
+    }
+
+    /// Makes a session.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    fn create_session(&self, session: &str, _start: Start) -> Result<Value, String> {
+        Err(format!("no sessions can be made here, so not {session:?}"))
+    }
 
     /// Changes options while the server runs, all or none of them, and says what they are now.
     ///
@@ -180,15 +196,28 @@ fn converse(mut stream: &UnixStream, answers: &dyn Answers) -> io::Result<()> {
 fn reply_to(line: &[u8], answers: &dyn Answers) -> Reply {
     match serde_json::from_slice::<Request>(line) {
         Err(error) => Reply { error: Some(format!("not a request: {error}")), ..Reply::default() },
-        Ok(Request { id, request, options }) => {
-            let answer = match options {
-                Some(options) if request == SET => answers.set(&options),
-                Some(_) => Err(format!("{request:?} takes no options")),
-                None if request == SET => Err("there are no options to set".into()),
-                None => answers.answer(&request).ok_or_else(|| format!("there is no request {request:?}")),
-            };
+        Ok(request) => {
+            let id = request.id;
+            let answer = answer_to(request, answers);
             Reply { id, error: answer.as_ref().err().cloned(), ok: answer.ok() }
         }
+    }
+}
+
+fn answer_to(request: Request, answers: &dyn Answers) -> Result<Value, String> {
+    let Request { request, options, session, start, .. } = request;
+    let unknown = || format!("there is no request {request:?}");
+    match (request.as_str(), options, session, start) {
+        (SET, Some(options), None, None) => answers.set(&options),
+        (SET, ..) => Err("there are no options to set".into()),
+        (CREATE, None, Some(session), Some(start)) => answers.create_session(&session, start),
+        (CREATE, ..) => Err("it does not say which session is to be made, and how".into()),
+        (_, Some(_), ..) => Err(format!("{request:?} takes no options")),
+        (.., Some(_)) => Err(format!("{request:?} starts nothing")),
+        (_, None, Some(session), None) => {
+            answers.answer_of_session(&request, &session).unwrap_or_else(|| Err(unknown()))
+        }
+        (_, None, None, None) => answers.answer(&request).ok_or_else(unknown),
     }
 }
 
@@ -265,7 +294,7 @@ mod tests {
         endless.write_all(&[b'{'; 2 * LINE_LIMIT_BYTES]).expect("write");
         let mut said = String::new();
         let _ = endless.read_to_string(&mut said);
-        assert!(said.contains("at most 4096 bytes"), "{said}");
+        assert!(said.contains("at most 65536 bytes"), "{said}");
 
         let mut odd = UnixStream::connect(&path).expect("connect");
         odd.write_all(b"\xff\n[]\n{\"request\":7}\n{\"id\":9,\"request\":\"x\"}\n").expect("write");

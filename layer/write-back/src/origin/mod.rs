@@ -51,6 +51,12 @@ pub struct Status {
     pub conflicts: u64,
     /// Blocks that were being written over when an earlier life ended suddenly: they are kept as they lay on the disk.
     pub torn: u64,
+    /// Whether it lacks nothing.
+    pub is_clean: bool,
+    /// Attempts to bring changes there that have begun since the start.
+    pub attempts_begun: u64,
+    /// Those of them that have ended.
+    pub attempts_ended: u64,
 }
 
 /// The thread that brings changes to the origin.
@@ -108,10 +114,20 @@ impl Sender {
         }
     }
 
+    /// Has all that was changed so far brought to the origin, and does not wait. Answers how things stood before.
+    pub(crate) fn start_flush(&self) -> Status {
+        let before = self.status();
+        match before.is_clean {
+            true => self.shared.control.tell(|state| state.at_origin = state.at_origin.max(before.change)),
+            false => self.shared.control.urge(),
+        }
+        before
+    }
+
     pub(crate) fn status(&self) -> Status {
-        let (dirty_bytes, dirty_nodes, change) = {
+        let (dirty_bytes, dirty_nodes, change, is_clean) = {
             let tree = self.shared.tree();
-            (tree.dirty_bytes, tree.dirty_count(), tree.change)
+            (tree.dirty_bytes, tree.dirty_count(), tree.change, tree.is_clean())
         };
         let on_disk = self.shared.journal.stable_change();
         let state = self.shared.control.state();
@@ -125,6 +141,9 @@ impl Sender {
             failure: state.failure.clone(),
             conflicts: state.conflicts,
             torn: state.torn,
+            is_clean,
+            attempts_begun: state.begun,
+            attempts_ended: state.ended,
         }
     }
 }

@@ -1,0 +1,140 @@
+//! What can be asked of a session that a proxy is given while it runs.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use clap::{Args, Parser};
+
+use super::ServerOptions;
+use super::cache::CacheOptions;
+use crate::cli::LogArgs;
+use crate::failure::Failure;
+use crate::service::DEFAULT_SESSION;
+
+/// The name of a session: a component of a path, and one word everywhere.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionName(String);
+
+const NAME_BYTES_MAX: usize = 64;
+
+impl FromStr for SessionName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        match is_plain && !text.starts_with(['.', '-']) && (1..=NAME_BYTES_MAX).contains(&text.len()) {
+            true => Ok(Self(text.into())),
+            false => Err(format!(
+                "{text:?} is not the name of a session: write up to {NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for SessionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl SessionName {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// How a session is made: what a proxy is asked for when it is started, but for what it has once.
+#[derive(Args, Debug)]
+pub struct SessionOptions {
+    /// What it is called. It is served as /NAME.
+    #[arg(value_name = "NAME")]
+    pub name: SessionName,
+    #[command(flatten)]
+    pub server: ServerOptions,
+    #[command(flatten)]
+    pub cache: CacheOptions,
+}
+
+/// The words behind `tombolo session create`, with nothing else about.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct Words {
+    #[command(flatten)]
+    options: SessionOptions,
+    #[command(flatten)]
+    _log: LogArgs,
+}
+
+impl SessionOptions {
+    /// What these words ask for; relative paths count from `directory`.
+    pub fn of_words(words: &[String], directory: &Path) -> Result<Self, Failure> {
+        let parsed = Words::try_parse_from(words.iter().map(OsString::from));
+        let mut options = parsed.map_err(|error| Failure::usage(error.to_string()))?.options;
+        options.server.count_from(directory);
+        options.cache.count_from(directory);
+        options.check()?;
+        Ok(options)
+    }
+
+    /// Refuses what a proxy has once.
+    pub fn check(&self) -> Result<(), Failure> {
+        let (name, server) = (&self.name, &self.server);
+        let refused = |problem: String, remedy: &str| Err(Failure::usage(problem).remedy(remedy));
+        match server.dir.as_slice() {
+            _ if name.as_str() == DEFAULT_SESSION => refused(
+                format!("the session {name} is what the proxy was started for"),
+                "choose another name",
+            ),
+            [tree] if tree.name.is_none() => match () {
+                () if server.metrics.is_some() => {
+                    refused("--metrics is the proxy's, for all sessions".into(), "leave it out")
+                }
+                () if !server.fd.is_empty() => {
+                    refused("--fd is of the proxy's own start".into(), "use --virtiofs SOCKET")
+                }
+                () => Ok(()),
+            },
+            [_] => refused(format!("the session {name} is served as /{name}"), "leave out =/NAME"),
+            _ => refused(
+                "one location is needed".into(),
+                "write `tombolo session create NAME nfs://HOST/NAME --fuse MOUNTPOINT …`",
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_one_component() {
+        for good in ["src", "a.b-c_1", "9"] {
+            assert_eq!(good.parse::<SessionName>().expect("good").as_str(), good);
+        }
+        for bad in ["", ".", "..", "-a", "a/b", "a b", "ä", &"a".repeat(65)] {
+            assert!(bad.parse::<SessionName>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn paths_count_from_where_the_command_was_given() {
+        let words = ["src", "nfs://far/src", "--fuse", "mnt", "--policy", "p.toml"].map(String::from);
+        let options = SessionOptions::of_words(&words, Path::new("/home/me")).expect("good");
+        assert_eq!(options.server.fuse[0].mountpoint, Path::new("/home/me/mnt"));
+        assert_eq!(options.cache.policy.as_deref(), Some(Path::new("/home/me/p.toml")));
+        assert_eq!(options.server.dir[0].dir, Path::new("nfs://far/src"));
+        for bad in [
+            &["default", "x", "--nfs", "0"][..],
+            &["a", "x=/y", "--nfs", "0"],
+            &["a", "--nfs", "0"],
+            &["a", "x", "--metrics", "1"],
+            &["a", "x", "--cache", "y"],
+        ] {
+            let words: Vec<_> = bad.iter().map(|word| String::from(*word)).collect();
+            assert!(SessionOptions::of_words(&words, Path::new("/")).is_err(), "{bad:?}");
+        }
+    }
+}

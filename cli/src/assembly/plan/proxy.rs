@@ -1,0 +1,41 @@
+//! A server of one tree that is cached here.
+
+use std::path::PathBuf;
+
+use super::Plan;
+use super::cache::CachePlan;
+use crate::assembly::options::ServerOptions;
+use crate::assembly::options::cache::CacheOptions;
+use crate::assembly::options::coherence::Coherence;
+use crate::failure::Failure;
+
+impl Plan {
+    /// Checks what is asked of a proxy as a whole. `dir` is the directory of its cache.
+    pub fn of_proxy(options: ServerOptions, dir: PathBuf, cache: CacheOptions) -> Result<Self, Failure> {
+        if options.dir.len() != 1 {
+            let problem = "cannot cache: one location is needed";
+            return Err(Failure::usage(problem).remedy("write `tombolo proxy nfs://HOST/NAME --cache DIR …`"));
+        }
+        if !options.ask.is_empty() {
+            let problem = "--ask is not for a cache, which believes what its contract says";
+            return Err(Failure::usage(problem).remedy("use --contract"));
+        }
+        let mut plan = Self::new(options)?;
+        let says_of_lease = cache.take_lease || cache.no_lease;
+        let mut cache = CachePlan::new(dir, cache)?;
+        if plan.layers.read_only {
+            cache.refuse_changes()?;
+        }
+        if says_of_lease && !cache.is_exclusive() {
+            let problem = "--take-lease and --no-lease are for the contract exclusive";
+            return Err(Failure::usage(problem).remedy("leave them out, or add --contract exclusive"));
+        }
+        if plan.front_ends.coherence == Coherence::Push && !cache.tells_changes() {
+            let problem = "--coherence push takes a contract under which all changes come through the proxy";
+            return Err(Failure::usage(problem).remedy("add --contract exclusive or immutable"));
+        }
+        plan.layers.read_only |= cache.is_read_only();
+        plan.cache = Some(cache);
+        Ok(plan)
+    }
+}

@@ -1,0 +1,389 @@
+//! The sessions that a proxy is given while it runs.
+//!
+//! Each is a server of its own as far as it can be: a plan like that of a start, with its own origin, options, front ends and part of the cache
+//! directory. A thread makes it and another ends it, so that none waits for the origin of another, and a fault in one leaves the others alone.
+
+mod answers;
+mod saved;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tombolo_host_runtime::lock;
+use tombolo_host_runtime::signals::{self, UserSignal};
+use tombolo_host_service::control::{Answers, Start};
+
+use super::{Left, Serving};
+use crate::assembly::options::session::SessionOptions;
+use crate::assembly::plan::Plan;
+use crate::assembly::plan::cache::CachePlan;
+use crate::assembly::plan::write_back::refuse_what_is_kept;
+use crate::failure::{Failure, Outcome};
+use crate::service::sessions::{SessionState, SessionStatus};
+use crate::service::status::Status;
+use crate::service::{Counted, DEFAULT_SESSION, Service};
+use saved::Saved;
+
+pub use answers::SessionAnswers;
+
+/// All sessions of a proxy, the one that it was started for among them.
+pub struct Sessions {
+    service: Arc<Service>,
+    /// The one that the proxy was started for.
+    default: SessionStatus,
+    /// Below it each has a directory by its name.
+    dir: PathBuf,
+    /// The proxy's, for those that name none.
+    state: Option<PathBuf>,
+    inner: Mutex<Inner>,
+    /// A session has another state now.
+    changed: Condvar,
+}
+
+struct Inner {
+    saved: Saved,
+    sessions: BTreeMap<String, Session>,
+    /// The proxy ends.
+    is_closing: bool,
+}
+
+struct Session {
+    start: Start,
+    status: SessionStatus,
+    serving: Option<Serving>,
+}
+
+/// What runs, and what is shown of it.
+type Opened = (Serving, Status, Counted);
+
+/// One that was there before, and cannot be made, is tried again after so long; twice as long each time, up to the second.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+impl Sessions {
+    /// Of a proxy that is being started.
+    pub fn new(plan: &Plan, cache: &CachePlan, service: &Arc<Service>) -> Result<Arc<Self>, Failure> {
+        let saved = Saved::read(&cache.dir)?;
+        Ok(Arc::new(Self {
+            service: Arc::clone(service),
+            default: shown(DEFAULT_SESSION, plan, SessionState::Running),
+            dir: cache.dir.join("sessions"),
+            state: plan.state.clone(),
+            inner: Mutex::new(Inner { saved, sessions: BTreeMap::new(), is_closing: false }),
+            changed: Condvar::new(),
+        }))
+    }
+
+    /// From here on SIGUSR1 has everything brought to the origins, and SIGUSR2 has it asked anew for all that is cached.
+    pub fn obey_signals(&self) -> Outcome {
+        let service = Arc::downgrade(&self.service);
+        let obeyed = signals::on_user_signals(move |signal| {
+            let Some(service) = service.upgrade() else { return };
+            tracing::info!(
+                invalidates = signal == UserSignal::Two,
+                "a signal asks for all changes at the origin"
+            );
+            service.answer(if signal == UserSignal::One { "flush" } else { "invalidate" });
+        });
+        obeyed.map_err(|error| Failure::cannot("wait for signals", &error))
+    }
+
+    /// Brings back what was there when the proxy ended, each as soon as its origin is there.
+    pub fn resume(self: &Arc<Self>) {
+        let saved = lock(&self.inner).saved.all().clone();
+        for (name, start) in saved {
+            let status = SessionStatus {
+                name: name.clone(),
+                state: SessionState::Starting,
+                failure: None,
+                source: start.command.get(1).cloned().unwrap_or_default(),
+                export: format!("/{name}"),
+                cache: self.dir.join(&name).display().to_string(),
+                mode: String::new(),
+                contract: String::new(),
+                endpoints: Vec::new(),
+            };
+            lock(&self.inner)
+                .sessions
+                .insert(name.clone(), Session { start: start.clone(), status, serving: None });
+            self.in_thread(&name, move |sessions, name| sessions.bring_back(name, &start));
+        }
+    }
+
+    fn bring_back(&self, name: &str, start: &Start) {
+        let mut pause = RETRY.0;
+        loop {
+            let made = self.plan(name, start).and_then(|plan| self.make(name, &plan));
+            let Err(failure) = made else { return };
+            tracing::warn!(session = name, "{failure}; it is tried again");
+            if !self.put_state(name, SessionState::Waiting, Some(failure)) {
+                return;
+            }
+            let inner = lock(&self.inner);
+            let goes_on =
+                |inner: &mut Inner| !inner.is_closing && inner.is(name, start, SessionState::Waiting);
+            let waited = self.changed.wait_timeout_while(inner, pause, goes_on);
+            let (mut inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if !goes_on(&mut inner) {
+                return;
+            }
+            inner.put_state(name, SessionState::Starting, None);
+            pause = RETRY.1.min(pause * 2);
+        }
+    }
+
+    /// Checks what is asked for, and begins to make it.
+    fn create(self: &Arc<Self>, name: &str, start: Start) -> Outcome {
+        let plan = self.plan(name, &start)?;
+        let making = format!("make the session {name}");
+        let status = shown(name, &plan, SessionState::Starting);
+        if status.export == self.default.export {
+            let taken = format!("the proxy serves {} already", status.export);
+            return Err(Failure::cannot(making, taken).remedy("choose another name"));
+        }
+        {
+            let mut inner = lock(&self.inner);
+            let before = inner.sessions.get(name).map(|session| session.status.state);
+            match before {
+                _ if inner.is_closing => return Err(Failure::cannot(making, "the proxy is ending")),
+                None | Some(SessionState::Failed | SessionState::Ended | SessionState::Kept) => {}
+                Some(state) => {
+                    return Err(Failure::cannot(
+                        making,
+                        format!("there is one of that name, which is {state}"),
+                    )
+                    .remedy(format_args!("choose another name, or end it: tombolo session detach {name}")));
+                }
+            }
+            inner.sessions.insert(name.into(), Session { start: start.clone(), status, serving: None });
+        }
+        self.in_thread(name, move |sessions, name| {
+            let dir = sessions.dir.join(name);
+            let is_new = !dir.exists();
+            let made = sessions.make(name, &plan).and_then(|()| sessions.save(name, &start));
+            if let Err(failure) = made {
+                if is_new && refuse_what_is_kept("remove it", &dir, "").is_ok() {
+                    // Nothing is in there that would be missed.
+                    let _ = fs::remove_dir_all(&dir);
+                    let _ = fs::remove_dir(&sessions.dir);
+                }
+                tracing::error!(session = name, "{failure}");
+                sessions.put_state(name, SessionState::Failed, Some(failure));
+            }
+        });
+        Ok(())
+    }
+
+    fn plan(&self, name: &str, start: &Start) -> Result<Plan, Failure> {
+        let options = SessionOptions::of_words(&start.command, &start.directory)?;
+        if options.name.as_str() != name {
+            return Err(Failure::usage(format!("{name} and {} are two names", options.name)));
+        }
+        let SessionOptions { name, mut server, cache } = options;
+        server.control = None;
+        if let [tree] = server.dir.as_mut_slice() {
+            tree.name = Some(format!("/{name}").parse().map_err(|error: String| Failure::usage(error))?);
+        }
+        let mut plan = Plan::of_proxy(server, self.dir.join(name.as_str()), cache)?;
+        plan.state = plan.state.or_else(|| self.state.clone());
+        Ok(plan)
+    }
+
+    /// Opens and serves it. It is shown once all of it is there.
+    fn make(&self, name: &str, plan: &Plan) -> Outcome {
+        let cannot =
+            |error| Failure::cannot(format_args!("make the directory {}", self.dir.display()), &error);
+        fs::create_dir_all(&self.dir).map_err(cannot)?;
+        let open = || -> Result<Opened, Failure> {
+            let (mut serving, status, counted) = Serving::open(plan)?;
+            serving.admit(plan)?;
+            Ok((serving, status, counted))
+        };
+        let opened = catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| Err(fault(name)));
+        let (serving, status, counted) = opened?;
+        let mut inner = lock(&self.inner);
+        if inner.is_closing {
+            drop(inner);
+            drop(serving);
+            return Err(Failure::cannot(format_args!("make the session {name}"), "the proxy is ending"));
+        }
+        let Some(session) = inner.sessions.get_mut(name) else { return Ok(()) };
+        let endpoints = status.endpoints.clone();
+        session.status = SessionStatus { endpoints, ..shown(name, plan, SessionState::Running) };
+        session.serving = Some(serving);
+        self.service.add(name, status, counted);
+        tracing::info!(session = name, source = session.status.source, "serves one more session");
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// One that the next start would not know of is not kept.
+    fn save(&self, name: &str, start: &Start) -> Outcome {
+        let saved = lock(&self.inner).saved.put(name, start);
+        if saved.is_err() {
+            let serving = lock(&self.inner).sessions.get_mut(name).and_then(|session| session.serving.take());
+            self.let_go(name, serving);
+        }
+        saved
+    }
+
+    /// Begins to end one, or forgets one that does not run.
+    fn detach(self: &Arc<Self>, name: &str) -> Outcome {
+        let ending = format!("end the session {name}");
+        if name == DEFAULT_SESSION {
+            let problem = "the proxy was started for it, and ends with it";
+            let remedy = format!("end the proxy: kill {}", std::process::id());
+            return Err(Failure::cannot(ending, problem).remedy(remedy));
+        }
+        let mut inner = lock(&self.inner);
+        let Some(session) = inner.sessions.get_mut(name) else {
+            return Err(
+                Failure::cannot(ending, "there is none of that name").remedy("see tombolo session list")
+            );
+        };
+        match session.status.state {
+            SessionState::Starting => {
+                Err(Failure::cannot(ending, "it is just being made").remedy("try again"))
+            }
+            SessionState::Ending => Ok(()),
+            SessionState::Running => {
+                session.status.state = SessionState::Ending;
+                let serving = session.serving.take();
+                drop(inner);
+                self.in_thread(name, move |sessions, name| sessions.end_one(name, serving));
+                Ok(())
+            }
+            SessionState::Ended | SessionState::Waiting | SessionState::Failed | SessionState::Kept => {
+                let remedy =
+                    format!("make it again (tombolo session create {name} …) once its origin is there");
+                refuse_what_is_kept(&ending, &self.dir.join(name), &remedy)?;
+                inner.saved.remove(name)?;
+                inner.sessions.remove(name);
+                self.changed.notify_all();
+                Ok(())
+            }
+        }
+    }
+
+    fn end_one(&self, name: &str, serving: Option<Serving>) {
+        let Some(mut serving) = serving else { return };
+        let ended = catch_unwind(AssertUnwindSafe(|| serving.end()));
+        let ended = ended.unwrap_or_else(|_| Err(Left::Changes(fault(name))));
+        self.let_go(name, Some(serving));
+        let is_kept = matches!(ended, Err(Left::Changes(_)));
+        let forgotten = if is_kept { Ok(()) } else { lock(&self.inner).saved.remove(name) };
+        let left = match (ended, forgotten) {
+            (Ok(()), Ok(())) => None,
+            (Err(Left::Changes(failure)), _) => Some((SessionState::Kept, failure)),
+            (Err(Left::Conflicts(failure)), _) | (_, Err(failure)) => Some((SessionState::Ended, failure)),
+        };
+        match left {
+            Some((state, failure)) => {
+                tracing::error!(session = name, "{failure}");
+                self.put_state(name, state, Some(failure));
+            }
+            None => {
+                tracing::info!(session = name, "ended: its origin has everything");
+                lock(&self.inner).sessions.remove(name);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    fn let_go(&self, name: &str, serving: Option<Serving>) {
+        self.service.remove(name);
+        drop(serving);
+    }
+
+    /// Ends all at once. What the origins lack is kept for the next start, which brings all of them back.
+    pub fn end(&self) -> Outcome {
+        let running: Vec<_> = {
+            let mut inner = lock(&self.inner);
+            inner.is_closing = true;
+            self.changed.notify_all();
+            let running = inner.sessions.iter_mut();
+            running.filter_map(|(name, session)| Some((name.clone(), session.serving.take()?))).collect()
+        };
+        let failures: Vec<Failure> = thread::scope(|scope| {
+            let ending = running.into_iter().map(|(name, mut serving)| {
+                scope.spawn(move || {
+                    let ended = serving.end().map_err(Failure::from);
+                    self.let_go(&name, Some(serving));
+                    ended.map_err(|failure| failure.of_session(&name))
+                })
+            });
+            let ending: Vec<_> = ending.collect();
+            ending.into_iter().filter_map(|ended| ended.join().ok()?.err()).collect()
+        });
+        // Those that somebody else has begun to end.
+        let is_ending = |inner: &mut Inner| {
+            inner.sessions.values().any(|session| session.status.state == SessionState::Ending)
+        };
+        drop(self.changed.wait_while(lock(&self.inner), is_ending).unwrap_or_else(PoisonError::into_inner));
+        failures.iter().for_each(|failure| tracing::error!("{failure}"));
+        failures.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn statuses(&self) -> Vec<SessionStatus> {
+        let inner = lock(&self.inner);
+        let others = inner.sessions.values().map(|session| session.status.clone());
+        std::iter::once(self.default.clone()).chain(others).collect()
+    }
+
+    /// Whether there was such a session.
+    fn put_state(&self, name: &str, state: SessionState, failure: Option<Failure>) -> bool {
+        let is_there = lock(&self.inner).put_state(name, state, failure);
+        self.changed.notify_all();
+        is_there
+    }
+
+    fn in_thread(self: &Arc<Self>, name: &str, work: impl FnOnce(&Self, &str) + Send + 'static) {
+        let (sessions, of) = (Arc::clone(self), name.to_owned());
+        let started = thread::Builder::new().name("session".into()).spawn(move || work(&sessions, &of));
+        if let Err(error) = started {
+            let failure = Failure::cannot(format_args!("start a thread for the session {name}"), &error);
+            self.put_state(name, SessionState::Failed, Some(failure));
+        }
+    }
+}
+
+impl Inner {
+    fn is(&self, name: &str, start: &Start, state: SessionState) -> bool {
+        let session = self.sessions.get(name);
+        session.is_some_and(|session| session.start == *start && session.status.state == state)
+    }
+
+    fn put_state(&mut self, name: &str, state: SessionState, failure: Option<Failure>) -> bool {
+        let Some(session) = self.sessions.get_mut(name) else { return false };
+        session.status.state = state;
+        session.status.failure = failure.map(|failure| failure.to_string());
+        if state != SessionState::Running {
+            session.status.endpoints.clear();
+        }
+        true
+    }
+}
+
+fn fault(name: &str) -> Failure {
+    Failure::cannot(format_args!("go on with the session {name}"), "a fault of the program; the log has it")
+}
+
+/// What is told of a session by its plan.
+fn shown(name: &str, plan: &Plan, state: SessionState) -> SessionStatus {
+    let (export, cache) = (plan.exports.first(), plan.cache.as_ref());
+    SessionStatus {
+        name: name.into(),
+        state,
+        failure: None,
+        source: export.map(|export| export.tree.to_string()).unwrap_or_default(),
+        export: export.map(|export| export.name.to_string()).unwrap_or_default(),
+        cache: cache.map(|cache| cache.dir.display().to_string()).unwrap_or_default(),
+        mode: cache.map(|cache| cache.mode().to_owned()).unwrap_or_default(),
+        contract: cache.map(CachePlan::contract).unwrap_or_default(),
+        endpoints: Vec::new(),
+    }
+}

@@ -1,0 +1,104 @@
+//! The sessions that a proxy was given while it ran, in a file of its cache directory: so the next start brings them back.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tombolo_host_service::control::Start;
+
+use crate::failure::{Failure, Outcome};
+
+/// The file, and what it says.
+pub struct Saved {
+    path: PathBuf,
+    sessions: BTreeMap<String, Start>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Contents {
+    #[serde(default)]
+    session: BTreeMap<String, Start>,
+}
+
+const FILE: &str = "sessions.toml";
+
+const HEAD: &str = "# What `tombolo session create` has made and `tombolo session detach` has not ended. A proxy that runs writes it anew.\n\n";
+
+impl Saved {
+    /// Of a cache directory.
+    pub fn read(cache: &Path) -> Result<Self, Failure> {
+        let path = cache.join(FILE);
+        let reading = format!("read the sessions in {}", path.display());
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            text => text.map_err(|error| Failure::cannot(&reading, &error))?,
+        };
+        let contents: Contents = toml::from_str(&text).map_err(|error| {
+            Failure::cannot(&reading, error.message().to_owned())
+                .remedy("mend it, or move it away and make the sessions again")
+        })?;
+        Ok(Self { path, sessions: contents.session })
+    }
+
+    pub fn all(&self) -> &BTreeMap<String, Start> {
+        &self.sessions
+    }
+
+    pub fn put(&mut self, name: &str, start: &Start) -> Outcome {
+        let mut sessions = self.sessions.clone();
+        sessions.insert(name.into(), start.clone());
+        self.write(sessions)
+    }
+
+    pub fn remove(&mut self, name: &str) -> Outcome {
+        let mut sessions = self.sessions.clone();
+        match sessions.remove(name) {
+            Some(_) => self.write(sessions),
+            None => Ok(()),
+        }
+    }
+
+    /// All of it or nothing, also when the power fails.
+    fn write(&mut self, sessions: BTreeMap<String, Start>) -> Outcome {
+        let writing = format!("write the sessions to {}", self.path.display());
+        let contents = Contents { session: sessions };
+        let text = toml::to_string(&contents).map_err(|error| Failure::cannot(&writing, &error))?;
+        let draft = self.path.with_extension("new");
+        let write = || {
+            let mut file = File::create(&draft)?;
+            file.write_all(HEAD.as_bytes())?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&draft, &self.path)?;
+            File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        };
+        write().map_err(|error| Failure::cannot(&writing, &error))?;
+        self.sessions = contents.session;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_is_there_at_the_next_start() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let start =
+            |word: &str| Start { command: vec![word.into(), "größe".into()], directory: "/a".into() };
+        let mut saved = Saved::read(dir.path()).expect("none yet");
+        assert!(saved.all().is_empty());
+        saved.put("one.b", &start("1")).expect("put");
+        saved.put("two", &start("2")).expect("put");
+        saved.remove("one.b").expect("remove");
+        saved.remove("none").expect("remove");
+        let saved = Saved::read(dir.path()).expect("read");
+        assert_eq!(saved.all(), &BTreeMap::from([("two".to_owned(), start("2"))]));
+        fs::write(dir.path().join(FILE), "session = 7").expect("write");
+        assert!(Saved::read(dir.path()).is_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! Sessions of a proxy that are made and ended while it runs.
+
+use std::fs;
+use std::net::TcpStream;
+
+use crate::common::far::Far;
+use crate::common::{Ran, Server, until};
+
+impl Far {
+    /// A proxy whose session `default` writes through, served by NFS.
+    fn proxy_of_sessions(&self) -> Server {
+        let url = self.url("?retry=1&soft");
+        let words = ["proxy", &url, "--cache", "cache", "--control", "proxy.sock", "--nfs", "127.0.0.1:0"];
+        self.place.0.serve(&words, "ready control")
+    }
+
+    fn sessions(&self, line: &str) -> Ran {
+        let words: Vec<_> = line.split(' ').collect();
+        self.place.0.run(&[&["session"], &words[..], &["--control", "proxy.sock"]].concat())
+    }
+
+    fn listed(&self) -> String {
+        let listed = self.sessions("list");
+        listed.succeeded();
+        listed.out
+    }
+
+    /// A session of the tree that keeps changes back, mounted.
+    fn create_kept(&self, name: &str) -> Ran {
+        let url = self.url("?soft&timeo=20&retrans=1");
+        let options = "--mode write-back --contract exclusive --no-lease --fuse mnt";
+        self.sessions(&format!("create {name} {url} {options}"))
+    }
+}
+
+#[test]
+fn a_session_is_made_served_and_ended_while_the_proxy_runs() {
+    let Some(far) = Far::new() else { return };
+    let proxy = far.proxy_of_sessions();
+    let made = far.sessions(&format!("create lib.1 {} --nfs 127.0.0.1:0", far.url("")));
+    made.succeeded();
+    let address = made.out.strip_prefix("ready nfs ").and_then(|rest| rest.split(' ').next());
+    let address = address.unwrap_or_else(|| panic!("no address in {made:?}"));
+    for (at, name) in [(address, "lib.1"), (proxy.nfs_address(), "tree")] {
+        let read = far.place.0.run(&["cat", &format!("nfs://{at}/{name}/file")]);
+        assert_eq!((read.code, read.out.as_str()), (Some(0), "content\n"), "{read:?}");
+    }
+    let listed = far.listed();
+    assert!(listed.contains("default running") && listed.contains("lib.1 running"), "{listed}");
+    let top = far.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
+    assert!(top.out.contains("\"/lib.1\"") && top.out.contains("\"/tree\""), "{top:?}");
+
+    // The same name twice.
+    far.sessions(&format!("create lib.1 {} --nfs 0", far.url("")))
+        .failed(1, &["which is running", "tombolo session detach lib.1"]);
+    far.sessions("detach lib.1").succeeded();
+    assert!(!far.listed().contains("lib.1"));
+    assert!(TcpStream::connect(address).is_err(), "it is served still");
+    proxy.stop();
+    // What was ended does not come back.
+    let proxy = far.proxy_of_sessions();
+    assert!(!far.listed().contains("lib.1"));
+    proxy.stop();
+}
+
+#[test]
+fn what_cannot_be_a_session_names_the_remedy_and_leaves_nothing_behind() {
+    let Some(far) = Far::new() else { return };
+    let proxy = far.proxy_of_sessions();
+    let (url, taken) = (far.url(""), proxy.nfs_address());
+    let long = "a".repeat(65);
+    let line = |name: &str, url: &str, nfs: &str| {
+        format!("session create {name} {url} --nfs {nfs} --control proxy.sock")
+    };
+    let gone = "nfs://127.0.0.1:1/tree?retry=0&soft";
+    let none = far.location("/none?retry=0&soft");
+    far.place.0.all_fail(&[
+        (&line("busy", &url, taken), 1, &[taken, "in use", "choose another port"]),
+        (&line("gone", gone, "0"), 1, &["127.0.0.1:1", "try again when that is mended"]),
+        (&line("none", &none, "0"), 1, &["/none"]),
+        (&line("tree", &url, "0"), 1, &["serves /tree already", "choose another name"]),
+        (&line("default", &url, "0"), 2, &["choose another name"]),
+        (&format!("session create a {url} --control proxy.sock"), 1, &["--nfs"]),
+        ("session detach default --control proxy.sock", 1, &["end the proxy"]),
+        ("session detach none --control proxy.sock", 1, &["tombolo session list"]),
+        ("session flush --control origin.sock", 1, &["keeps no changes back"]),
+        ("session list --control origin.sock", 1, &["no proxy"]),
+    ]);
+    for name in ["a/b", "..", ".", &long] {
+        let refused = far.place.0.run(&line(name, &url, "0").split(' ').collect::<Vec<_>>());
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.err.contains("is not the name of a session"), "{refused:?}");
+    }
+    assert_eq!(far.listed().lines().filter(|line| !line.starts_with(' ')).count(), 1, "{}", far.listed());
+    assert!(
+        !far.place.0.path("cache/sessions").exists() && !far.place.0.path("cache/sessions.toml").exists()
+    );
+    proxy.stop();
+}
+
+#[test]
+fn what_a_session_owes_its_origin_is_said_kept_and_comes_back_with_the_proxy() {
+    let Some(mut far) = Far::new() else { return };
+    let mut proxy = far.proxy_of_sessions();
+    far.create_kept("work").succeeded();
+    fs::write(far.mnt("one"), "1\n").expect("write");
+    far.sessions("flush work").succeeded();
+    assert_eq!(fs::read_to_string(far.tree("one")).expect("read"), "1\n");
+    fs::read_dir(far.place.mnt()).expect("list").for_each(drop);
+    far.stop_origin();
+    fs::write(far.mnt("two"), "2\n").expect("write");
+
+    far.sessions("detach work").failed(1, &["cannot bring all changes of /work to the origin", "kept in"]);
+    assert!(far.listed().contains("work kept"), "{}", far.listed());
+    // It is not forgotten, however often that is asked for.
+    far.sessions("detach work").failed(1, &["the origin does not have that yet"]);
+    far.place.0.run(&["cache", "drop", "cache"]).failed(1, &["in use by process"]);
+    proxy.signal("TERM");
+    proxy.wait();
+    far.place.0.run(&["cache", "drop", "cache"]).failed(1, &["the origin does not have that yet"]);
+
+    far.start_origin();
+    let proxy = far.proxy_of_sessions();
+    until("the session is back", || far.listed().contains("work running"));
+    assert_eq!(fs::read_to_string(far.mnt("two")).expect("read"), "2\n");
+    far.sessions("wait work --timeout 60").succeeded();
+    assert_eq!(fs::read_to_string(far.tree("two")).expect("read"), "2\n");
+    // Its end, too, brings everything; so does a signal.
+    fs::write(far.mnt("three"), "3\n").expect("write");
+    proxy.signal("USR1");
+    until("SIGUSR1 brings it", || far.tree("three").exists());
+    fs::write(far.mnt("four"), "4\n").expect("write");
+    proxy.stop();
+    assert_eq!(fs::read_to_string(far.tree("four")).expect("read"), "4\n");
+    // What ran when the proxy ended runs again.
+    let proxy = far.proxy_of_sessions();
+    until("the session is back", || far.listed().contains("work running"));
+    far.sessions("detach work").succeeded();
+    proxy.stop();
+}
