@@ -138,3 +138,27 @@ fn what_a_session_owes_its_origin_is_said_kept_and_comes_back_with_the_proxy() {
     far.sessions("detach work").succeeded();
     proxy.stop();
 }
+
+#[test]
+fn a_session_whose_origin_is_away_at_the_start_is_tried_again_and_holds_up_nothing() {
+    let Some(far) = Far::new() else { return };
+    let serve = |address: &str| {
+        let words = ["serve", "tree", "--nfs", address, "--state", "other-state", "--control", "other.sock"];
+        far.place.0.serve(&words, "ready control")
+    };
+    let other = serve(&format!("{}:0", far.address.ip()));
+    let address = other.nfs_address().to_owned();
+    let proxy = far.proxy_of_sessions();
+    far.sessions(&format!("create other nfs://{address}/tree --nfs 127.0.0.1:0")).succeeded();
+    proxy.stop();
+    other.stop();
+
+    let proxy = far.proxy_of_sessions();
+    until("it waits", || far.listed().contains("other waiting"));
+    assert!(far.listed().contains(&address), "the reason is not told: {}", far.listed());
+    far.place.0.run(&["cat", &format!("nfs://{}/tree/file", proxy.nfs_address())]).succeeded();
+    let other = serve(&address);
+    until("its origin is there", || far.listed().contains("other running"));
+    proxy.stop();
+    other.stop();
+}
