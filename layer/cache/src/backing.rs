@@ -27,11 +27,11 @@ impl Object {
     fn hold(self: &Arc<Self>, options: &Options) -> Option<Arc<Held>> {
         let mut state = self.state();
         let held = state.held.upgrade();
-        if held.is_some() || state.writers > 0 || state.is_doubtful(options) {
+        if held.is_some() || state.writers > 0 || state.is_written_in_parts() || state.is_doubtful(options) {
             return held;
         }
         let version = state.version();
-        let data = state.data.clone().filter(|data| data.version == version && data.file.is_whole())?;
+        let data = state.data.clone().filter(|data| data.version() == version && data.file.is_whole())?;
         let hold = data.file.hold()?;
         let held = Arc::new(Held { data, _hold: hold, _object: self.clone() });
         state.held = Arc::downgrade(&held);

@@ -175,12 +175,12 @@ impl Cache {
         is_told
     }
 
-    /// The data of the present version of a file; what is here of another version is dropped.
+    /// The data of the present version of a file, but for parts that were written; what is here of another version is dropped.
     pub(crate) fn data(&self, object: &Object) -> Arc<Data> {
         let block_bytes = self.options_of(object).block_bytes;
         let mut state = object.state();
-        let version = state.version();
-        if let Some(data) = state.data.as_ref().filter(|data| data.version == version) {
+        let (version, is_in_parts) = (state.version(), state.is_written_in_parts());
+        if let Some(data) = state.data.as_ref().filter(|data| is_in_parts || data.version() == version) {
             return data.clone();
         }
         let data = Arc::new(Data::new(version, self.store.data(object.id, &version, block_bytes)));
@@ -211,7 +211,7 @@ impl Cache {
     fn drop_next(&self) -> bool {
         let Some((id, generation)) = self.store.next_to_go() else { return false };
         if let Some(object) = self.objects.in_memory(id) {
-            object.state().data.take_if(|data| data.file.generation() == generation);
+            object.state().evicted(generation);
         }
         self.store.drop_data(id, generation);
         true

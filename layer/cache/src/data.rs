@@ -24,7 +24,7 @@ const FETCH_BYTES_MAX: u64 = 1 << 20;
 /// The data of one version of a file. It is never mixed with another's: when the version changes, this is dropped.
 #[derive(Debug)]
 pub(crate) struct Data {
-    pub version: WeakAttr,
+    version: Mutex<WeakAttr>,
     pub file: DataFile,
     /// What another cache of the host has lent of it.
     pub borrowed: Mutex<Option<Arc<Borrowed>>>,
@@ -32,6 +32,10 @@ pub(crate) struct Data {
     guessed: AtomicBool,
     /// All of it is being fetched.
     fetches_rest: AtomicBool,
+    /// Other caches of the host read what is here.
+    pub is_lent: AtomicBool,
+    /// It takes in what is written here.
+    was_written: AtomicBool,
     /// What is on its way.
     fetches: Mutex<Vec<Arc<Fetch>>>,
 }
@@ -86,11 +90,13 @@ impl Fetch {
 impl Data {
     pub(crate) fn new(version: WeakAttr, file: DataFile) -> Self {
         Self {
-            version,
+            version: Mutex::new(version),
             file,
             borrowed: Mutex::default(),
             guessed: AtomicBool::new(false),
             fetches_rest: AtomicBool::new(false),
+            is_lent: AtomicBool::new(false),
+            was_written: AtomicBool::new(false),
             fetches: Mutex::default(),
         }
     }
@@ -98,6 +104,33 @@ impl Data {
     /// How much memory it takes.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.file.heap_bytes()
+    }
+
+    /// The version that the data are of, but for parts that were written since.
+    pub(crate) fn version(&self) -> WeakAttr {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It goes on under another version. Neither another life nor others know which parts are of which.
+    pub(crate) fn set_written(&self) {
+        self.was_written.store(true, Ordering::Relaxed);
+        self.file.set_young();
+    }
+
+    pub(crate) fn was_written(&self) -> bool {
+        self.was_written.load(Ordering::Relaxed)
+    }
+
+    /// What is here is of this version from now on, but for parts that have to be fetched anew. False if they are being fetched: then nothing is
+    /// changed.
+    pub(crate) fn forget(&self, parts: &[Range<u64>], version: WeakAttr) -> bool {
+        let fetches = self.fetches();
+        if fetches.iter().any(|fetch| parts.iter().any(|part| self.file.share_blocks(part, &fetch.range))) {
+            return false;
+        }
+        parts.iter().for_each(|part| self.file.forget(part));
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
+        true
     }
 
     /// It is fetched before anybody reads it.
@@ -274,7 +307,7 @@ async fn fetch(
     from: &OriginFile,
     range: &Range<u64>,
 ) -> Result<Came> {
-    let end = range.end.min(data.version.size);
+    let end = range.end.min(data.version().size);
     let len = end.saturating_sub(range.start) as usize;
     let buffer = Buffer::new(len);
     let asked = Instant::now();
@@ -290,11 +323,16 @@ async fn fetch(
     if !object.learn(&attr, asked, cache.options_of(object).contract) {
         return Err(Error::Stale);
     }
-    if WeakAttr::from(&attr) != data.version || read != len {
+    let version = data.version();
+    let is_in_parts = object.is_written_in_parts(data);
+    if read != len || (WeakAttr::from(&attr) != version && !is_in_parts) {
         return Ok(Came::Changed);
     }
-    if cache.is_young(&data.version) {
-        object.state().young = Some(Instant::now());
+    if cache.is_young(&version) {
+        // Of what is written here no other change is hidden.
+        if !data.was_written() {
+            object.state().young = Some(Instant::now());
+        }
         data.file.set_young();
     }
     let (data, keeper, start) = (data.clone(), cache.clone(), range.start);

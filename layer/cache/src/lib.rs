@@ -40,6 +40,7 @@ mod shared;
 mod sharing;
 pub mod store;
 mod walk;
+mod written;
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};

@@ -20,6 +20,7 @@ use crate::rules::Place;
 use crate::shared::Shared;
 use crate::store::ObjectId;
 use crate::store::rows::ObjectRow;
+use crate::written::Written;
 
 /// A file, directory or link of the origin.
 #[derive(Debug)]
@@ -75,8 +76,11 @@ pub(crate) struct State {
     pub is_dirty: bool,
     /// It is gone at the origin, or is another file there: nothing of it is kept.
     pub is_gone: bool,
-    /// Openings here through which it may be written: until the last of them has ended, the origin alone knows what it holds.
+    /// Openings here through which it may be written, and writes that are under way: until the last of them has ended, the origin alone knows what
+    /// the attributes are.
     pub writers: usize,
+    /// What was written here since the version of the data.
+    pub written: Written,
     /// The present version is read past this cache.
     pub held: Weak<Held>,
 }
@@ -124,6 +128,7 @@ impl Object {
             is_dirty: true,
             is_gone: false,
             writers: 0,
+            written: Written::Nothing,
             held: Weak::new(),
         };
         let (place, shared, state) = (Place::default(), shared.clone(), Mutex::new(state));
@@ -207,7 +212,9 @@ impl Object {
             Ordering::Equal if is_late => return true,
             // What comes along with it is not of the version that is known. Whether a change here has followed it does not tell.
             Ordering::Greater if is_late => {
-                state.changed();
+                if !state.expects(attr, contract) {
+                    state.changed();
+                }
                 state.attr = *attr;
                 return true;
             }
@@ -217,7 +224,9 @@ impl Object {
             if state.is_held() {
                 return false;
             }
-            state.changed();
+            if !state.expects(attr, contract) {
+                state.changed();
+            }
         }
         let same = Attr { atime: state.attr.atime, ..*attr } == state.attr;
         state.is_dirty |= !same;
@@ -235,7 +244,7 @@ impl Object {
     /// tell is dropped once.
     pub(crate) fn settle(&self, asked: Instant) {
         let mut state = self.state();
-        if !state.is_held() && state.young.is_some_and(|came| asked > came) {
+        if !state.is_written_in_parts() && !state.is_held() && state.young.is_some_and(|came| asked > came) {
             state.changed();
         }
     }
@@ -250,6 +259,15 @@ impl Object {
         let mut state = self.state();
         state.asked = None;
         state.changed_here();
+    }
+
+    /// The same, and others may have changed it.
+    pub(crate) fn doubt_all(&self) {
+        self.doubt();
+        let mut state = self.state();
+        if state.is_written_in_parts() {
+            state.lose();
+        }
     }
 
     /// What an earlier life has left. Its data are found by its version.
@@ -375,6 +393,9 @@ impl State {
         }
         self.young = None;
         self.is_dirty = true;
+        if matches!(self.written, Written::Parts(_)) {
+            self.written = if self.writers > 0 { Written::All } else { Written::Nothing };
+        }
     }
 
     /// Whether a new listing would tell more than what is here: names, or attributes of many at once that are not to be believed any more.
@@ -398,7 +419,7 @@ impl State {
             + of_data
     }
 
-    fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         self.held.strong_count() > 0
     }
 

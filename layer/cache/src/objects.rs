@@ -167,7 +167,7 @@ impl Objects {
     /// All that is known is to be asked for again. What is not in memory is anyway.
     pub(crate) fn doubt_all(&self) {
         let all: Vec<_> = self.tables().by_id.values().cloned().collect();
-        all.iter().for_each(|object| object.doubt());
+        all.iter().for_each(|object| object.doubt_all());
     }
 
     /// When objects take too much memory, or too many have a node of the origin's, some of those that nothing uses go: what is known of

@@ -105,11 +105,7 @@ impl Openings {
 
     fn ended(opening: &Opening) {
         if is_writing(opening.flags) {
-            let mut state = opening.object.state();
-            state.writers = state.writers.saturating_sub(1);
-            // What was written has moved size and times.
-            state.asked = None;
-            state.changed_here();
+            opening.object.state().end_writing();
         }
     }
 

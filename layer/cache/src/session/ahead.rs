@@ -118,7 +118,7 @@ impl View {
 
     /// A caller reads a file, of which all that it wants is here, or not. If files beside it were read as well, has others fetched ahead.
     pub(super) fn note_read(&self, object: &Arc<Object>, data: &Data, is_here: bool) {
-        let (cache, size) = (self.cache(), data.version.size);
+        let (cache, size) = (self.cache(), data.version().size);
         let prefetch = cache.options_of(object).prefetch;
         let workers = if data.was_guessed() {
             cache.counters.guess_used(size);
@@ -327,7 +327,7 @@ impl View {
         if !is_small_and_missing(&data) {
             return Ok(Vec::new());
         }
-        let size = data.version.size;
+        let size = data.version().size;
         let begun = data.want(&(0..size), &Ahead::NONE, 0).own;
         if is_guess && !begun.is_empty() {
             data.set_guessed();
@@ -342,7 +342,7 @@ impl View {
 }
 
 fn is_small_and_missing(data: &Data) -> bool {
-    let size = data.version.size;
+    let size = data.version().size;
     (1..=files_ahead::FILE_BYTES_MAX).contains(&size) && !data.is_here(&(0..size))
 }
 

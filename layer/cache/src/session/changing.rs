@@ -28,8 +28,15 @@ impl View {
         let origin_node = self.node(&object).await?;
         let opening = file.and_then(|file| self.session.openings.of(file).ok()?.origin());
         let opening = opening.as_ref().map(|opening| opening.file);
+        let resize = || {
+            if set.size.is_some() {
+                object.state().resized();
+            }
+        };
+        resize();
         let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
         let done = fs.setattr(&self.at_origin(), origin_node, opening, &set).resolve().await;
+        resize();
         let done = done.map_err(|error| self.cache().failed(&object, error));
         let done = done.and_then(|(attr, change)| {
             let keeps_data = set.size.is_none();
@@ -129,13 +136,16 @@ impl View {
         };
         // An opening for writing has always been made at the origin.
         let Some(origin) = opening.origin() else { return Answer::err(Error::BadOpen) };
-        opening.object.state().changed();
+        let is_append = opening.flags.contains(OpenFlags::APPEND);
+        let range = how.offset..how.offset.saturating_add(from.len() as u64);
+        let under_way = self.cache().begin_write(&opening.object, (!is_append).then_some(range));
         let how = Write { by_owner: false, ..*how };
         let (node, offset, len) = (node_of(opening.object.id), how.offset, from.len() as u64);
         let written = origin.fs().write(&self.at_origin(), origin.file, &how, from);
         written.map_result(move |written| {
+            under_way.end(written.is_ok());
             // Where an append has gone only the answer says, if anything does.
-            let start = if opening.flags.contains(OpenFlags::APPEND) { 0 } else { offset };
+            let start = if is_append { 0 } else { offset };
             let last = if start == 0 { u64::MAX } else { start.saturating_add(len) };
             self.tell([Notice::Data { node, start, last }]);
             written

@@ -1,6 +1,7 @@
 //! What a proxy that borrows may have of the data here.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tombolo_core::fs::{AccessMask, FileType};
 use tombolo_core::{Ctx, Result};
@@ -28,8 +29,13 @@ impl View {
         }
         self.check(&object, AccessMask::READ).await?;
         let data = cache.data(&object);
-        if data.version != ask.version {
-            return Ok(None);
+        {
+            // What is written here goes on in the same file: others would find it there.
+            let state = object.state();
+            if state.is_written_in_parts() || data.was_written() || data.version() != ask.version {
+                return Ok(None);
+            }
+            data.is_lent.store(true, Ordering::Relaxed);
         }
         let range = ask.range.clone();
         cache.in_pool(&self.cx, move || data.file.lend(range)).resolve().await

@@ -10,6 +10,7 @@ use tombolo_core::{Ctx, Error, Result};
 
 use super::changes::all_data;
 use super::view::View;
+use crate::names::Known;
 use crate::object::{Look, Object};
 use crate::objects::node_of;
 use crate::openings::is_writing;
@@ -55,8 +56,12 @@ impl View {
         }
         let permit = self.session.openings.permit()?;
         self.fetch_at_open(&object, flags);
+        if flags.contains(OpenFlags::TRUNCATE) {
+            object.state().resized();
+        }
         let opened = self.open_at_origin(&object, flags).await;
         if flags.contains(OpenFlags::TRUNCATE) {
+            object.state().resized();
             self.tell([all_data(node_of(object.id))]);
         }
         let (origin, _, attr) = opened?;
@@ -139,6 +144,9 @@ impl View {
         let (asked, origin) = (Instant::now(), &self.cache().origin);
         let created = origin.fs.create(&self.at_origin(), node, name.as_name(), &how).resolve().await;
         let created = created.map_err(|error| {
+            if how.flags.contains(OpenFlags::TRUNCATE) {
+                self.may_be_truncated(&dir, &name);
+            }
             self.tell_name(&dir, &name);
             self.dir_failed(&dir, error)
         })?;
@@ -147,11 +155,22 @@ impl View {
         self.name_made(&dir, &name, &object, &created.dir, asked);
         self.tell_name(&dir, &name);
         if how.flags.contains(OpenFlags::TRUNCATE) {
+            object.state().resized();
             self.tell([all_data(node_of(object.id))]);
         }
         let entry = self.given(entry, &object).await?;
         let open: OpenId = self.session.openings.add(permit, &object, how.flags, Some(file));
         Ok(Created { entry, open, dir: self.shown_change(&dir, created.dir) })
+    }
+
+    /// A failure was answered: the file of that name may have lost its data all the same.
+    fn may_be_truncated(&self, dir: &Object, name: &NameBuf) {
+        let Some(Known::Found(target)) = dir.state().names.look_up(name.as_name().as_bytes()) else { return };
+        if let Some(object) = self.cache().objects.in_memory(target.object) {
+            object.doubt();
+            object.state().resized();
+            self.tell([all_data(node_of(object.id))]);
+        }
     }
 
     /// Creates a file without a name.

@@ -13,6 +13,7 @@ use tombolo_mem::Sink;
 
 use super::view::View;
 use crate::data::{self, Came, Data};
+use crate::object::Object;
 use crate::openings::Opening;
 use crate::origin::OriginFile;
 use crate::read_ahead::Ahead;
@@ -38,8 +39,7 @@ impl View {
             _ => return Answer::err(Error::InvalidArgument),
         }
         // What is being written here the origin's session alone knows.
-        let is_written = opening.object.state().writers > 0;
-        if is_written {
+        if self.is_read_past(&opening.object, offset, into.len()) {
             return Answer::later(self.pass_on(file, offset, into));
         }
         match self.read_here(&opening, offset, &into) {
@@ -47,6 +47,11 @@ impl View {
             Ok(None) => Answer::later(self.read_there(file, opening, offset, into)),
             Err(error) => Answer::err(error),
         }
+    }
+
+    fn is_read_past(&self, object: &Object, offset: u64, len: usize) -> bool {
+        let contract = self.cache().options_of(object).contract;
+        object.state().is_read_past(contract, &(offset..offset.saturating_add(len as u64)))
     }
 
     /// Reads at the origin, and keeps nothing.
@@ -69,12 +74,12 @@ impl View {
         let most_bytes =
             self.cache().line.window_bytes().min(self.cache().store.capacity_bytes() / AHEAD_PART);
         let ahead_bytes_max = options.ahead_bytes_max.min(most_bytes);
-        let ahead = opening.reads(&range, data.version.size, ahead_bytes_max);
+        let ahead = opening.reads(&range, data.version().size, ahead_bytes_max);
         let is_here = data.is_here(&range);
         self.note_read(&opening.object, &data, is_here);
         // What is to come ahead is begun by one that may wait for the origin's opening; not while the line is busy.
         let begins_more = || {
-            let wants_all = options.whole_files && !data.is_here(&(0..data.version.size));
+            let wants_all = options.whole_files && !data.is_here(&(0..data.version().size));
             wants_all || (!data.has_ahead(&ahead) && self.cache().line.room_bytes() > 0)
         };
         if !is_here || begins_more() {
@@ -100,14 +105,10 @@ impl View {
     ) -> Result<ReadDone> {
         for _ in 0..TRIES_MAX {
             let options = self.cache().options_of(&opening.object);
-            let (is_written, is_doubtful) = {
-                let state = opening.object.state();
-                (state.writers > 0, state.is_doubtful(options))
-            };
-            if is_written {
+            if self.is_read_past(&opening.object, offset, into.len()) {
                 return self.pass_on(file, offset, into).await;
             }
-            if is_doubtful {
+            if opening.object.state().is_doubtful(options) {
                 self.cache().fetch_attr(&self.cx, &opening.object).await?;
                 continue;
             }
@@ -150,7 +151,7 @@ impl View {
         data: &Arc<Data>,
         range: &Range<u64>,
     ) -> Result<Came> {
-        let size = data.version.size;
+        let size = data.version().size;
         let whole = if size <= WHOLE_BYTES { 0..size } else { range.clone() };
         let ahead = opening.ahead(range, size);
         let wants_all = self.cache().options_of(&opening.object).whole_files;
@@ -186,15 +187,15 @@ impl View {
 impl View {
     /// Has the rest of a file fetched, a part after the other, each as long as it keeps the line busy.
     fn fetch_rest(&self, opening: &Opening, data: &Arc<Data>, origin: &Arc<OriginFile>) {
-        if data.is_here(&(0..data.version.size)) || !data.begin_rest() {
+        if data.is_here(&(0..data.version().size)) || !data.begin_rest() {
             return;
         }
         let (cache, object) = (self.cache().clone(), opening.object.clone());
         let (data, origin) = (data.clone(), origin.clone());
         task::spawn(async move {
             let mut start = 0;
-            while start < data.version.size {
-                let end = start.saturating_add(cache.line.window_bytes()).min(data.version.size);
+            while start < data.version().size {
+                let end = start.saturating_add(cache.line.window_bytes()).min(data.version().size);
                 let wanted = data.want(&(start..end), &Ahead::NONE, 0);
                 for fetch in &wanted.own {
                     data::start(&cache, &object, &data, &origin, fetch.clone());
@@ -213,7 +214,7 @@ impl View {
 
 /// What a read of so many bytes gets of a file, and whether it ends there.
 fn within(data: &Data, offset: u64, len: usize) -> Option<(Range<u64>, bool)> {
-    let size = data.version.size;
+    let size = data.version().size;
     let end = offset.saturating_add(len as u64).min(size);
     (offset < size && len > 0).then_some((offset..end, end == size))
 }

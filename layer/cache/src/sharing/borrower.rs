@@ -163,11 +163,11 @@ impl Borrower {
         range: &Range<u64>,
     ) -> u64 {
         let has = data.borrowed().map_or(0, |borrowed| borrowed.generation());
-        let size = data.version.size;
+        let size = data.version().size;
         let ask = Ask {
             id: 0,
             handle: object.handle.clone(),
-            version: data.version,
+            version: data.version(),
             range: range.start..range.start.saturating_add(ASK_BYTES).min(size),
             user: user.clone(),
             has,

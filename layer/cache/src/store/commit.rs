@@ -220,6 +220,10 @@ fn write(database: &Database, batch: &Batch) -> rusqlite::Result<()> {
         }
         for ((id, generation), state) in batch.data.iter().filter(|(_, state)| state.lasts()) {
             let (row, chunks) = state.rows();
+            // What is written over from now on is not of that version: its checksums must not be either.
+            if !state.lasts() {
+                continue;
+            }
             database.set_data(*id, &row)?;
             for (chunk, sums) in chunks {
                 database.set_sums(*id, *generation, chunk, &sums)?;

@@ -189,6 +189,34 @@ impl DataFile {
         Ok(())
     }
 
+    /// Blocks that a range concerns are here no more.
+    pub(crate) fn forget(&self, range: &Range<u64>) {
+        let state = &*self.0;
+        let mut lost_bytes = 0;
+        {
+            let mut blocks = state.blocks();
+            for block in state.blocks_of(range.start, (range.end - range.start) as usize) {
+                let start = block * state.block_bytes;
+                let len = state.block_bytes.min(state.version.size.saturating_sub(start));
+                let (chunk, at) = state.chunk(&mut blocks, block);
+                let was_here = std::mem::take(&mut chunk.sums[at]) != 0;
+                let was_verified = std::mem::take(&mut chunk.verified[at]);
+                chunk.is_dirty = true;
+                blocks.verified_bytes -= if was_verified { len } else { 0 };
+                lost_bytes += if was_here { len } else { 0 };
+            }
+            blocks.kept_bytes = blocks.kept_bytes.saturating_sub(lost_bytes);
+        }
+        state.shared.lost(state.id, state.generation, lost_bytes);
+    }
+
+    /// Whether two ranges concern the same block.
+    pub(crate) fn share_blocks(&self, one: &Range<u64>, other: &Range<u64>) -> bool {
+        let block_bytes = self.0.block_bytes;
+        one.start / block_bytes < other.end.div_ceil(block_bytes)
+            && other.start / block_bytes < one.end.div_ceil(block_bytes)
+    }
+
     /// It came too soon after a change to be believed in another life.
     pub(crate) fn set_young(&self) {
         self.0.is_young.store(true, Ordering::Relaxed);

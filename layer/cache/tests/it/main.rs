@@ -17,3 +17,4 @@ mod sharing_peers;
 mod trouble;
 mod walking;
 mod world;
+mod written;

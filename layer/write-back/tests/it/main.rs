@@ -4,6 +4,7 @@ mod arriving;
 mod conflicts;
 mod cut;
 mod disk;
+mod image;
 mod order;
 mod random;
 mod restart;

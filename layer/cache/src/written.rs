@@ -1,0 +1,223 @@
+//! What is written here to a file whose every change comes by here (*exclusive*): only the parts that were written are in doubt.
+//!
+//! From when a write to a part begins it is read at the origin; the rest stays as it was. When nothing is being written any more and the new version is
+//! known, the parts are fetched anew. Where that cannot be said of parts, the whole file is in doubt until the last opening for writing has ended: a
+//! write fails, the size changes, an append goes where only the origin knows, or others read the data by descriptors of their own.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tombolo_core::fs::{Attr, FileType};
+
+use crate::cache::Cache;
+use crate::data::Data;
+use crate::object::{Object, State};
+use crate::options::Contract;
+
+/// More parts of a file are not told apart.
+const PARTS_MAX: usize = 4096;
+
+/// What was written to a file since the version of its data.
+#[derive(Debug, Default)]
+pub(crate) enum Written {
+    #[default]
+    Nothing,
+    /// Of the size of before, these, in order and apart.
+    Parts(Vec<Range<u64>>),
+    /// Nobody knows what, or all.
+    All,
+}
+
+/// A write that is under way. It counts as an opening for writing.
+pub(crate) struct UnderWay {
+    object: Arc<Object>,
+    was_taken: bool,
+}
+
+impl State {
+    /// Whether a reader has to ask the origin, past what is here.
+    pub(crate) fn is_read_past(&mut self, contract: Contract, range: &Range<u64>) -> bool {
+        if contract != Contract::Exclusive {
+            if matches!(self.written, Written::Parts(_)) {
+                self.lose();
+            }
+            return self.writers > 0;
+        }
+        self.settle_written();
+        match &self.written {
+            Written::Nothing => false,
+            Written::Parts(parts) => {
+                let next = parts.partition_point(|part| part.end <= range.start);
+                parts.get(next).is_some_and(|part| part.start < range.end)
+            }
+            Written::All => self.writers > 0,
+        }
+    }
+
+    /// Whether the data that are here are those of the file as it is, but for the parts that were written.
+    pub(crate) fn is_written_in_parts(&self) -> bool {
+        matches!(self.written, Written::Parts(_)) && self.data.is_some()
+    }
+
+    /// Attributes were told while parts are written: what differs is our own doing, unless the size does. Whether the data go on to be good.
+    pub(crate) fn expects(&mut self, attr: &Attr, contract: Contract) -> bool {
+        let size = self.data.as_ref().map(|data| data.version().size);
+        if !matches!(self.written, Written::Parts(_)) {
+            return false;
+        }
+        if contract != Contract::Exclusive || size != Some(attr.size) {
+            self.lose();
+            return false;
+        }
+        true
+    }
+
+    /// It is not known any more what the origin holds.
+    pub(crate) fn lose(&mut self) {
+        self.changed();
+        self.written = if self.writers > 0 { Written::All } else { Written::Nothing };
+    }
+
+    /// Its size is changed here, or was: nothing is told apart any more.
+    pub(crate) fn resized(&mut self) {
+        if self.writers > 0 || !matches!(self.written, Written::Nothing) {
+            self.lose();
+        }
+    }
+
+    /// Data are evicted. Those that come next are not of before what was written.
+    pub(crate) fn evicted(&mut self, generation: u64) {
+        let is_in_parts = self.is_written_in_parts();
+        if self.data.take_if(|data| data.file.generation() == generation).is_some() && is_in_parts {
+            self.lose();
+        }
+    }
+
+    /// An opening for writing has ended, or a write.
+    pub(crate) fn end_writing(&mut self) {
+        self.writers = self.writers.saturating_sub(1);
+        // What was written has moved size and times.
+        self.asked = None;
+        self.changed_here();
+        if self.writers == 0 && matches!(self.written, Written::All) {
+            self.lose();
+        }
+    }
+
+    /// Nothing is being written any more, and the attributes are those of after: the parts that were written are fetched anew when they are
+    /// read. Not while they are being fetched: what comes may be of before.
+    fn settle_written(&mut self) {
+        let Written::Parts(parts) = &self.written else { return };
+        let version = self.version();
+        let Some(data) = self.data.clone() else { return self.lose() };
+        if self.writers > 0 || self.asked.is_none() {
+            return;
+        }
+        if data.version().size != version.size {
+            return self.lose();
+        }
+        if data.forget(parts, version) {
+            self.written = Written::Nothing;
+        }
+    }
+
+    /// A write to a part begins. False if all is in doubt then.
+    fn begin_part(&mut self, range: Range<u64>) -> bool {
+        let version = self.version();
+        let Some(data) = self.data.as_ref() else { return false };
+        let is_known = match self.written {
+            Written::Nothing => self.asked.is_some() && data.version() == version,
+            Written::Parts(_) => true,
+            Written::All => false,
+        };
+        if !is_known
+            || self.is_held()
+            || data.is_lent.load(Ordering::Relaxed)
+            || range.end > data.version().size
+        {
+            return false;
+        }
+        // In another life nobody knows which parts they were.
+        data.set_written();
+        if let Written::Nothing = self.written {
+            self.written = Written::Parts(Vec::new());
+        }
+        self.young = None;
+        let Written::Parts(parts) = &mut self.written else { return false };
+        add(parts, range);
+        parts.len() <= PARTS_MAX
+    }
+}
+
+impl Object {
+    /// Whether these data are of the file as it is, but for parts that were written.
+    pub(crate) fn is_written_in_parts(&self, data: &Arc<Data>) -> bool {
+        let state = self.state();
+        state.is_written_in_parts() && state.data.as_ref().is_some_and(|known| Arc::ptr_eq(known, data))
+    }
+}
+
+impl Cache {
+    /// A write to a file begins, of this range if that is known.
+    pub(crate) fn begin_write(&self, object: &Arc<Object>, range: Option<Range<u64>>) -> UnderWay {
+        let contract = self.options_of(object).contract;
+        let may_be_told_apart = contract == Contract::Exclusive
+            && object.file_type == FileType::Regular
+            && self.borrower.get().is_none();
+        let mut state = object.state();
+        state.writers += 1;
+        if !range.is_some_and(|range| may_be_told_apart && state.begin_part(range)) {
+            state.lose();
+        }
+        drop(state);
+        UnderWay { object: object.clone(), was_taken: false }
+    }
+}
+
+impl UnderWay {
+    /// The origin has answered, whether it has taken it.
+    pub(crate) fn end(mut self, was_taken: bool) {
+        self.was_taken = was_taken;
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut state = self.object.state();
+        if !self.was_taken {
+            state.lose();
+        }
+        match state.writers {
+            0 | 1 => state.end_writing(),
+            _ => state.writers -= 1,
+        }
+    }
+}
+
+/// Adds a range to those that are in order and apart.
+fn add(parts: &mut Vec<Range<u64>>, range: Range<u64>) {
+    if range.is_empty() {
+        return;
+    }
+    let from = parts.partition_point(|part| part.end < range.start);
+    let to = parts.partition_point(|part| part.start <= range.end);
+    let of_range = &parts[from..to];
+    let start = of_range.first().map_or(range.start, |first| first.start.min(range.start));
+    let end = of_range.last().map_or(range.end, |last| last.end.max(range.end));
+    parts.splice(from..to, std::iter::once(start..end));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::add;
+
+    #[test]
+    fn parts_are_in_order_and_apart() {
+        let mut parts = Vec::new();
+        for range in [10..20, 40..50, 0..0, 20..25, 5..8, 60..61, 45..60, 7..11] {
+            add(&mut parts, range);
+        }
+        assert_eq!(parts, [5..25, 40..61]);
+    }
+}

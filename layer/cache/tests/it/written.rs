@@ -1,0 +1,198 @@
+//! Files that are written here while they are read.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tombolo_core::fs::{File, OpenFlags, SetAttr, Write};
+use tombolo_layer_cache::store::StoreOptions;
+use tombolo_layer_cache::{Contract, Options};
+use tombolo_mem::Source;
+
+use crate::life::image;
+use crate::world::{Origin, Session, grow_old, pattern};
+
+const MIB: usize = 1 << 20;
+
+fn open_as(session: &Session, text: &str, flags: OpenFlags) -> File {
+    let node = session.lookup(text).expect("there").node;
+    File { node, open: session.fs.open(&session.cx, node, flags).wait().expect("open").open }
+}
+
+fn write(session: &Session, file: File, offset: usize, bytes: &[u8]) {
+    let how = Write { offset: offset as u64, ..Write::default() };
+    let written = session.fs.write(&session.cx, file, &how, Source::from(bytes.to_vec())).wait();
+    assert_eq!(written.expect("write").count, bytes.len());
+}
+
+fn read_all(session: &Session, file: File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let more = session.read(file, bytes.len() as u64, 1 << 17).expect("read");
+        match more.is_empty() {
+            true => return bytes,
+            false => bytes.extend(more),
+        }
+    }
+}
+
+#[test]
+fn only_what_was_written_is_asked_for_again() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let mut bytes = pattern(4 * MIB, 1);
+    origin.direct.put("disk", &bytes);
+    grow_old();
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let session = &cached.session;
+    let reader = session.open("disk").expect("open");
+    assert!(read_all(session, reader) == bytes);
+    for round in 0..3 {
+        let writer = open_as(session, "disk", OpenFlags::WRITE);
+        let at = MIB + round * 5000;
+        bytes[at..at + 3000].fill(round as u8);
+        write(session, writer, at, &bytes[at..at + 3000]);
+        // As a layer above does that has the times of what it sends.
+        let set = SetAttr { mode: Some(tombolo_core::fs::Mode::new(0o640)), ..SetAttr::default() };
+        session.fs.setattr(&session.cx, writer.node, Some(writer), &set).wait().expect("set");
+        let asked = (origin.asked("read"), origin.asked("getattr"));
+        for offset in (2 * MIB..4 * MIB - (1 << 16)).step_by(1 << 16) {
+            assert!(
+                session.read(reader, offset as u64, 1 << 16).expect("read")
+                    == bytes[offset..offset + (1 << 16)]
+            );
+        }
+        assert_eq!(
+            (origin.asked("read"), origin.asked("getattr")),
+            asked,
+            "round {round}: all of it is here"
+        );
+        assert!(session.read(reader, at as u64, 3000).expect("read") == bytes[at..at + 3000]);
+        session.fs.release(&session.cx, writer);
+    }
+    let fetched = cached.cache.counts().fetched_bytes;
+    for _ in 0..2 {
+        assert!(read_all(session, reader) == bytes);
+    }
+    let fetched = cached.cache.counts().fetched_bytes - fetched;
+    assert!((1..=1 << 18).contains(&fetched), "{fetched} bytes: the blocks that were written, once");
+}
+
+#[test]
+fn other_changes_of_a_file_that_is_written_are_seen() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let names = ["shorter", "longer", "past the end", "appended", "emptied", "cut and grown"];
+    names.iter().for_each(|name| origin.direct.put(name, &pattern(MIB + 1000, 1)));
+    grow_old();
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let session = &cached.session;
+    for (case, name) in names.iter().enumerate() {
+        let reader = session.open(name).expect("open");
+        assert!(read_all(session, reader) == pattern(MIB + 1000, 1));
+        let writer = open_as(session, name, OpenFlags::WRITE);
+        write(session, writer, 5000, &[7; 100]);
+        let resize = |size| {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            session.fs.setattr(&session.cx, writer.node, None, &set).wait().expect("set");
+        };
+        let before = MIB + 1000;
+        match case {
+            0 => resize(70_000),
+            1 => write(session, writer, before - 10, &[8; 100]),
+            2 => write(session, writer, before + 100_000, &[8; 100]),
+            3 => {
+                let append = open_as(session, name, OpenFlags::WRITE | OpenFlags::APPEND);
+                write(session, append, 0, &[9; 100]);
+                session.fs.release(&session.cx, append);
+            }
+            4 => {
+                let emptied = open_as(session, name, OpenFlags::WRITE | OpenFlags::TRUNCATE);
+                session.fs.release(&session.cx, emptied);
+            }
+            _ => {
+                resize(1000);
+                resize(before as u64);
+            }
+        }
+        for _ in 0..2 {
+            let now = origin.direct.get(name).expect("read");
+            assert!(read_all(session, reader) == now, "{name}");
+            write(session, writer, 300, &[3; 50]);
+        }
+        session.fs.release(&session.cx, writer);
+        assert!(read_all(session, reader) == origin.direct.get(name).expect("read"), "{name}, closed");
+    }
+}
+
+/// Numbers that only grow, in places beside each other: what a reader gets is no older than what had been written before it began.
+#[test]
+fn nothing_is_read_that_was_written_over_before() {
+    const PLACES: usize = 40;
+    const STEP: usize = 30_000;
+    let (origin, dir) = (Origin::far(Duration::from_micros(300)), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("disk", &vec![0; PLACES * STEP]);
+    // Too small for all of it, and others: it is evicted now and then.
+    origin.direct.put("other", &pattern(2 * MIB, 1));
+    grow_old();
+    let store = StoreOptions { capacity_bytes: 3 * MIB as u64, ..StoreOptions::default() };
+    let options = Options { contract: Contract::Exclusive, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, store);
+    let session = &cached.session;
+    let written: Vec<AtomicU64> = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let file = session.open("disk").expect("open");
+                while !has_ended.load(Ordering::SeqCst) {
+                    let place = fastrand::usize(..PLACES);
+                    let least = written[place].load(Ordering::SeqCst);
+                    let bytes = session.read(file, (place * STEP) as u64, 8).expect("read");
+                    let found = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+                    assert!(found >= least, "place {place}: {found}, where {least} had been written");
+                    if fastrand::u8(..) < 2 {
+                        let _ = session.get("other");
+                    }
+                }
+            });
+        }
+        for number in 1..=600 {
+            let writer = open_as(session, "disk", OpenFlags::WRITE);
+            for _ in 0..fastrand::usize(..4) {
+                let place = fastrand::usize(..PLACES);
+                write(session, writer, place * STEP, &u64::to_le_bytes(number));
+                written[place].store(number, Ordering::SeqCst);
+            }
+            session.fs.release(&session.cx, writer);
+        }
+        has_ended.store(true, Ordering::SeqCst);
+    });
+    assert!(session.get("disk").expect("read") == origin.direct.get("disk").expect("read"));
+}
+
+#[test]
+fn a_sudden_end_leaves_no_part_of_before() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let mut bytes = pattern(MIB, 1);
+    origin.direct.put("disk", &bytes);
+    grow_old();
+    let at = dir.path().join("cache");
+    let cached = origin.cached(&at, Contract::Exclusive);
+    let session = &cached.session;
+    let reader = session.open("disk").expect("open");
+    assert!(read_all(session, reader) == bytes);
+    // It is written down by now.
+    std::thread::sleep(Duration::from_millis(1500));
+    for round in 0..4 {
+        let writer = open_as(session, "disk", OpenFlags::WRITE);
+        let place = round * 200_000;
+        bytes[place..place + 1000].fill(99);
+        write(session, writer, place, &[99; 1000]);
+        if round % 2 == 1 {
+            session.fs.release(&session.cx, writer);
+            assert!(read_all(session, reader) == bytes);
+        }
+        let copy = dir.path().join(format!("copy-{round}"));
+        image(&at, &copy);
+        let again = origin.cached(&copy, Contract::Exclusive);
+        assert!(again.session.get("disk").expect("read") == bytes, "round {round}");
+    }
+}

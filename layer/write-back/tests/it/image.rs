@@ -1,0 +1,28 @@
+//! A large file that stays open, is changed in places and read, as the disk of a virtual machine is.
+
+use crate::restart::pattern;
+use crate::world::Origin;
+
+#[test]
+fn what_was_sent_of_a_large_file_costs_no_more_of_it() {
+    let origin = Origin::new();
+    let mut bytes = pattern(8 << 20, 1);
+    origin.direct.put("disk", &bytes).expect("written");
+    // Data of a file that has just been changed are asked for again.
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    let proxy = origin.proxy();
+    let file = proxy.session.open("disk").expect("open");
+    assert!(proxy.session.read(file).expect("read") == bytes);
+    let before = origin.asked("read");
+    for round in 0..5 {
+        let at = round * 1_500_000;
+        bytes[at..at + 5000].fill(round as u8);
+        proxy.session.write(file, at as u64, &bytes[at..at + 5000]).expect("written");
+        proxy.write_back.flush().expect("sent");
+        assert!(origin.direct.get("disk").expect("read") == bytes, "round {round}: it is there");
+        assert!(proxy.session.read(file).expect("read") == bytes, "round {round}");
+    }
+    let asked = origin.asked("read") - before;
+    assert!(asked <= 5 * 4, "{asked} reads: only what was written is fetched anew");
+    proxy.session.close(file);
+}
