@@ -86,19 +86,17 @@ impl HostWatch {
 
     /// A file system has joined the export.
     pub fn joined(&self, export: &Shared, mount: &Mount) {
-        let state = lock(&self.state);
-        if let Some(running) = &state.running {
-            self.add(running, mount);
-            if !self.is_complete() {
-                tell_everything(export);
-            }
+        let is_watched = lock(&self.state).running.as_ref().map(|running| self.add(running, mount)).is_some();
+        // Not under the lock: the last hold of a session may end on the way, and it takes the lock.
+        if is_watched && !self.is_complete() {
+            tell_everything(export);
         }
     }
 
     /// A file of a subvolume of btrfs has been met: events name it by the numbers of the file system that was marked.
     pub fn met_volume(&self, export: &Shared, mount: &Mount) {
-        let state = lock(&self.state);
-        if mount.has_another_volume() && state.running.is_some() {
+        let is_watched = lock(&self.state).running.is_some();
+        if is_watched && mount.has_another_volume() {
             tracing::warn!("a subvolume in the export cannot be watched: clients ask");
             self.is_blind.store(true, Ordering::SeqCst);
             tell_everything(export);
