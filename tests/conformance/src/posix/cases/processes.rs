@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::cases;
+use crate::Ends;
 use crate::posix::World;
 use crate::report::Verdict;
 
@@ -61,11 +62,12 @@ fn a_replacing_rename_never_hides_a_name(w: &World) -> Verdict {
                 assert_eq!(fs::read(&target).expect("a name that always exists"), b"whole");
             }
         });
+        let ends = Ends(&over);
         for round in 0..200 {
             let new = w.file_with(&format!("new-{round}"), b"whole");
             fs::rename(new, &target).expect("rename");
         }
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         reader.join().expect("the reader finds a whole file every time");
     });
     Ok(())

@@ -7,6 +7,7 @@ use tombolo_core::fs::{Attr, NodeId, SetAttr, SetTime, Timestamp, Version, Versi
 
 use super::cases;
 use super::changes::{NAMES, change, data, random};
+use crate::Ends;
 use crate::waist::{Skip, Verdict, World};
 
 cases! { "versions":
@@ -116,6 +117,7 @@ fn what_was_answered_is_not_remembered_otherwise(w: &World) -> Verdict {
     let (answered, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _ends = Ends(&is_over);
             for second in 1..2000 {
                 let mtime = Some(SetTime::At(Timestamp { secs: second.into(), nanos: 0 }));
                 w.setattr(file, SetAttr { mtime, ..SetAttr::default() }).expect("setattr");
@@ -124,7 +126,6 @@ fn what_was_answered_is_not_remembered_otherwise(w: &World) -> Verdict {
                     std::thread::yield_now();
                 }
             }
-            is_over.store(true, Ordering::SeqCst);
         });
         while !is_over.load(Ordering::SeqCst) {
             let Some((attr, Some(version))) = look(&own, known) else { continue };

@@ -51,15 +51,20 @@ impl Reply for Written {
     }
 }
 
+/// Attributes without those that change by themselves: a host frees blocks that it kept in hand, and others read.
+fn lasting(attr: &Attr) -> Attr {
+    Attr { blocks: 0, atime: attr.mtime, ..*attr }
+}
+
 impl Reply for (Attr, Change) {
     fn same(&self, other: &Self) -> bool {
-        self.0 == other.0 && self.1.same(&other.1)
+        lasting(&self.0) == lasting(&other.0) && self.1.same(&other.1)
     }
 }
 
 impl Reply for Made {
     fn same(&self, other: &Self) -> bool {
-        self.entry.attr == other.entry.attr && self.dir.same(&other.dir)
+        lasting(&self.entry.attr) == lasting(&other.entry.attr) && self.dir.same(&other.dir)
     }
 
     fn give_back(&self, fs: &dyn FileSystem, cx: &Ctx) {
