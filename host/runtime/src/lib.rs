@@ -1,7 +1,7 @@
 //! What every server and client runs on: a bounded pool of threads, tasks, buffers, listening sockets, signals.
 //!
 //! - [`thread_pool`] runs work that blocks on a bounded number of threads; [`task`] polls futures to their end on the threads that wake them;
-//!   [`promise`] is a value that several of them wait for.
+//!   [`promise`] is a value that several of them wait for, [`pending`] the end of all that is done for something.
 //! - [`buffer_pool`] lends memory to calls within limits for each client; [`waiters`] queues those for which there is none;
 //!   [`free_list`] keeps objects for their next use.
 //! - [`descriptors`] shares out what file descriptors the process may have.
@@ -21,6 +21,7 @@ pub mod buffer_pool;
 pub mod descriptors;
 pub mod free_list;
 pub mod listener;
+pub mod pending;
 pub mod polling;
 pub mod promise;
 pub mod rate_limit;

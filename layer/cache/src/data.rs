@@ -143,17 +143,6 @@ impl Data {
         self.guessed.load(Ordering::Relaxed) && self.guessed.swap(false, Ordering::Relaxed)
     }
 
-    /// Waits for the end of what is being fetched before any caller reads it: the origin's opening ends with it, too.
-    pub(crate) async fn end_of_guess(&self) {
-        if !self.guessed.load(Ordering::Relaxed) {
-            return;
-        }
-        let fetches = self.fetches().clone();
-        for fetch in fetches {
-            fetch.came().await;
-        }
-    }
-
     /// All of it is to be fetched: whether that has not begun yet.
     pub(crate) fn begin_rest(&self) -> bool {
         !self.fetches_rest.swap(true, Ordering::Relaxed)

@@ -49,6 +49,7 @@ use std::time::Instant;
 use tombolo_core::fs::{Client, Export, FileSystem, NodeId, Notice, PermissionCheck, Volume, Watchers};
 use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::listener::ListenError;
+use tombolo_host_runtime::pending::Pending;
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::thread_pool::ThreadPool;
 
@@ -113,7 +114,7 @@ fn put_over(
     let attr = fs.getattr(&cx, NodeId::ROOT, None).wait()?;
     let pool = ThreadPool::new("cache", options.pool);
     let lane = pool.lane();
-    let origin = Arc::new(Origin { fs });
+    let origin = Arc::new(Origin { fs, unasked: Pending::default() });
     let cache = Cache {
         objects: objects::Objects::new(&origin, store.memory_bytes()),
         origin,

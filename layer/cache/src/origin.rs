@@ -5,10 +5,15 @@ use std::time::Instant;
 
 use tombolo_core::fs::{Attr, File, FileSystem, NodeId, PersistentHandles};
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, Want};
+use tombolo_host_runtime::pending::{Pending, PendingHold};
+
+use crate::store::ObjectId;
 
 /// The origin's session. All sessions of the cache share it: each operation is made in its own user's name.
 pub(crate) struct Origin {
     pub fs: Arc<dyn FileSystem>,
+    /// Openings of files that no caller has.
+    pub unasked: Pending<ObjectId>,
 }
 
 impl Origin {
@@ -66,11 +71,18 @@ pub(crate) struct OriginFile {
     pub file: File,
     /// The user that opened it, for what goes on without a request.
     pub cx: Ctx,
+    /// Ends after it.
+    _unasked: Option<PendingHold<ObjectId>>,
 }
 
 impl OriginFile {
-    pub(crate) fn new(origin: &Arc<Origin>, file: File, cx: &Ctx) -> Arc<Self> {
-        Arc::new(Self { origin: origin.clone(), file, cx: detached(cx) })
+    pub(crate) fn new(
+        origin: &Arc<Origin>,
+        file: File,
+        cx: &Ctx,
+        unasked: Option<PendingHold<ObjectId>>,
+    ) -> Arc<Self> {
+        Arc::new(Self { origin: origin.clone(), file, cx: detached(cx), _unasked: unasked })
     }
 
     pub(crate) fn fs(&self) -> &dyn FileSystem {

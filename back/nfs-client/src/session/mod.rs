@@ -14,7 +14,6 @@ mod opening;
 mod recovery;
 mod removing;
 mod server;
-mod silly_removals;
 mod verifiers;
 mod view;
 
@@ -22,8 +21,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_core::Budget as Counts;
-use tombolo_core::fs::{PermissionCheck, Profile};
+use tombolo_core::fs::{NodeId, PermissionCheck, Profile};
 use tombolo_host_rpc::client::Interrupts;
+use tombolo_host_runtime::pending::Pending;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
 use crate::calls::Nfs;
@@ -52,7 +52,9 @@ pub(crate) struct Session {
     verifiers: verifiers::Verifiers,
     /// Tells the names of files that were unlinked while open.
     silly: std::sync::atomic::AtomicU64,
-    silly_removals: silly_removals::SillyRemovals,
+    /// Removals of such names after the last opening has ended, by directory. Callers have nothing of these files any more: a directory that
+    /// holds no other name is empty for them, so its removal waits for these.
+    silly_removals: Pending<NodeId>,
 }
 
 /// What a session begins with.
@@ -86,7 +88,7 @@ impl Session {
             interrupts: options.rpc.interrupts,
             verifiers: verifiers::Verifiers::new(),
             silly: std::sync::atomic::AtomicU64::new(0),
-            silly_removals: silly_removals::SillyRemovals::default(),
+            silly_removals: Pending::default(),
         }
     }
 }

@@ -7,6 +7,7 @@ use tombolo_core::fs::{
     AccessMask, Attr, Create, Created, Entry, File, FileType, NameBuf, NodeId, OpenFlags, OpenId, Opened,
 };
 use tombolo_core::{Ctx, Error, Result};
+use tombolo_host_runtime::pending::PendingHold;
 
 use super::changes::all_data;
 use super::view::View;
@@ -15,6 +16,7 @@ use crate::object::{Look, Object};
 use crate::objects::node_of;
 use crate::openings::is_writing;
 use crate::origin::OriginFile;
+use crate::store::ObjectId;
 
 impl View {
     /// Opens without asking the origin, if the contract allows it and all that an open needs to know is here.
@@ -79,7 +81,7 @@ impl View {
         flags: OpenFlags,
     ) -> Result<(Arc<OriginFile>, Instant, Attr)> {
         let asked = Instant::now();
-        let (file, attr) = self.open_as(&self.at_origin(), object, flags).await?;
+        let (file, attr) = self.open_as(&self.at_origin(), object, flags, None).await?;
         let attr = match attr {
             Some(attr) => self.cache().learn(object, &attr, asked)?,
             None => self.cache().fetch_attr(&self.cx, object).await?,
@@ -97,7 +99,10 @@ impl View {
         flags: OpenFlags,
     ) -> Result<Arc<OriginFile>> {
         let cx = Ctx { opens_unasked: true, ..self.at_origin() };
-        self.open_as(&cx, object, flags).await.map(|(file, _)| file)
+        // A removal waits for the end of it.
+        let unasked =
+            (object.file_type == FileType::Regular).then(|| self.cache().origin.unasked.begin(object.id));
+        self.open_as(&cx, object, flags, unasked).await.map(|(file, _)| file)
     }
 
     async fn open_as(
@@ -105,6 +110,7 @@ impl View {
         cx: &Ctx,
         object: &Arc<Object>,
         flags: OpenFlags,
+        unasked: Option<PendingHold<ObjectId>>,
     ) -> Result<(Arc<OriginFile>, Option<Attr>)> {
         let node = self.node(object).await?;
         let (asked, origin) = (Instant::now(), &self.cache().origin);
@@ -112,7 +118,7 @@ impl View {
         let at_origin = if is_writing(flags) { flags } else { flags - OpenFlags::DIRECT };
         match origin.fs.open(cx, node, at_origin).resolve().await {
             Ok(opened) => {
-                let file = OriginFile::new(origin, File { node, open: opened.open }, &self.cx);
+                let file = OriginFile::new(origin, File { node, open: opened.open }, &self.cx, unasked);
                 Ok((file, opened.attr))
             }
             Err(Error::AccessDenied) => {
@@ -192,7 +198,7 @@ impl View {
         asked: Instant,
     ) -> Result<(Entry, Arc<Object>, Arc<OriginFile>)> {
         let file = File { node: created.entry.node, open: created.open };
-        let file = OriginFile::new(&self.cache().origin, file, &self.cx);
+        let file = OriginFile::new(&self.cache().origin, file, &self.cx, None);
         let (entry, object) = self.met(&created.entry, asked).await?;
         Ok((entry, object, file))
     }

@@ -188,9 +188,9 @@ impl View {
             },
         };
         // A file that is open at the origin keeps a name there, and its directory is not empty.
-        let data = found.as_ref().and_then(|found| found.state().data.clone());
-        if let Some(data) = data {
-            unless_interrupted(&self.cx.interrupt, data.end_of_guess()).await?;
+        let unasked = found.as_ref().and_then(|found| self.cache().origin.unasked.end(found.id));
+        if let Some(ended) = unasked {
+            unless_interrupted(&self.cx.interrupt, ended).await?;
         }
         if let Some(found) = found.as_ref().filter(|_| self.cache().watchers.any()) {
             let _ = self.attr(found, Look::Stat).await;
