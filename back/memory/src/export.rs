@@ -2,7 +2,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tombolo_core::Result;
-use tombolo_core::fs::{Client, Export, FileSystem, Watchers};
+use tombolo_core::fs::{Client, Export, FileSystem, LockTable, Watchers};
 
 use crate::options::Options;
 use crate::session::Session;
@@ -22,6 +22,7 @@ impl Memory {
             shared: Arc::new(Shared {
                 options,
                 tree,
+                locks: LockTable::default(),
                 next_id: AtomicU64::new(1),
                 watchers: Watchers::default(),
                 window: OnceLock::new(),

@@ -10,8 +10,7 @@
 //! - [`Memory`]: the export. [`Options`]: its limits.
 //!
 //! Reading order: `directory`, `content` and `node`, `tree` (nodes and their life), `session` (one client's view), then one
-//! file in `session/` for each group of operations; `acl` and `lock_table` are rules without state of
-//! their own.
+//! file in `session/` for each group of operations; `acl` is rules without state of its own.
 #![forbid(unsafe_code)]
 
 mod acl;
@@ -19,7 +18,6 @@ mod change_log;
 mod content;
 mod directory;
 mod export;
-mod lock_table;
 mod node;
 mod options;
 mod session;

@@ -9,7 +9,6 @@ use tombolo_core::{Error, Identity, Result};
 use crate::acl::Acl;
 use crate::content::{Content, PAGE_BYTES};
 use crate::directory::{Directory, Ino};
-use crate::lock_table::LockTable;
 
 /// The extended attribute that holds file capabilities (capabilities(7)).
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -34,7 +33,6 @@ pub(crate) struct Node {
     pub(crate) linkable: bool,
     /// Sessions that know the node, and openings of it. It lives while there are any, or a name.
     pub(crate) holders: u64,
-    pub(crate) locks: LockTable,
 }
 
 #[derive(Debug)]

@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use tombolo_core::fs::{Device, FileType, Mode, Watchers};
+use tombolo_core::fs::{Device, FileType, LockTable, Mode, Watchers};
 use tombolo_core::{Error, Result};
 use tombolo_shm::window::Window;
 
 use crate::change_log::{ChangeLog, Changed};
 use crate::content::{Content, PAGE_BYTES, Space};
 use crate::directory::{Directory, Ino};
-use crate::lock_table::{LockTable, Owner};
 use crate::node::{Kind, Node, Times};
 use crate::options::Options;
 use crate::session::Session;
@@ -25,8 +24,6 @@ pub(crate) struct Tree {
     /// Tells this tree from every other one in the process, and from those of earlier processes.
     pub(crate) fsid: u64,
     pub(crate) space: Space,
-    /// Which owner waits on which node's locks.
-    pub(crate) waiting: Vec<(Owner, Ino)>,
     /// Of the operation under way.
     pub(crate) change_log: ChangeLog,
 }
@@ -35,6 +32,8 @@ pub(crate) struct Tree {
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) tree: Mutex<Tree>,
+    /// Locked after the tree.
+    pub(crate) locks: LockTable,
     /// Numbers sessions and openings.
     pub(crate) next_id: AtomicU64,
     /// Sessions that are told of changes.
@@ -66,7 +65,6 @@ impl Tree {
             node_limit: options.node_limit.max(1),
             fsid: unique_fsid(),
             space: Space::new(options.size_limit_bytes / PAGE_BYTES),
-            waiting: Vec::new(),
             change_log: ChangeLog::default(),
         };
         let root = Birth {
@@ -107,7 +105,6 @@ impl Tree {
             verifier: None,
             linkable: false,
             holders: 0,
-            locks: LockTable::default(),
         }))
     }
 

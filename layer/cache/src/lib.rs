@@ -204,6 +204,11 @@ impl CacheExport {
         Counts { lease, ..self.cache.counters.counts() }
     }
 
+    /// Whether it has a lease of the tree that it has lost, or could not renew: others may change the tree.
+    pub fn has_lost_lease(&self) -> bool {
+        self.cache.is_unheld()
+    }
+
     /// Gives the lease back, if there is one: from now on others may change the tree.
     pub fn end_lease(&self) {
         if let Some(keeper) = &self.keeper {

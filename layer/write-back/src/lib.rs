@@ -116,6 +116,11 @@ impl WriteBackExport {
         self.sender.start_flush()
     }
 
+    /// Locks are granted only while `is_alone` says that all that use the tree come through here. Asked at each lock; the first call counts.
+    pub fn grant_locks_while(&self, is_alone: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.shared.is_alone.set(Box::new(is_alone));
+    }
+
     /// What the origin lacks, and what the local disk has.
     pub fn status(&self) -> Status {
         self.sender.status()

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{FileSystem, NodeId};
+use tombolo_core::fs::{FileSystem, LockTable, NodeId};
 use tombolo_core::{Ctx, Result};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::promise::Promise;
@@ -27,6 +27,10 @@ pub(crate) struct Shared {
     pub files: Arc<DataFiles>,
     pub control: Control,
     pub gate: Gate,
+    /// Of all sessions here.
+    pub locks: LockTable,
+    /// Tells whether these are all that are held on files of the tree.
+    pub is_alone: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     room: Mutex<Room>,
     /// Files that are being appended to.
     appends: Mutex<HashMap<NodeId, Arc<Promise<()>>>>,
@@ -108,7 +112,8 @@ impl Shared {
         let files = tree.files.clone();
         let room = Mutex::new(Room { freed: Arc::default(), looked: None, is_disk_full: false });
         let (control, gate, appends) = (Control::default(), Gate::default(), Mutex::default());
-        Self { below, options, journal, lane, files, control, gate, room, appends, tree: Mutex::new(tree) }
+        let (locks, is_alone, tree) = (LockTable::default(), OnceLock::new(), Mutex::new(tree));
+        Self { below, options, journal, lane, files, control, gate, locks, is_alone, room, appends, tree }
     }
 
     pub(crate) fn tree(&self) -> MutexGuard<'_, Tree> {

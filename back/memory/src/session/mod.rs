@@ -14,10 +14,10 @@ mod xattrs;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
-use std::task::Waker;
 
 use tombolo_core::fs::{
-    AccessMask, Change, Entry, File, NodeId, NoticeQueue, OpenFlags, PermissionCheck, WeakAttr,
+    AccessMask, Change, Entry, File, NodeId, NoticeQueue, OpenFlags, PermissionCheck, SessionLocks, WeakAttr,
+    Woken,
 };
 use tombolo_core::{Budget, Ctx, Error, Identity, Resource, Result, Want};
 
@@ -33,6 +33,7 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     /// Tells this session from the others of the export.
     id: u64,
+    locks: SessionLocks,
     checks: PermissionCheck,
     budget: Arc<Budget>,
     held: Mutex<Held>,
@@ -63,8 +64,8 @@ struct View<'a> {
     session: &'a Session,
     held: MutexGuard<'a, Held>,
     tree: MutexGuard<'a, Tree>,
-    /// Woken last, when the locks above are given back.
-    wakes: Wakes,
+    /// They go on when what is locked above is not any more.
+    woken: Woken,
     /// Told then.
     told: Told<'a>,
 }
@@ -77,24 +78,16 @@ impl Drop for View<'_> {
     }
 }
 
-/// Wakers to be called once nothing is locked.
-#[derive(Default)]
-struct Wakes(Vec<Waker>);
-
-impl Drop for Wakes {
-    fn drop(&mut self) {
-        self.0.drain(..).for_each(Waker::wake);
-    }
-}
-
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>, checks: PermissionCheck) -> Arc<Self> {
         let (id, budget) = (shared.unique_id(), Budget::new(shared.options.session_limits));
+        let locks = shared.locks.session();
         let (held, notices) = (Mutex::default(), Arc::default());
         Arc::new_cyclic(|me| Self {
             shared,
             checks,
             id,
+            locks,
             budget,
             held,
             notices,
@@ -108,7 +101,7 @@ impl Session {
         let mut tree = self.shared.tree.lock().unwrap_or_else(PoisonError::into_inner);
         // A session that begins to watch while this is locked looks at the tree after it.
         tree.change_log.keep(self.shared.watchers.any());
-        View { session: self, held, tree, wakes: Wakes::default(), told: Told::by(self) }
+        View { session: self, held, tree, woken: Woken::default(), told: Told::by(self) }
     }
 }
 
@@ -120,7 +113,6 @@ impl Drop for Session {
         let Held { known, opens } = std::mem::take(&mut *view.held);
         let inos = opens.values().map(|opening| opening.ino).chain(known.into_keys());
         for ino in inos {
-            view.drop_session_locks(ino);
             view.tree.let_go(ino);
         }
     }

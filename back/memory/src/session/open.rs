@@ -25,13 +25,13 @@ impl View<'_> {
         let Ok(opening) = self.opening(file) else { return };
         self.held.opens.remove(&file.open.0);
         self.session.budget.give_back(Resource::Opens, 1);
-        self.drop_opening_locks(opening.ino, file.open);
+        self.woken.absorb(self.session.locks.released(file));
         self.tree.let_go(opening.ino);
     }
 
     pub(super) fn flush(&mut self, file: File, owner: LockOwner) -> Result<()> {
-        let opening = self.opening(file)?;
-        self.drop_process_locks(opening.ino, owner);
+        self.opening(file)?;
+        self.woken.absorb(self.session.locks.closed(file.node, owner));
         Ok(())
     }
 

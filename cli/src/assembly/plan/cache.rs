@@ -128,12 +128,15 @@ impl CachePlan {
     pub fn write_back_over(
         &self,
         tree: &Tree,
-        cache: &CacheExport,
+        cache: &Arc<CacheExport>,
     ) -> Result<Option<Arc<WriteBackExport>>, Failure> {
         let serving = format!("cache {tree} in {}", self.dir.display());
         let Some(options) = self.write_back else { return Ok(None) };
-        let export = write_back::over(cache, &dir_in(&self.dir), options);
-        export.map(|export| Some(Arc::new(export))).map_err(|error| Failure::cannot(&serving, &error))
+        let export = write_back::over(&**cache, &dir_in(&self.dir), options);
+        let export = export.map_err(|error| Failure::cannot(&serving, &error))?;
+        let cache = Arc::downgrade(cache);
+        export.grant_locks_while(move || cache.upgrade().is_some_and(|cache| !cache.has_lost_lease()));
+        Ok(Some(Arc::new(export)))
     }
 
     /// Puts the cache over what was opened of a tree.

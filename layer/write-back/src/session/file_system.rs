@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
-    LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, ReadDone,
+    LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, ReadDone,
     RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
 };
 use tombolo_core::{Answer, Ctx};
@@ -132,11 +132,13 @@ impl FileSystem for WriteBackFileSystem {
             // Outside of the lock: its end may write to the journal.
             let ended = lock(&self.0.openings).remove(&file.open);
             drop(ended);
+            drop(self.0.locks.released(file));
         }
     }
 
-    fn flush(&self, _: &Ctx, file: File, _: LockOwner) -> Answer<()> {
-        self.0.opening(file).map(drop).into()
+    fn flush(&self, _: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
+        let opening = self.0.opening(file);
+        opening.map(|opening| drop(self.0.locks.closed(opening.node, owner))).into()
     }
 
     fn fsync(&self, cx: &Ctx, file: File, _: SyncWhat) -> Answer<()> {
@@ -164,6 +166,11 @@ impl FileSystem for WriteBackFileSystem {
 
     fn syncfs(&self, cx: &Ctx) -> Answer<()> {
         Answer::later(self.view(cx).sync())
+    }
+
+    /// All that use the tree come through here, so the origin is not asked.
+    fn locks(&self) -> Option<&dyn Locks> {
+        Some(self)
     }
 
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {

@@ -8,6 +8,7 @@ mod file_system;
 mod finding;
 mod handles;
 mod listing;
+mod locks;
 mod making;
 mod opening;
 mod reading;
@@ -20,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tombolo_core::fs::{Attr, Change, File, NodeId, OpenFlags, OpenId, Profile, WeakAttr};
+use tombolo_core::fs::{Attr, Change, File, NodeId, OpenFlags, OpenId, Profile, SessionLocks, WeakAttr};
 use tombolo_core::{Budget, Ctx, Error, Identity, Permit, Resource, Result, Want};
 use tombolo_host_runtime::lock;
 
@@ -32,6 +33,8 @@ pub(crate) struct Session {
     pub shared: Arc<Shared>,
     pub profile: Profile,
     openings: Mutex<HashMap<OpenId, Arc<Opening>>>,
+    /// Taken while the openings are locked, so that none ends meanwhile.
+    locks: SessionLocks,
     next: AtomicU64,
     budget: Arc<Budget>,
 }
@@ -58,13 +61,13 @@ impl Session {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         let profile = Profile { writes_by_owner: false, ..shared.below.profile() };
         let budget = Budget::new(tombolo_core::Limits::default());
-        let (shared, openings, next) = (shared.clone(), Mutex::default(), AtomicU64::new(1));
-        Self { shared, profile, openings, next, budget }
+        let (openings, locks) = (Mutex::default(), shared.locks.session());
+        let (shared, next) = (shared.clone(), AtomicU64::new(1));
+        Self { shared, profile, openings, locks, next, budget }
     }
 
     fn opening(&self, file: File) -> Result<Arc<Opening>> {
-        let opening = lock(&self.openings).get(&file.open).cloned();
-        opening.filter(|opening| opening.node == file.node).ok_or(Error::BadOpen)
+        opening_in(&lock(&self.openings), file).cloned()
     }
 
     /// An opening that was made for a purpose.
@@ -87,6 +90,10 @@ impl Session {
     fn permit(&self) -> Result<Permit> {
         self.budget.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)
     }
+}
+
+fn opening_in(openings: &HashMap<OpenId, Arc<Opening>>, file: File) -> Result<&Arc<Opening>> {
+    openings.get(&file.open).filter(|opening| opening.node == file.node).ok_or(Error::BadOpen)
 }
 
 impl Drop for Opening {

@@ -5,6 +5,7 @@ mod conflicts;
 mod cut;
 mod disk;
 mod image;
+mod locks;
 mod order;
 mod random;
 mod restart;

@@ -9,7 +9,7 @@ use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{Contract, Options, over};
 
 /// What it lacks.
-const LACKS: &[&str] = &["XATTRS", "LOCKS", "RANGES", "VERSIONS", "FORGETS", "CHANGES"];
+const LACKS: &[&str] = &["XATTRS", "RANGES", "VERSIONS", "FORGETS", "CHANGES"];
 
 #[test]
 fn write_back_over_a_cache() {

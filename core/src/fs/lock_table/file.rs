@@ -1,23 +1,23 @@
-//! The advisory locks of one node: rules without waiting, and a queue of waiters.
+//! The advisory locks of one file: rules without waiting, and a queue of waiters.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
-use tombolo_core::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange};
-use tombolo_core::{Error, Result};
+use crate::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange, OpenId};
+use crate::{Error, Result};
 
 /// The owner of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Owner {
+pub(super) enum Owner {
     /// A process of a session (fcntl locks).
     Process { session: u64, owner: LockOwner },
     /// An opening of a session (flock).
-    Opening { session: u64, open: u64 },
+    Opening { session: u64, open: OpenId },
 }
 
 impl Owner {
-    pub(crate) fn session(self) -> u64 {
+    pub(super) fn session(self) -> u64 {
         match self {
             Self::Process { session, .. } | Self::Opening { session, .. } => session,
         }
@@ -26,11 +26,11 @@ impl Owner {
 
 /// A lock that is held or asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    pub(crate) owner: Owner,
+pub(super) struct Claim {
+    pub(super) owner: Owner,
     /// The opening through which it was asked for.
-    pub(crate) open: u64,
-    pub(crate) lock: Lock,
+    pub(super) open: OpenId,
+    pub(super) lock: Lock,
 }
 
 impl Claim {
@@ -43,7 +43,7 @@ impl Claim {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct LockTable {
+pub(super) struct FileLocks {
     held: Vec<Claim>,
     waiters: VecDeque<Waiter>,
 }
@@ -56,7 +56,7 @@ struct Waiter {
 
 /// Where a waiter learns that its lock was granted.
 #[derive(Debug, Default)]
-pub(crate) struct Grant(Mutex<GrantState>);
+pub(super) struct Grant(Mutex<GrantState>);
 
 #[derive(Debug, Default)]
 struct GrantState {
@@ -66,7 +66,7 @@ struct GrantState {
 
 impl Grant {
     /// The outcome, once there is one; until then `waker` is kept to be woken.
-    pub(crate) fn poll(&self, waker: &Waker) -> Option<Result<()>> {
+    pub(super) fn poll(&self, waker: &Waker) -> Option<Result<()>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = state.outcome.take();
         if outcome.is_none() {
@@ -82,19 +82,19 @@ impl Grant {
     }
 }
 
-impl LockTable {
+impl FileLocks {
     /// A lock in the way of `claim`.
-    pub(crate) fn conflict<'a>(&'a self, claim: &'a Claim) -> Option<&'a Claim> {
+    pub(super) fn conflict<'a>(&'a self, claim: &'a Claim) -> Option<&'a Claim> {
         self.conflicts(claim).next()
     }
 
     /// All locks in the way of `claim`.
-    pub(crate) fn conflicts<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a Claim> {
+    pub(super) fn conflicts<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a Claim> {
         self.held.iter().filter(|held| held.conflicts_with(claim))
     }
 
     /// Takes a lock that nothing is in the way of. What the owner held in its range is replaced.
-    pub(crate) fn grant(&mut self, claim: Claim) {
+    pub(super) fn grant(&mut self, claim: Claim) {
         self.cut(claim.owner, claim.lock.range);
         let mut merged = claim;
         // Neighbours of the same kind become one lock, as F_GETLK shows (fcntl(2)).
@@ -112,7 +112,7 @@ impl LockTable {
     }
 
     /// Takes `range` away from `owner`, cutting locks that reach beyond it.
-    pub(crate) fn cut(&mut self, owner: Owner, range: LockRange) {
+    pub(super) fn cut(&mut self, owner: Owner, range: LockRange) {
         let mut rests = Vec::new();
         self.held.retain(|held| {
             if held.owner != owner || !overlap(held.lock.range, range) {
@@ -130,27 +130,36 @@ impl LockTable {
         self.held.append(&mut rests);
     }
 
-    /// Takes all locks away that were taken through an opening.
-    pub(crate) fn cut_through(&mut self, open: u64) {
-        self.held.retain(|held| held.open != open);
+    /// Takes all locks away that were taken through an opening, and ends the waiting for others.
+    pub(super) fn cut_through(
+        &mut self,
+        session: u64,
+        open: OpenId,
+        ended: impl FnMut(Owner, Option<Waker>),
+    ) {
+        self.drop_claims(
+            || Error::BadOpen,
+            ended,
+            |claim| (claim.owner.session(), claim.open) == (session, open),
+        );
     }
 
     /// Queues a claim that must wait.
-    pub(crate) fn enqueue(&mut self, claim: Claim) -> Arc<Grant> {
+    pub(super) fn enqueue(&mut self, claim: Claim) -> Arc<Grant> {
         let grant = Arc::new(Grant::default());
         self.waiters.push_back(Waiter { claim, grant: grant.clone() });
         grant
     }
 
     /// Takes a waiter out of the queue. False when its lock was granted already.
-    pub(crate) fn withdraw(&mut self, grant: &Arc<Grant>) -> bool {
+    pub(super) fn withdraw(&mut self, grant: &Arc<Grant>) -> bool {
         let before = self.waiters.len();
         self.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.grant, grant));
         before != self.waiters.len()
     }
 
     /// Grants what nothing is in the way of any more, first come first served. Reports the owners that were granted, and their wakers.
-    pub(crate) fn grant_waiters(&mut self, mut granted: impl FnMut(Owner, Option<Waker>)) {
+    pub(super) fn grant_waiters(&mut self, mut granted: impl FnMut(Owner, Option<Waker>)) {
         let mut index = 0;
         while let Some(waiter) = self.waiters.get(index) {
             if self.conflict(&waiter.claim).is_some() {
@@ -163,30 +172,44 @@ impl LockTable {
     }
 
     /// Drops all that a session holds or waits for.
-    pub(crate) fn end_session(&mut self, session: u64, mut ended: impl FnMut(Owner, Option<Waker>)) {
-        self.held.retain(|held| held.owner.session() != session);
+    pub(super) fn end_session(&mut self, session: u64, ended: impl FnMut(Owner, Option<Waker>)) {
+        self.drop_claims(|| Error::Interrupted, ended, |claim| claim.owner.session() == session);
+    }
+
+    fn drop_claims(
+        &mut self,
+        told: impl Fn() -> Error,
+        mut ended: impl FnMut(Owner, Option<Waker>),
+        is_meant: impl Fn(&Claim) -> bool,
+    ) {
+        self.held.retain(|held| !is_meant(held));
         self.waiters.retain(|waiter| {
-            let stays = waiter.claim.owner.session() != session;
+            let stays = !is_meant(&waiter.claim);
             if !stays {
-                ended(waiter.claim.owner, waiter.grant.settle(Err(Error::Interrupted)));
+                ended(waiter.claim.owner, waiter.grant.settle(Err(told())));
             }
             stays
         });
     }
 
     /// The claims of `owner` that wait.
-    pub(crate) fn waiting_for(&self, owner: Owner) -> impl Iterator<Item = &Claim> {
+    pub(super) fn waiting_for(&self, owner: Owner) -> impl Iterator<Item = &Claim> {
         self.waiters.iter().map(|waiter| &waiter.claim).filter(move |claim| claim.owner == owner)
     }
 
     /// How many ranges are locked.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.held.len()
+    }
+
+    /// Nothing is locked or waited for.
+    pub(super) fn is_unused(&self) -> bool {
+        self.held.is_empty() && self.waiters.is_empty()
     }
 }
 
 /// The owner of a lock of `family` that was asked for through an opening.
-pub(crate) fn owner_of(family: LockFamily, session: u64, open: u64, owner: LockOwner) -> Owner {
+pub(super) fn owner_of(family: LockFamily, session: u64, open: OpenId, owner: LockOwner) -> Owner {
     match family {
         LockFamily::Posix => Owner::Process { session, owner },
         LockFamily::Flock => Owner::Opening { session, open },
@@ -213,10 +236,10 @@ mod tests {
         let owner = LockOwner(process);
         let range = LockRange { start, last };
         let lock = Lock { family: LockFamily::Posix, kind, range, owner, pid: process as u32 };
-        Claim { owner: Owner::Process { session: 1, owner }, open: process, lock }
+        Claim { owner: Owner::Process { session: 1, owner }, open: OpenId(process), lock }
     }
 
-    fn ranges(table: &LockTable) -> Vec<(u64, u64)> {
+    fn ranges(table: &FileLocks) -> Vec<(u64, u64)> {
         let mut ranges: Vec<_> =
             table.held.iter().map(|held| (held.lock.range.start, held.lock.range.last)).collect();
         ranges.sort_unstable();
@@ -225,7 +248,7 @@ mod tests {
 
     #[test]
     fn locks_split_and_merge_like_fcntl() {
-        let mut table = LockTable::default();
+        let mut table = FileLocks::default();
         table.grant(claim(1, LockKind::Write, 0, 99));
         table.cut(claim(1, LockKind::Write, 0, 0).owner, LockRange { start: 40, last: 59 });
         assert_eq!(ranges(&table), [(0, 39), (60, 99)]);
@@ -243,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_end_of_all_offsets_is_no_trap() {
-        let mut table = LockTable::default();
+        let mut table = FileLocks::default();
         table.grant(claim(1, LockKind::Write, 0, u64::MAX));
         table.cut(claim(1, LockKind::Write, 0, 0).owner, LockRange { start: 5, last: u64::MAX });
         assert_eq!(ranges(&table), [(0, 4)]);

@@ -1,0 +1,280 @@
+//! The advisory locks of all files of a file system that keeps them by itself.
+
+mod file;
+mod wait;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use super::{File, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId, OpenFlags};
+use crate::{Answer, Ctx, Error, Result};
+use file::{Claim, FileLocks, Grant, Owner, owner_of};
+use wait::Wait;
+
+/// How many ranges of one file may be locked.
+const RANGES_MAX: usize = 65_536;
+
+/// The locks that all sessions of an export hold or wait for.
+#[derive(Clone, Debug, Default)]
+pub struct LockTable(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    table: Mutex<Table>,
+    next_session: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    files: HashMap<NodeId, FileLocks>,
+    /// Which owner waits for a lock on which file.
+    waiting: Vec<(Owner, NodeId)>,
+}
+
+/// One session's locks. They are given back when this goes.
+#[derive(Debug)]
+pub struct SessionLocks {
+    table: LockTable,
+    session: u64,
+}
+
+/// Waiters whose waiting is over. They go on when this goes: at a time when the caller has nothing locked that they may want.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Woken(Vec<Waker>);
+
+impl Woken {
+    /// Takes in those of another.
+    pub fn absorb(&mut self, mut more: Self) {
+        self.0.append(&mut more.0);
+    }
+}
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl LockTable {
+    /// The locks of a new session.
+    pub fn session(&self) -> SessionLocks {
+        let session = self.0.next_session.fetch_add(1, Ordering::Relaxed);
+        SessionLocks { table: self.clone(), session }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SessionLocks {
+    /// See [`Locks::test`](super::Locks::test).
+    ///
+    /// # Errors
+    /// There is no such range.
+    pub fn test(&self, file: File, lock: &Lock) -> Result<Option<Lock>> {
+        let claim = self.claim(file, lock)?;
+        let table = self.table.table();
+        let conflict = table.files.get(&file.node).and_then(|locks| locks.conflict(&claim));
+        Ok(conflict.map(|held| held.lock))
+    }
+
+    /// Takes a lock through an opening that was made with these flags; see [`Locks::lock`](super::Locks::lock). The opening must not end
+    /// meanwhile.
+    pub fn lock(
+        &self,
+        cx: &Ctx,
+        (file, flags): (File, OpenFlags),
+        lock: &Lock,
+        wait: bool,
+    ) -> (Answer<()>, Woken) {
+        let mut woken = Woken::default();
+        let answer = match self.take((file, flags), lock, wait, &mut woken) {
+            Ok(None) => Answer::ok(()),
+            Ok(Some((claim, grant))) => {
+                let (table, raised) = (self.table.clone(), cx.interrupt.raised());
+                Answer::later(Wait { table, node: file.node, claim, grant, raised })
+            }
+            Err(error) => Answer::err(error),
+        };
+        (answer, woken)
+    }
+
+    /// Takes a lock, or the place of one that waits.
+    fn take(
+        &self,
+        (file, flags): (File, OpenFlags),
+        lock: &Lock,
+        wait: bool,
+        woken: &mut Woken,
+    ) -> Result<Option<(Claim, Arc<Grant>)>> {
+        // A POSIX lock needs an opening that could do what it keeps others from (fcntl(2)).
+        let needed = match (lock.family, lock.kind) {
+            (LockFamily::Flock, _) => OpenFlags::empty(),
+            (LockFamily::Posix, LockKind::Read) => OpenFlags::READ,
+            (LockFamily::Posix, LockKind::Write) => OpenFlags::WRITE,
+        };
+        if !flags.contains(needed) {
+            return Err(Error::BadOpen);
+        }
+        let claim = self.claim(file, lock)?;
+        let mut table = self.table.table();
+        let locks = table.files.entry(file.node).or_default();
+        if locks.len() >= RANGES_MAX {
+            return Err(Error::NoLocks);
+        }
+        if locks.conflict(&claim).is_none() {
+            locks.grant(claim);
+            // A lock that became weaker lets others in.
+            table.grant_waiters(file.node, woken);
+            return Ok(None);
+        }
+        if !wait {
+            return Err(Error::WouldBlock);
+        }
+        if lock.family == LockFamily::Posix && table.would_deadlock(&claim, file.node) {
+            return Err(Error::Deadlock);
+        }
+        let grant = table.files.entry(file.node).or_default().enqueue(claim);
+        table.waiting.push((claim.owner, file.node));
+        Ok(Some((claim, grant)))
+    }
+
+    /// See [`Locks::unlock`](super::Locks::unlock).
+    ///
+    /// # Errors
+    /// There is no such range.
+    pub fn unlock(
+        &self,
+        file: File,
+        family: LockFamily,
+        range: LockRange,
+        owner: LockOwner,
+    ) -> Result<Woken> {
+        let range = if family == LockFamily::Flock { LockRange::ALL } else { checked(range)? };
+        Ok(self.cut(file.node, owner_of(family, self.session, file.open, owner), range))
+    }
+
+    /// An owner has closed a descriptor of a file: its record locks are gone (fcntl(2)).
+    pub fn closed(&self, node: NodeId, owner: LockOwner) -> Woken {
+        self.cut(node, Owner::Process { session: self.session, owner }, LockRange::ALL)
+    }
+
+    /// An opening has ended.
+    pub fn released(&self, file: File) -> Woken {
+        self.table.table().end_claims(file.node, |locks, ended| {
+            locks.cut_through(self.session, file.open, ended);
+        })
+    }
+
+    fn cut(&self, node: NodeId, owner: Owner, range: LockRange) -> Woken {
+        let (mut table, mut woken) = (self.table.table(), Woken::default());
+        if let Some(locks) = table.files.get_mut(&node) {
+            locks.cut(owner, range);
+            table.grant_waiters(node, &mut woken);
+        }
+        woken
+    }
+
+    fn claim(&self, file: File, lock: &Lock) -> Result<Claim> {
+        let range = if lock.family == LockFamily::Flock { LockRange::ALL } else { checked(lock.range)? };
+        let owner = owner_of(lock.family, self.session, file.open, lock.owner);
+        Ok(Claim { owner, open: file.open, lock: Lock { range, ..*lock } })
+    }
+}
+
+impl Drop for SessionLocks {
+    fn drop(&mut self) {
+        let mut woken = Woken::default();
+        let mut table = self.table.table();
+        let nodes: Vec<NodeId> = table.files.keys().copied().collect();
+        for node in nodes {
+            woken.absorb(table.end_claims(node, |locks, ended| locks.end_session(self.session, ended)));
+        }
+        drop(table);
+    }
+}
+
+impl Table {
+    /// Ends what is held and waited for on a file, and grants what others wait for.
+    fn end_claims(
+        &mut self,
+        node: NodeId,
+        end: impl FnOnce(&mut FileLocks, &mut dyn FnMut(Owner, Option<Waker>)),
+    ) -> Woken {
+        let (mut ended, mut woken) = (Vec::new(), Woken::default());
+        let Some(locks) = self.files.get_mut(&node) else { return woken };
+        end(locks, &mut |owner, waker| {
+            ended.push(owner);
+            woken.0.extend(waker);
+        });
+        ended.into_iter().for_each(|owner| self.stop_waiting(owner, node));
+        self.grant_waiters(node, &mut woken);
+        woken
+    }
+
+    fn grant_waiters(&mut self, node: NodeId, woken: &mut Woken) {
+        let mut granted = Vec::new();
+        if let Some(locks) = self.files.get_mut(&node) {
+            locks.grant_waiters(|owner, waker| {
+                granted.push(owner);
+                woken.0.extend(waker);
+            });
+        }
+        granted.into_iter().for_each(|owner| self.stop_waiting(owner, node));
+        self.forget_unused(node);
+    }
+
+    fn forget_unused(&mut self, node: NodeId) {
+        if self.files.get(&node).is_some_and(FileLocks::is_unused) {
+            self.files.remove(&node);
+        }
+    }
+
+    fn stop_waiting(&mut self, owner: Owner, node: NodeId) {
+        if let Some(index) = self.waiting.iter().position(|&waiting| waiting == (owner, node)) {
+            self.waiting.swap_remove(index);
+        }
+    }
+
+    /// Takes a waiter out of the queue. False when its waiting was over already.
+    fn withdraw(&mut self, node: NodeId, claim: &Claim, grant: &Arc<Grant>) -> bool {
+        let is_withdrawn = self.files.get_mut(&node).is_some_and(|locks| locks.withdraw(grant));
+        if is_withdrawn {
+            self.stop_waiting(claim.owner, node);
+            self.forget_unused(node);
+        }
+        is_withdrawn
+    }
+
+    /// True when some holder in the way of `claim` waits, itself or through others, for what the claim's owner holds.
+    fn would_deadlock(&self, claim: &Claim, node: NodeId) -> bool {
+        let owners_in_way = |claim: &Claim, node: NodeId| -> Vec<Owner> {
+            let locks = self.files.get(&node);
+            locks.into_iter().flat_map(|locks| locks.conflicts(claim).map(|held| held.owner)).collect()
+        };
+        let mut seen = Vec::new();
+        let mut todo = owners_in_way(claim, node);
+        while let Some(owner) = todo.pop() {
+            if owner == claim.owner {
+                return true;
+            }
+            if seen.contains(&owner) {
+                continue;
+            }
+            seen.push(owner);
+            for &(_, node) in self.waiting.iter().filter(|(waiting, _)| *waiting == owner) {
+                let Some(locks) = self.files.get(&node) else { continue };
+                todo.extend(locks.waiting_for(owner).flat_map(|claim| owners_in_way(claim, node)));
+            }
+        }
+        false
+    }
+}
+
+fn checked(range: LockRange) -> Result<LockRange> {
+    if range.start <= range.last { Ok(range) } else { Err(Error::InvalidArgument) }
+}

@@ -1,0 +1,47 @@
+//! A lock that waits.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::LockTable;
+use super::file::{Claim, Grant};
+use crate::fs::NodeId;
+use crate::{Error, Raised, Result};
+
+/// Dropped before its time, it leaves the queue.
+pub(super) struct Wait {
+    pub table: LockTable,
+    pub node: NodeId,
+    pub claim: Claim,
+    pub grant: Arc<Grant>,
+    pub raised: Raised,
+}
+
+impl Future for Wait {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        if let Some(outcome) = self.grant.poll(context.waker()) {
+            return Poll::Ready(outcome);
+        }
+        if Pin::new(&mut self.raised).poll(context).is_ready() && self.withdraw() {
+            return Poll::Ready(Err(Error::Interrupted));
+        }
+        // Granted between the two looks: the second one finds it.
+        self.grant.poll(context.waker()).map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Wait {
+    fn withdraw(&self) -> bool {
+        self.table.table().withdraw(self.node, &self.claim, &self.grant)
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
+}

@@ -1,0 +1,45 @@
+//! Advisory locks: among the clients of this proxy, in memory. Refused while others may use the tree past it: they would not see them.
+
+use tombolo_core::fs::{File, Lock, LockFamily, LockOwner, LockRange, Locks};
+use tombolo_core::{Answer, Ctx, Error};
+use tombolo_host_runtime::lock;
+
+use super::file_system::WriteBackFileSystem;
+use super::opening_in;
+
+impl Locks for WriteBackFileSystem {
+    fn test(&self, _: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
+        let session = self.session();
+        session.opening(file).and_then(|_| session.locks.test(file, lock)).into()
+    }
+
+    fn lock(&self, cx: &Ctx, file: File, asked: &Lock, wait: bool) -> Answer<()> {
+        let session = self.session();
+        if session.shared.is_alone.get().is_some_and(|is_alone| !is_alone()) {
+            return Answer::err(Error::NoLocks);
+        }
+        let openings = lock(&session.openings);
+        let flags = match opening_in(&openings, file) {
+            Ok(opening) => opening.flags,
+            Err(error) => return Answer::err(error),
+        };
+        let (answer, woken) = session.locks.lock(cx, (file, flags), asked, wait);
+        // What goes on may want another opening.
+        drop(openings);
+        drop(woken);
+        answer
+    }
+
+    fn unlock(
+        &self,
+        _: &Ctx,
+        file: File,
+        family: LockFamily,
+        range: LockRange,
+        owner: LockOwner,
+    ) -> Answer<()> {
+        let session = self.session();
+        let unlocked = session.opening(file).and_then(|_| session.locks.unlock(file, family, range, owner));
+        unlocked.map(drop).into()
+    }
+}

@@ -1,0 +1,42 @@
+//! Locks, which the proxy keeps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tombolo_core::Error;
+use tombolo_core::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange};
+
+use crate::world::{Origin, attach};
+
+#[test]
+fn locks_are_refused_while_others_may_use_the_tree() {
+    let origin = Origin::new();
+    let proxy = origin.proxy();
+    let is_alone = Arc::new(AtomicBool::new(true));
+    let told = is_alone.clone();
+    proxy.write_back.grant_locks_while(move || told.load(Ordering::SeqCst));
+    let (first, second) = (&proxy.session, attach(&proxy.write_back));
+    let (file, same) = (first.create("file", 0o644).expect("create"), second.open("file").expect("open"));
+    let lock = Lock {
+        family: LockFamily::Flock,
+        kind: LockKind::Write,
+        range: LockRange::ALL,
+        owner: LockOwner(1),
+        pid: 1,
+    };
+    let taken = |session: &crate::world::Session, file| {
+        session.fs.locks().expect("it has locks").lock(&session.cx, file, &lock, false).wait()
+    };
+    taken(first, file).expect("nothing is in its way");
+    assert!(matches!(taken(&second, same), Err(Error::WouldBlock)));
+    is_alone.store(false, Ordering::SeqCst);
+    assert!(matches!(taken(&second, same), Err(Error::NoLocks)));
+    let locks = first.fs.locks().expect("it has locks");
+    locks
+        .unlock(&first.cx, file, LockFamily::Flock, LockRange::ALL, lock.owner)
+        .wait()
+        .expect("what is held is given back");
+    assert!(matches!(taken(first, file), Err(Error::NoLocks)));
+    is_alone.store(true, Ordering::SeqCst);
+    taken(&second, same).expect("it is free");
+}
