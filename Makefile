@@ -26,7 +26,7 @@ ifneq ($(shell id -u),0)
 LEFT_OUT := $(ROOT_TESTS:%=--exclude %)
 endif
 
-.PHONY: help packages peers build c-library static programs dist package demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all lint build-bench bench bench-quick clean as-root test-build
+.PHONY: help packages peers build c-library static programs dist package demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all test-write-back-all lint build-bench bench bench-quick clean as-root test-build
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -69,7 +69,7 @@ test: as-root ## everything that has to pass
 
 test-long: export TOMBOLO_LONG = 1
 test-long: as-root ## the same at full size: an hour of fuzzing, every case on both kinds of guests, a thousand kills
-	tests/timed $(MAKE) packages peers test-rust test-planted test-address test-fuzz programs test-mount test-build test-posix test-postgres-all test-guests-all test-crash-all test-chaos-all test-package
+	tests/timed $(MAKE) packages peers test-rust test-planted test-address test-fuzz programs test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-crash-all test-chaos-all test-package
 
 test-rust: ## unit, property, conformance and command-line tests; as another user than root those that can do without
 	@if [ -n "$(LEFT_OUT)" ]; then echo "skipped, as they open files by handle, act as several users or mount, which takes root: $(ROOT_TESTS)"; fi
@@ -103,6 +103,9 @@ test-postgres: as-root programs ## a database on a mount, under load
 test-postgres-all: as-root programs ## the same, and killed on mounts of each kind
 	tests/postgres/run
 	tests/postgres/run --all
+
+test-write-back-all: as-root programs ## git and SQLite where changes are kept back, the proxy killed under them
+	tests/write-back/run
 
 test-guests: programs ## real guests: a job on each kind, and what only a guest's kernel sees
 	tests/guests/setup

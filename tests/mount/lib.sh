@@ -69,8 +69,36 @@ mount_scratch_proxy() {
     start_proxy first proxy "$far" --cache "$scratch/first" --contract "$1" --fuse "$scratch/mnt,allow_other"
 }
 
+# Serves tree/ by NFS on this host, and mounts it at mnt/ with changes that are kept back.
+mount_scratch_write_back() {
+    local port=$((20000 + RANDOM % 10000))
+    far=nfs://127.0.0.1:$port/tree
+    start_proxy server serve "$scratch/tree" --nfs "127.0.0.1:$port" --squash none --state "$scratch/state"
+    start_write_back
+}
+
+far=
+start_write_back() {
+    start_proxy first proxy "$far" --cache "$scratch/first" --mode write-back --contract exclusive --take-lease \
+        --fuse "$scratch/mnt,allow_other"
+}
+
+kill_write_back() {
+    kill -KILL "${servers[-1]}"
+    wait "${servers[-1]}" 2>/dev/null || true
+    unset 'servers[-1]'
+    umount -l "$scratch/mnt"
+}
+
+# From here on tree/ has what mnt/ shows.
+flush_write_back() {
+    "$tombolo" session flush --control "$scratch/first.sock" >/dev/null
+}
+
 start_proxy() { # name, words
     local begun=$SECONDS log=$scratch/$1.log
+    # One of that name may have said before that it is ready.
+    : >"$log"
     "$tombolo" "${@:2}" --control "$scratch/$1.sock" >"$log" 2>&1 &
     servers+=($!)
     until grep -qs '^ready control' "$log"; do
