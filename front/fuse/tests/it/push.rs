@@ -414,8 +414,8 @@ fn an_answer_that_was_made_before_a_change_does_not_outlive_its_notice() {
         let state = held.state.lock().expect("not poisoned");
         drop(held.changed.wait_while(state, |state| !state.is_made).expect("not poisoned"));
         other.chmod("file", 0o600);
-        // The kernel does not know the node yet, so this notice finds nothing.
-        std::thread::sleep(Duration::from_millis(100));
+        // The kernel does not know the node yet, so this notice finds nothing. A busy machine needs a while to write it.
+        std::thread::sleep(Duration::from_secs(1));
         held.state.lock().expect("not poisoned").may_go = true;
         held.changed.notify_all();
         // Old, or new already if the notice came again before the kernel had used the answer.
