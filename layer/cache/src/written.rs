@@ -25,7 +25,7 @@ pub(crate) enum Written {
     Nothing,
     /// Of the size of before, these, in order and apart.
     Parts(Vec<Range<u64>>),
-    /// Nobody knows what, or all.
+    /// All, or it is not known what.
     All,
 }
 
@@ -138,7 +138,7 @@ impl State {
         {
             return false;
         }
-        // In another life nobody knows which parts they were.
+        // In another life it is not known which parts they were.
         data.set_written();
         if let Written::Nothing = self.written {
             self.written = Written::Parts(Vec::new());

@@ -1,14 +1,15 @@
-//! What differs here from the file system below: names, and nodes with their attributes and data.
+//! What differs here from the file system below: names, and nodes with their attributes and data ([`node`]).
 //!
 //! A name has what it leads to below, as far as that is known, and what it leads to here. A node that was made here has a number of this
 //! layer's own from the start, and keeps it; the others have the number that they have below.
+
+mod node;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use bitflags::bitflags;
 use tombolo_core::Identity;
 use tombolo_core::fs::{Attr, FileType, Name, NameBuf, NodeId, Timestamp, WeakAttr};
 
@@ -17,6 +18,7 @@ use crate::extents::{Delta, Extents};
 use crate::journal::{Batch, JournalError, Kept};
 use crate::rows::{self, NodeRow};
 use crate::sums::Blocks;
+pub(crate) use node::{Layer, Node, Piece, Set, pieces};
 
 /// Numbers of what was made here have this bit.
 pub(crate) const MADE_HERE: u64 = 1 << 62;
@@ -29,19 +31,6 @@ const SEEN_MAX: usize = 1 << 16;
 
 /// Names that do not differ any more are kept for so long.
 const SETTLED_KEPT: Duration = Duration::from_secs(60);
-
-bitflags! {
-    /// What of a node's attributes is to be set below.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub(crate) struct Set: u8 {
-        const MODE = 1;
-        const OWNER = 2;
-        const ATIME = 4;
-        const MTIME = 8;
-        /// Nothing: its names are others, and so their number.
-        const NAMES = 16;
-    }
-}
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,53 +52,6 @@ pub(crate) struct Place {
     pub is_in_doubt: bool,
     /// Since when both are the same. Kept for a while, so that listings that are under way find it where it was.
     pub settled: Option<Instant>,
-}
-
-/// Data that were written to a file between two write-backs.
-#[derive(Clone, Debug)]
-pub(crate) struct Layer {
-    pub file: Arc<DataFile>,
-    /// What of it is there.
-    pub extents: Extents,
-    /// So much of what lies below shows through; what follows is zeros.
-    pub below_len: u64,
-    /// It is being brought to the origin: not to be changed any more.
-    pub is_frozen: bool,
-}
-
-/// A node that differs, or was brought to the origin by this layer.
-#[derive(Clone, Debug)]
-pub(crate) struct Node {
-    /// As they are shown.
-    pub attr: Attr,
-    /// Its number below; `None`: the origin does not have it yet.
-    pub below: Option<NodeId>,
-    /// The directory that a directory lies in, where that was changed here.
-    pub parent: Option<NodeId>,
-    pub link: Option<Vec<u8>>,
-    /// What it was exclusively created with (RFC 1813 §3.3.8).
-    pub verifier: Option<[u8; 8]>,
-    /// An unnamed file that may yet be given a name.
-    pub is_linkable: bool,
-    /// The user that changed it last.
-    pub user: Identity,
-    pub set: Set,
-    /// What is being set.
-    pub sending: Set,
-    /// A write-back that goes on has it.
-    pub is_sent: bool,
-    /// What it was below when all was written back. While it is, attributes are shown as they were here.
-    pub version: Option<WeakAttr>,
-    /// The lowest first.
-    pub layers: Vec<Layer>,
-}
-
-/// Where the bytes of a range are.
-#[derive(Clone, Debug)]
-pub(crate) enum Piece {
-    Here(Arc<DataFile>, Range<u64>),
-    Below(Range<u64>),
-    Zeros(Range<u64>),
 }
 
 /// All that differs.
@@ -136,102 +78,6 @@ pub(crate) struct Tree {
     touched_nodes: HashSet<NodeId>,
     touched_names: HashSet<(NodeId, NameBuf)>,
     batch: Batch,
-}
-
-impl Node {
-    /// A node of the origin that is about to be changed.
-    fn below(id: NodeId, attr: Attr) -> Self {
-        let version = Some(WeakAttr::from(&attr));
-        Self { below: Some(id), version, ..Self::made(attr, Identity::ROOT) }
-    }
-
-    /// A node that is made here.
-    pub(crate) fn made(attr: Attr, user: Identity) -> Self {
-        Self {
-            attr,
-            below: None,
-            parent: None,
-            link: None,
-            verifier: None,
-            is_linkable: false,
-            user,
-            set: Set::empty(),
-            sending: Set::empty(),
-            is_sent: false,
-            version: None,
-            layers: Vec::new(),
-        }
-    }
-
-    /// Whether the origin lacks something of it.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.below.is_none() || self.is_sent || !self.set.is_empty() || !self.layers.is_empty()
-    }
-
-    pub(crate) fn is_directory(&self) -> bool {
-        self.attr.file_type == FileType::Directory
-    }
-
-    /// Data or names are changed.
-    pub(crate) fn touch_mtime(&mut self, user: &Identity) {
-        self.attr.mtime = now();
-        self.attr.ctime = self.attr.mtime;
-        self.set |= Set::MTIME;
-        self.user = user.clone();
-    }
-
-    /// It has another name, or so many more.
-    pub(crate) fn touch_names(&mut self, more: i32) {
-        self.attr.nlink = self.attr.nlink.saturating_add_signed(more);
-        self.attr.ctime = now();
-        self.set |= Set::NAMES;
-    }
-
-    /// Where the bytes of a range are, in order. What is above a layer hides it.
-    pub(crate) fn pieces(&self, range: Range<u64>) -> Vec<Piece> {
-        let end = range.end.min(self.attr.size);
-        pieces(&self.layers, range.start..end.max(range.start))
-    }
-
-    fn row(&self) -> NodeRow {
-        NodeRow {
-            attr: self.attr,
-            below: self.below,
-            parent: self.parent,
-            link: self.link.clone(),
-            verifier: self.verifier,
-            user: self.user.clone(),
-            set: self.set | self.sending,
-            version: self.version,
-            layers: self.layers.iter().map(|layer| (layer.file.generation, layer.below_len)).collect(),
-        }
-    }
-}
-
-/// Where the bytes of a range are, in order, by these layers.
-pub(crate) fn pieces(layers: &[Layer], range: Range<u64>) -> Vec<Piece> {
-    let mut pieces = Vec::new();
-    gather(layers, range, &mut pieces);
-    pieces
-}
-
-fn gather(layers: &[Layer], range: Range<u64>, pieces: &mut Vec<Piece>) {
-    if range.is_empty() {
-        return;
-    }
-    let Some((top, lower)) = layers.split_last() else { return pieces.push(Piece::Below(range)) };
-    for (part, is_here) in top.extents.parts(range) {
-        if is_here {
-            pieces.push(Piece::Here(top.file.clone(), part));
-            continue;
-        }
-        let shown = part.start..part.end.min(top.below_len).max(part.start);
-        let zeros = shown.end..part.end;
-        gather(lower, shown, pieces);
-        if !zeros.is_empty() {
-            pieces.push(Piece::Zeros(zeros));
-        }
-    }
 }
 
 impl Tree {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    Client, Export, File, FileSystem, Made, Name, NodeId, OpenFlags, PersistentHandles, Profile, RenameFlags,
-    Renamed, SetAttr, SyncWhat, Write, Written,
+    Client, Export, File, FileSystem, Made, Name, NodeId, OpenFlags, RenameFlags, Renamed, SetAttr, SyncWhat,
+    Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Result, Stability, forward};
 use tombolo_mem::Source;
@@ -98,11 +98,7 @@ impl VolatileSession {
 
 impl FileSystem for VolatileSession {
     forward!(to self.0; lookup getattr setattr access readlink create create_unnamed mkdir symlink mknod unlink rmdir
-        open flush read readdir statfs syncfs forget release);
-
-    fn profile(&self) -> Profile {
-        self.0.profile()
-    }
+        open flush read readdir statfs syncfs forget release profile persistent_handles);
 
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
         if how.stability == Stability::Unstable && !self.1.state().committed.contains_key(&file.node) {
@@ -136,9 +132,5 @@ impl FileSystem for VolatileSession {
             self.1.check_name(found.node, to);
         }
         self.0.rename(cx, from_parent, from, to_parent, to, flags)
-    }
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        self.0.persistent_handles()
     }
 }
