@@ -57,7 +57,7 @@ impl FillArgs {
     pub fn run(self) -> Outcome {
         let Self { tree: word, paths, cache, cache_size, block_size, jobs } = self;
         let contract = Some(ContractArg(tombolo_layer_cache::Contract::Exclusive));
-        // Nobody is answered from it meanwhile: it needs no lease.
+        // No client is answered from it meanwhile: it needs no lease.
         let options =
             CacheOptions { cache_size, block_size, contract, no_lease: true, ..CacheOptions::default() };
         let plan = CachePlan::new(cache, options)?;

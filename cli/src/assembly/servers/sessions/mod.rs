@@ -223,7 +223,12 @@ impl Sessions {
 
     /// One that the next start would not know of is not kept.
     fn save(&self, name: &str, start: &Start) -> Outcome {
-        let saved = lock(&self.inner).saved.put(name, start);
+        let saved = {
+            let mut inner = lock(&self.inner);
+            // It was detached meanwhile.
+            let is_there = inner.sessions.get(name).is_some_and(|session| session.serving.is_some());
+            if is_there { inner.saved.put(name, start) } else { Ok(()) }
+        };
         if saved.is_err() {
             let serving = lock(&self.inner).sessions.get_mut(name).and_then(|session| session.serving.take());
             self.let_go(name, serving);
@@ -240,6 +245,10 @@ impl Sessions {
             return Err(Failure::cannot(ending, problem).remedy(remedy));
         }
         let mut inner = lock(&self.inner);
+        if inner.is_closing {
+            // Its end has what the session serves with, and would wait for this one for ever.
+            return Err(Failure::cannot(ending, "the proxy is ending"));
+        }
         let Some(session) = inner.sessions.get_mut(name) else {
             return Err(
                 Failure::cannot(ending, "there is none of that name").remedy("see tombolo session list")
@@ -319,7 +328,7 @@ impl Sessions {
             let ending: Vec<_> = ending.collect();
             ending.into_iter().filter_map(|ended| ended.join().ok()?.err()).collect()
         });
-        // Those that somebody else has begun to end.
+        // Those that a tool has begun to end.
         let is_ending = |inner: &mut Inner| {
             inner.sessions.values().any(|session| session.status.state == SessionState::Ending)
         };
