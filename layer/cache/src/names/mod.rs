@@ -236,6 +236,11 @@ impl Names {
         }
     }
 
+    /// There are no names.
+    pub(crate) fn set_empty(&mut self) {
+        self.set_all(&Listed::default());
+    }
+
     fn set_all(&mut self, listed: &Listed) {
         self.table.begin_listing();
         listed.iter().for_each(|(name, target)| self.put(name, target));

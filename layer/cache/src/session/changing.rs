@@ -16,6 +16,7 @@ use super::view::View;
 use crate::names::Names;
 use crate::object::Object;
 use crate::objects::node_of;
+use crate::options::Contract;
 
 impl View {
     pub(super) async fn setattr(
@@ -89,7 +90,26 @@ impl View {
         let (dir, node) = self.dir(parent).await?;
         let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
         let made = fs.mkdir(&self.at_origin(), node, name.as_name(), mode).resolve().await;
-        self.made(&dir, &name, made, asked).await
+        let made = self.made(&dir, &name, made, asked).await?;
+        if let Ok(new) = self.object(made.entry.node) {
+            self.has_no_names(&new, asked);
+        }
+        Ok(made)
+    }
+
+    /// A directory that was made at `asked`, where all changes come by here (*exclusive*): there is nothing in it that is not known.
+    fn has_no_names(&self, dir: &Arc<Object>, asked: Instant) {
+        let contract = self.cache().options_of(dir).contract;
+        {
+            let mut state = dir.state();
+            if contract != Contract::Exclusive || state.latest.is_some_and(|latest| latest > asked) {
+                return;
+            }
+            state.names.set_empty();
+            state.listed = Some(asked);
+            state.is_dirty = true;
+        }
+        self.cache().keep(dir);
     }
 
     pub(super) async fn symlink(self, parent: NodeId, name: NameBuf, target: Vec<u8>) -> Result<Made> {

@@ -8,7 +8,7 @@ use tombolo_core::fs::{NewMode, NodeId, Op};
 use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 use tombolo_layer_cache::{Contract, Options, Prefetch};
 
-use crate::world::{Origin, attach, grow_old, name, opened_store, pattern};
+use crate::world::{Origin, Session, attach, grow_old, name, opened_store, pattern};
 
 #[test]
 fn what_never_changes_is_asked_for_once() {
@@ -27,6 +27,31 @@ fn what_never_changes_is_asked_for_once() {
         }
         assert_eq!(origin.asked_in_all(), asked, "{contract:?}");
     }
+}
+
+#[test]
+fn a_directory_that_was_made_here_is_listed_without_the_origin_where_all_changes_come_by_here() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let lists = |contract, is_other: bool| {
+        let options = Options { contract, prefetch: Prefetch::Off, ..Options::default() };
+        let cached =
+            origin.cached_with(&dir.path().join(format!("{contract:?}")), options, Default::default());
+        let (session, text) = (&cached.session, format!("{contract:?}"));
+        let make = |by: &Session, parent, text: &str| {
+            by.fs.mkdir(&by.cx, parent, name(text), NewMode::default()).wait().expect("made").entry.node
+        };
+        let made = make(session, NodeId::ROOT, &text);
+        make(session, made, "ours");
+        if is_other {
+            make(&origin.direct, origin.direct.lookup(&text).expect("there").node, "other");
+        }
+        let before = origin.asked("readdir");
+        (session.list_of(made), origin.asked("readdir") - before)
+    };
+    assert_eq!(lists(Contract::Exclusive, false), (vec!["ours".to_owned()], 0));
+    let (mut names, asked) = lists(Contract::CloseToOpen, true);
+    names.sort();
+    assert_eq!((names, asked), (vec!["other".to_owned(), "ours".to_owned()], 1));
 }
 
 #[test]

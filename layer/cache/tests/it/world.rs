@@ -151,9 +151,14 @@ impl Session {
 
     /// The names in the root.
     pub fn list(&self) -> Vec<String> {
+        self.list_of(NodeId::ROOT)
+    }
+
+    /// The names in a directory.
+    pub fn list_of(&self, node: NodeId) -> Vec<String> {
         let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
-        let opened = self.fs.open(&self.cx, NodeId::ROOT, flags).wait().expect("open");
-        let file = File { node: NodeId::ROOT, open: opened.open };
+        let opened = self.fs.open(&self.cx, node, flags).wait().expect("open");
+        let file = File { node, open: opened.open };
         let (mut names, mut cookie) = (Vec::new(), Cookie::START);
         loop {
             let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: false };
