@@ -9,7 +9,7 @@
 //! **Descriptors.** A node that was used lately has one (`O_PATH`), at most [`Options::descriptors`] in all; others are
 //! found again by their file handle. Each opening has one, and each owner of record locks on a file. **Threads.** What
 //! cannot block is done at once: attributes of an open node, reads from memory. Names, small writes and small removals
-//! are done at once too on local file systems, for as long as that proves quick ([`pace`]); the rest goes to a pool.
+//! are done at once too on local file systems, for as long as that proves quick ([`Pace`](tombolo_host_runtime::pace::Pace)); the rest goes to a pool.
 //! **Permissions** are checked by one party, see `checks` in [`Client`]. `Caller`: nothing is checked here,
 //! only new files get the caller as their owner. `BackEnd`: the host's kernel checks, for the identity of each request.
 //!
@@ -42,7 +42,6 @@ mod names;
 mod neighbours;
 mod opening;
 pub mod options;
-pub mod pace;
 mod ranges;
 mod records;
 mod session;

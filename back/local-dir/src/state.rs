@@ -11,6 +11,7 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId, Want};
 use tombolo_host_runtime::descriptors::{self, Share};
+use tombolo_host_runtime::pace::Pace;
 use tombolo_host_runtime::thread_pool::{Lane, ThreadPool};
 use tombolo_shm::window::Window;
 use tombolo_sys::handle::FileHandle;
@@ -22,7 +23,6 @@ use crate::files::{Allowance, Files, OpenFile};
 use crate::host_watch::HostWatch;
 use crate::mounts::Mounts;
 use crate::options::{Options, Submounts};
-use crate::pace::Pace;
 use crate::records::Records;
 use crate::table::{Identity, Table};
 use crate::waiting::Waiting;

@@ -5,7 +5,8 @@
 //! - [`buffer_pool`] lends memory to calls within limits for each client; [`waiters`] queues those for which there is none;
 //!   [`free_list`] keeps objects for their next use.
 //! - [`descriptors`] shares out what file descriptors the process may have.
-//! - [`polling`] says how long a thread polls before it sleeps; [`rate_limit`] how often a log line may appear.
+//! - [`pace`] says whether work is quick enough to be done without a pool; [`polling`] how long a thread polls before it sleeps;
+//!   [`rate_limit`] how often a log line may appear.
 //! - [`listener`] binds sockets in the file system; [`signals`] waits for the signals that end a process.
 //! - [`rows`] are what databases on the disk keep; [`signing_keys`] are what a server signs handles with.
 //!
@@ -21,6 +22,7 @@ pub mod buffer_pool;
 pub mod descriptors;
 pub mod free_list;
 pub mod listener;
+pub mod pace;
 pub mod pending;
 pub mod polling;
 pub mod promise;

@@ -103,6 +103,12 @@ impl DataFile {
         Ok(())
     }
 
+    /// Fills all of `into` with what is in memory. Whether all of it is.
+    pub(crate) fn read_at_once(self: &Arc<Self>, offset: u64, into: &Sink) -> Result<bool> {
+        let file = self.file()?;
+        Ok(rw::read(file.as_fd(), into, offset, TransferFlags::NOWAIT) == Ok(into.len()))
+    }
+
     /// Fills all of `into`; zeros where nothing was written.
     pub(crate) fn read(self: &Arc<Self>, mut offset: u64, mut into: Sink) -> Result<()> {
         let file = self.file()?;

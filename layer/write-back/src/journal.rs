@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension, params};
 use thiserror::Error as ThisError;
@@ -62,8 +62,10 @@ pub(crate) struct Batch {
     pub nodes: HashMap<u64, Option<Vec<u8>>>,
     pub names: HashMap<(u64, Vec<u8>), Option<Vec<u8>>>,
     pub extents: Vec<(u64, Delta)>,
-    /// Data that lie in the journal itself: generation, offset, bytes.
+    /// Data that lie in the journal itself: generation, offset, bytes. None where there are too many: then their files are made stable.
     pub pieces: Vec<(u64, u64, Vec<u8>)>,
+    /// How many bytes they have, or had.
+    pub pieces_bytes: u64,
     /// Blocks whose checksums are to be kept.
     pub blocks: Blocks,
     /// Files whose data are to be stable before the rows are.
@@ -153,8 +155,12 @@ struct Pending {
     stable: u64,
 }
 
-/// What is not waited for is committed after this time.
-const PAUSE: Duration = Duration::from_millis(100);
+/// What is not waited for is committed after this time,
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// and at the latest after this one,
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// so that a slow disk spends no more than about a tenth of its time in flushes that nothing waits for.
+const PAUSE_PER_WRITE: u32 = 10;
 
 /// A group that cannot be written is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);
@@ -294,7 +300,11 @@ impl Batch {
         self.nodes.extend(later.nodes);
         self.names.extend(later.names);
         self.extents.extend(later.extents);
-        self.pieces.extend(later.pieces);
+        self.pieces_bytes += later.pieces_bytes;
+        match self.pieces_bytes > PIECES_BYTES_MAX {
+            true => self.pieces.clear(),
+            false => self.pieces.extend(later.pieces),
+        }
         self.blocks.absorb(later.blocks);
         self.files.extend(later.files);
         self.numbers.extend(later.numbers);
@@ -311,7 +321,9 @@ impl Shared {
 
     fn run(&self, database: &Connection) {
         let (mut unproven, mut stable_numbers) = (Unproven::default(), HashSet::new());
-        while let Some((mut batch, ticket)) = self.next() {
+        let mut pause = PAUSE_MIN;
+        while let Some((mut batch, ticket)) = self.next(pause) {
+            let begun = Instant::now();
             let outcome = loop {
                 let numbered = self.make_numbers_stable(&batch, &mut stable_numbers);
                 let error = match numbered.and_then(|()| self.write(database, &batch, &mut unproven)) {
@@ -334,6 +346,7 @@ impl Shared {
                     break outcome;
                 }
             };
+            pause = (begun.elapsed() * PAUSE_PER_WRITE).clamp(PAUSE_MIN, PAUSE_MAX);
             unproven.sums.clear();
             let change = batch.change;
             // Outside of the lock: files go with it.
@@ -357,7 +370,7 @@ impl Shared {
     }
 
     /// The next group, when its time has come.
-    fn next(&self) -> Option<(Batch, Ticket)> {
+    fn next(&self, pause: Duration) -> Option<(Batch, Ticket)> {
         let mut pending = self.pending();
         while pending.is_empty {
             if pending.is_closing {
@@ -368,7 +381,7 @@ impl Shared {
         }
         if !pending.is_urgent && !pending.is_closing {
             let due = |pending: &mut Pending| !pending.is_urgent && !pending.is_closing;
-            let waited = self.work.wait_timeout_while(pending, PAUSE, due);
+            let waited = self.work.wait_timeout_while(pending, pause, due);
             pending = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
         pending.is_empty = true;
@@ -392,7 +405,7 @@ impl Shared {
         if unproven.is_unwritten {
             batch.blocks.write_again()?;
         }
-        let added: u64 = batch.pieces.iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
+        let added = batch.pieces_bytes;
         // Before the flush: what is written over after this is not yet promised.
         let sums = batch.blocks.sums(&mut unproven.sums)?;
         let is_emptied = unproven.pieces_bytes + added > PIECES_BYTES_MAX;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tombolo_core::fs::{FileSystem, LockTable, NodeId};
 use tombolo_core::{Ctx, Result};
 use tombolo_host_runtime::lock;
+use tombolo_host_runtime::pace::Pace;
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::thread_pool::Lane;
 
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub locks: LockTable,
     /// Tells whether these are all that are held on files of the tree.
     pub is_alone: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
+    /// Of writes to the local disk.
+    pub write_pace: Pace,
     room: Mutex<Room>,
     /// Files that are being appended to.
     appends: Mutex<HashMap<NodeId, Arc<Promise<()>>>>,
@@ -109,11 +112,21 @@ impl Shared {
         (journal, tree): (Journal, Tree),
         lane: Lane,
     ) -> Self {
-        let files = tree.files.clone();
-        let room = Mutex::new(Room { freed: Arc::default(), looked: None, is_disk_full: false });
-        let (control, gate, appends) = (Control::default(), Gate::default(), Mutex::default());
-        let (locks, is_alone, tree) = (LockTable::default(), OnceLock::new(), Mutex::new(tree));
-        Self { below, options, journal, lane, files, control, gate, locks, is_alone, room, appends, tree }
+        Self {
+            below,
+            options,
+            journal,
+            lane,
+            files: tree.files.clone(),
+            control: Control::default(),
+            gate: Gate::default(),
+            locks: LockTable::default(),
+            is_alone: OnceLock::new(),
+            write_pace: Pace::default(),
+            room: Mutex::new(Room { freed: Arc::default(), looked: None, is_disk_full: false }),
+            appends: Mutex::default(),
+            tree: Mutex::new(tree),
+        }
     }
 
     pub(crate) fn tree(&self) -> MutexGuard<'_, Tree> {

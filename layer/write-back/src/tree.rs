@@ -365,7 +365,10 @@ impl Tree {
         self.dirty_bytes = self.dirty_bytes.saturating_add_signed(delta.added);
         self.batch.extents.push((file.generation, delta));
         match journaled {
-            Some((offset, bytes)) => self.batch.pieces.push((file.generation, offset, bytes)),
+            Some((offset, bytes)) => {
+                self.batch.pieces_bytes += bytes.len() as u64;
+                self.batch.pieces.push((file.generation, offset, bytes));
+            }
             None => drop(self.batch.files.insert(file.generation, file.clone())),
         }
     }

@@ -41,7 +41,9 @@ impl View {
                 Piece::Here(file, range) => {
                     let mut sink = into.clone();
                     sink.truncate(part(&range));
-                    self.shared().in_pool(move || file.read(range.start, sink)).await?;
+                    if !file.read_at_once(range.start, &sink)? {
+                        self.shared().in_pool(move || file.read(range.start, sink)).await?;
+                    }
                     into.advance((range.end - range.start) as usize);
                 }
                 Piece::Below(range) => {

@@ -1,15 +1,21 @@
 //! Writing data: to the local disk, and the journal.
 
+use std::sync::Arc;
+
 use tombolo_core::fs::{File, OpenFlags, Write, Written};
 use tombolo_core::{Error, Result, Stability};
 use tombolo_mem::Source;
 
 use super::View;
 use super::attributes::drop_privileges;
+use crate::data_file::DataFile;
 use crate::sums::Blocks;
 
 /// Writes of up to so many bytes lie in the journal itself: one flush makes rows and data stable.
 const JOURNALED_BYTES_MAX: usize = 16 << 10;
+
+/// Longer writes leave the thread to others.
+const AT_ONCE_BYTES_MAX: usize = 1 << 20;
 
 impl View {
     pub(super) async fn write(self, file: File, how: Write, from: Source) -> Result<Written> {
@@ -51,8 +57,7 @@ impl View {
             let end = end.ok_or(Error::FileTooLarge)?;
             // What would be refused in the end changes no byte.
             self.shared().journal.check()?;
-            let (writing, source) = (data.clone(), from.clone());
-            self.shared().in_pool(move || writing.write(offset, source)).await?;
+            self.to_disk(data.clone(), offset, from.clone()).await?;
             let journaled = (from.len() <= JOURNALED_BYTES_MAX).then(|| (offset, from.to_vec(from.len())));
             let (change, ticket) = self.shared().change(|tree| {
                 let before = tree.touch(id, &attr).attr;
@@ -81,6 +86,16 @@ impl View {
             self.shared().journal.stable(ticket).await?;
         }
         Ok(Written { count: len as usize, stability, file: change })
+    }
+
+    /// Writes to the local disk: at once as long as that proves quick, for two thread switches cost more than a small write.
+    async fn to_disk(&self, data: Arc<DataFile>, offset: u64, from: Source) -> Result<()> {
+        let shared = self.shared();
+        if from.len() <= AT_ONCE_BYTES_MAX && shared.write_pace.is_quick() {
+            return shared.write_pace.timed(|| data.write(offset, from));
+        }
+        let session = self.session.clone();
+        shared.in_pool(move || session.shared.write_pace.timed(|| data.write(offset, from))).await
     }
 
     /// Makes everything stable on the local disk that was done so far.
