@@ -2,7 +2,7 @@
 //!
 //! Which part of a URL's path names an export only the server knows. So it is asked for its list, and the longest export that the path
 //! begins with is mounted: links within it then lead where they should. A server that shows no list, or not that one, is asked for the
-//! whole path, and then for what lies above, as far as need be (`docs/decisions/libtombolo-copies.md`).
+//! whole path, and then for what lies above, as far as need be (`docs/decisions/libtombolo.md`).
 
 use std::io;
 use std::net::IpAddr;
