@@ -151,6 +151,42 @@ fn signals_and_watermarks_say_what_the_origin_has() {
     proxy.stop();
 }
 
+/// What the mount itself says of how far changes have come.
+fn watermarks(mount: &Path) -> BTreeMap<String, u64> {
+    let mut text = [0; 256];
+    let len = rustix::fs::getxattr(mount, "user.tombolo.watermarks", &mut text).expect("getxattr");
+    let words = std::str::from_utf8(&text[..len]).expect("text").split(' ');
+    let marks = words.map(|word| word.split_once('=').expect("a value"));
+    marks.map(|(key, value)| (key.to_owned(), value.parse().expect("a number"))).collect()
+}
+
+#[test]
+fn a_program_on_the_mount_sees_how_far_changes_have_come() {
+    let Some(mut far) = Far::new() else { return };
+    let proxy = far.write_back();
+    fs::write(far.mnt("old"), "1\n").expect("write");
+    far.session(&["flush"]).succeeded();
+    // What was looked at is here.
+    far.place.0.program(Path::new("ls"), &["-lR", "mnt", "mnt/new"]).output().expect("ls");
+    far.stop_origin();
+    let before = watermarks(&far.place.mnt());
+    let mut file = File::create(far.mnt("new")).expect("create");
+    file.write_all(b"text").expect("write");
+    file.sync_all().expect("fsync");
+    let written = watermarks(&far.place.mnt());
+    assert!(written["change"] > before["change"] && written["on_disk"] == written["change"], "{written:?}");
+    assert_eq!(written["at_origin"], before["at_origin"], "the origin is away");
+    drop(file);
+    far.start_origin();
+    far.session(&["flush"]).succeeded();
+    let sent = watermarks(&far.place.mnt());
+    assert!(sent["at_origin"] >= written["change"], "{sent:?}");
+    assert_eq!(fs::read_to_string(far.place.0.path("tree/new")).expect("read"), "text");
+    let none = rustix::fs::getxattr(far.mnt("new"), "user.tombolo.watermarks", &mut [0; 256]);
+    assert_eq!(none, Err(rustix::io::Errno::NODATA));
+    proxy.stop();
+}
+
 #[test]
 fn what_cannot_be_kept_back_is_said() {
     let Some(far) = Far::new() else { return };

@@ -161,6 +161,33 @@ int tombolo_list(struct tombolo_tree *tree, const char *path,
 int tombolo_stat_async(struct tombolo_tree *tree, const char *path, unsigned int flags,
                        void (*callback)(void *context, int result, const struct tombolo_stat *stat), void *context);
 
+/* How far changes have come that a proxy keeps back (--mode write-back), those of all its clients. They are counted from 1, over its restarts. */
+struct tombolo_watermarks {
+    uint64_t change;    /* the latest change */
+    uint64_t on_disk;   /* the proxy's local disk has all up to this one */
+    uint64_t at_origin; /* the origin has all up to this one */
+};
+
+/*
+ * How far changes have come now, in *out, which is left alone with an error. Asks the server. On a mount, getxattr(2) of the root has the same
+ * as text: user.tombolo.watermarks.
+ *
+ * -ENODATA: the tree's server keeps no changes back.
+ */
+int tombolo_watermarks(struct tombolo_tree *tree, struct tombolo_watermarks *out);
+
+/* tombolo_wait: for which of the two. */
+#define TOMBOLO_ON_DISK 1u
+#define TOMBOLO_AT_ORIGIN 2u
+
+/*
+ * Waits until `place`, TOMBOLO_ON_DISK or TOMBOLO_AT_ORIGIN, has all that was changed before this call; for `timeout_ms` milliseconds at most,
+ * unless that is negative. It hurries nothing: the proxy does both within seconds, but for an origin that is away.
+ *
+ * -ETIMEDOUT: it does not have all yet; -EINVAL: another place; -ENODATA: the tree's server keeps no changes back.
+ */
+int tombolo_wait(struct tombolo_tree *tree, unsigned int place, int timeout_ms);
+
 /* How questions were answered so far, in *counts. Of several threads, those that count meanwhile may be missing. */
 int tombolo_counts(struct tombolo_tree *tree, struct tombolo_counts *counts);
 

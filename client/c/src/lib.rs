@@ -4,7 +4,7 @@
 //! A tree is a [`CachedTree`] on a link to the server, and one thread that waits for what is asked asynchronously. Nothing is
 //! allocated for an answer from memory. No panic crosses into C: a function that panics answers `-EIO`.
 //!
-//! Reading order: `boundary` (how arguments come in and errors go out), `connect`, `tree`; then `stat`, `contents`, `later`.
+//! Reading order: `boundary` (how arguments come in and errors go out), `connect`, `tree`; then `stat`, `contents`, `later`, `watermarks`.
 
 mod boundary;
 mod connect;
@@ -12,8 +12,10 @@ mod contents;
 mod later;
 mod stat;
 mod tree;
+mod watermarks;
 
 pub use contents::{Each, tombolo_list, tombolo_read, tombolo_readlink};
 pub use later::{Callback, tombolo_stat_async};
 pub use stat::{Stat, Time, tombolo_access, tombolo_lstat, tombolo_stat};
 pub use tree::{Counts, TomboloTree, tombolo_close, tombolo_counts, tombolo_open, tombolo_version};
+pub use watermarks::{Watermarks, tombolo_wait, tombolo_watermarks};

@@ -21,6 +21,8 @@ ASSERT(stat_btime, offsetof(struct tombolo_stat, btime) == 120);
 ASSERT(stat_reserved, offsetof(struct tombolo_stat, reserved) == 136);
 ASSERT(counts_size, sizeof(struct tombolo_counts) == 24);
 ASSERT(counts_requests, offsetof(struct tombolo_counts, requests) == 16);
+ASSERT(watermarks_size, sizeof(struct tombolo_watermarks) == 24);
+ASSERT(watermarks_at_origin, offsetof(struct tombolo_watermarks, at_origin) == 16);
 
 #define CHECK(condition)                                                       \
     do {                                                                       \
@@ -51,6 +53,7 @@ int main(int argc, char **argv)
     struct tombolo_tree *tree = NULL;
     struct tombolo_stat stat, link_stat;
     struct tombolo_counts counts;
+    struct tombolo_watermarks watermarks;
     char buffer[16];
     int entries = 0, result, waits;
 
@@ -72,6 +75,7 @@ int main(int argc, char **argv)
         usleep(10000);
     CHECK(results[0] == 0 && results[1] == -ENOENT);
     CHECK(tombolo_counts(tree, &counts) == 0 && counts.from_memory + counts.asked == 9);
+    CHECK(tombolo_watermarks(tree, &watermarks) == -ENODATA && tombolo_wait(tree, TOMBOLO_ON_DISK, 0) == -ENODATA);
     tombolo_close(tree);
     puts("ok");
     return 0;

@@ -23,6 +23,7 @@ mod remove;
 mod run;
 mod stream;
 mod tree;
+mod watermarks;
 
 pub use above::Above;
 pub use cached::{CacheOptions, CachedTree, Counts, Listed};
@@ -33,7 +34,9 @@ pub use path::{LINKS_MAX, Last};
 pub use remove::{Removal, remove_tree};
 pub use run::{Spawner, ThreadPool, block_on};
 pub use stream::{StreamError, StreamOptions};
+pub use tombolo_core::fs::Watermarks;
 pub use tree::{Tree, User};
+pub use watermarks::Reached;
 
 /// No tree is followed deeper than this. No file system has such a bound, but a server can make directories up without end, and
 /// each that a walk is in costs memory: some hundred bytes.

@@ -20,6 +20,7 @@ mod op;
 mod open;
 mod permission;
 mod read_whole;
+mod watermarks;
 
 pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
 pub use backing::{BackingFile, BackingFiles};
@@ -42,3 +43,4 @@ pub use open::{
 };
 pub use permission::Ownership;
 pub use read_whole::read_whole;
+pub use watermarks::Watermarks;

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{FileSystem, LockTable, NodeId};
+use tombolo_core::fs::{FileSystem, LockTable, NodeId, Watermarks};
 use tombolo_core::{Ctx, Result};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::pace::Pace;
@@ -131,6 +131,14 @@ impl Shared {
 
     pub(crate) fn tree(&self) -> MutexGuard<'_, Tree> {
         lock(&self.tree)
+    }
+
+    /// How far changes have come.
+    pub(crate) fn watermarks(&self) -> Watermarks {
+        let at_origin = self.control.state().at_origin;
+        let on_disk = self.journal.stable_change();
+        // Last: neither of the others is beyond it.
+        Watermarks { change: self.tree().change, on_disk, at_origin }
     }
 
     /// Makes one change: all of it or, when it fails, nothing. The ticket tells when it is on the disk.

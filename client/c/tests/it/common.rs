@@ -13,6 +13,7 @@ use tombolo::{
     tombolo_read, tombolo_readlink, tombolo_stat,
 };
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_core::fs::Export;
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::Server;
@@ -20,6 +21,11 @@ use tombolo_host_links::server::Server;
 /// A directory that is served, its host watched.
 pub struct Served {
     pub dir: TempDir,
+    serving: Serving,
+}
+
+/// A server of one tree, `src`.
+pub struct Serving {
     _listener: LinkListener,
     sockets: TempDir,
 }
@@ -36,21 +42,12 @@ impl Served {
         }
         let options = DirOptions { watch_host: true, ..DirOptions::default() };
         let export = Arc::new(LocalDir::open(dir.path(), options).expect("served"));
-        let service = VrpcServer::new().with_export("src", export, Options::default());
-        let server = Arc::new(Server::new(Arc::new(service)));
-        let sockets = TempDir::new().unwrap();
-        for shared in [&dir, &sockets] {
-            std::fs::set_permissions(shared.path(), Permissions::from_mode(0o755)).unwrap();
-        }
-        let socket = sockets.path().join("s");
-        // Any user may connect; the policy decides.
-        let options = ListenOptions { socket_mode: 0o666, ..ListenOptions::default() };
-        let listener = LinkListener::start(&socket, server, options).expect("a listener");
-        Self { dir, _listener: listener, sockets }
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        Self { dir, serving: Serving::new(export) }
     }
 
     pub fn socket(&self) -> CString {
-        c(self.sockets.path().join("s"))
+        self.serving.socket()
     }
 
     /// Where a path of the tree lies here.
@@ -60,6 +57,24 @@ impl Served {
 
     pub fn open(&self) -> Opened {
         Opened::at(&self.socket(), c"src").expect("a tree")
+    }
+}
+
+impl Serving {
+    pub fn new(export: Arc<dyn Export>) -> Self {
+        let service = VrpcServer::new().with_export("src", export, Options::default());
+        let server = Arc::new(Server::new(Arc::new(service)));
+        let sockets = TempDir::new().unwrap();
+        std::fs::set_permissions(sockets.path(), Permissions::from_mode(0o755)).unwrap();
+        let socket = sockets.path().join("s");
+        // Any user may connect; the policy decides.
+        let options = ListenOptions { socket_mode: 0o666, ..ListenOptions::default() };
+        let listener = LinkListener::start(&socket, server, options).expect("a listener");
+        Self { _listener: listener, sockets }
+    }
+
+    pub fn socket(&self) -> CString {
+        c(self.sockets.path().join("s"))
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
-use tombolo::{Counts, Stat, Time};
+use tombolo::{Counts, Stat, Time, Watermarks};
 
 use crate::common::Served;
 
@@ -21,6 +21,7 @@ const _: () = {
         offset_of!(Stat, atime) == 72 && offset_of!(Stat, btime) == 120 && offset_of!(Stat, reserved) == 136
     );
     assert!(size_of::<Counts>() == 24 && offset_of!(Counts, requests) == 16);
+    assert!(size_of::<Watermarks>() == 24 && offset_of!(Watermarks, at_origin) == 16);
 };
 
 fn folder() -> &'static Path {
@@ -113,7 +114,7 @@ fn header_and_library_name_the_same_functions() {
         .collect();
     let symbols = output(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library()));
     let exported: BTreeSet<&str> = symbols.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(declared.len(), 11, "{declared:?}");
+    assert_eq!(declared.len(), 13, "{declared:?}");
     assert_eq!(exported, declared);
 }
 

@@ -5,6 +5,7 @@ mod common;
 mod errors;
 mod header;
 mod later;
+mod watermarks;
 
 #[global_allocator]
 static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;

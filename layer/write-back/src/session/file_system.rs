@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
     LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, ReadDone,
-    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_host_runtime::lock;
@@ -166,6 +166,11 @@ impl FileSystem for WriteBackFileSystem {
 
     fn syncfs(&self, cx: &Ctx) -> Answer<()> {
         Answer::later(self.view(cx).sync())
+    }
+
+    /// The root has one, whatever the origin has.
+    fn xattrs(&self) -> Option<&dyn Xattrs> {
+        Some(self)
     }
 
     /// All that use the tree come through here, so the origin is not asked.

@@ -14,6 +14,7 @@ mod opening;
 mod reading;
 mod removing;
 mod writing;
+mod xattrs;
 
 pub(crate) use file_system::WriteBackFileSystem;
 

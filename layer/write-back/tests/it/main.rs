@@ -13,4 +13,5 @@ mod sending;
 mod shown;
 mod trouble;
 mod volatile;
+mod watermarks;
 mod world;

@@ -102,7 +102,7 @@ pub fn run_some(export: &Arc<dyn Export>, setup: Setup, wanted: impl Fn(&Case) -
 }
 
 fn offered(fs: &dyn FileSystem, setup: Setup) -> Needs {
-    let mut offered = Needs::all().difference(setup.lacks);
+    let mut offered = Needs::all();
     offered.set(Needs::OWNERS, setup.owners);
     offered.set(Needs::CHECKS, fs.profile().permission_check == PermissionCheck::BackEnd);
     offered.set(Needs::XATTRS, fs.xattrs().is_some());
@@ -111,5 +111,5 @@ fn offered(fs: &dyn FileSystem, setup: Setup) -> Needs {
     offered.set(Needs::RANGES, fs.ranges().is_some());
     offered.set(Needs::CHANGES, fs.changes().is_some());
     offered.set(Needs::VERSIONS, fs.versions().is_some());
-    offered
+    offered.difference(setup.lacks)
 }

@@ -1,0 +1,66 @@
+//! How far changes have come that the server keeps back.
+
+use std::ffi::{c_int, c_uint};
+use std::time::Duration;
+
+use libtombolo::Reached;
+
+use crate::TomboloTree;
+use crate::boundary::{Failure, guarded_int, tree_of};
+
+/// `struct tombolo_watermarks`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watermarks {
+    /// The latest change.
+    pub change: u64,
+    /// The server's local disk has all up to this one.
+    pub on_disk: u64,
+    /// The origin has all up to this one.
+    pub at_origin: u64,
+}
+
+/// `TOMBOLO_ON_DISK`.
+const ON_DISK: c_uint = 1;
+/// `TOMBOLO_AT_ORIGIN`.
+const AT_ORIGIN: c_uint = 2;
+
+/// How far changes have come: see the header.
+///
+/// # Safety
+/// `tree` is null or an open tree; `out` is null or leads to room for them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tombolo_watermarks(tree: *const TomboloTree, out: *mut Watermarks) -> c_int {
+    guarded_int(|| {
+        // SAFETY: null or an open tree, which is not closed before this returns.
+        let tree = unsafe { tree_of(tree) }?;
+        if out.is_null() {
+            return Err(Failure::INVALID);
+        }
+        let marks = tree.cached.tree().watermarks().wait()?;
+        let marks = Watermarks { change: marks.change, on_disk: marks.on_disk, at_origin: marks.at_origin };
+        // SAFETY: it leads to room for them.
+        unsafe { out.write(marks) };
+        Ok(0)
+    })
+}
+
+/// Waits until what was changed has come somewhere: see the header.
+///
+/// # Safety
+/// `tree` is null or an open tree.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tombolo_wait(tree: *const TomboloTree, place: c_uint, timeout_ms: c_int) -> c_int {
+    guarded_int(|| {
+        // SAFETY: null or an open tree, which is not closed before this returns.
+        let tree = unsafe { tree_of(tree) }?;
+        let place = match place {
+            ON_DISK => Reached::LocalDisk,
+            AT_ORIGIN => Reached::Origin,
+            _ => return Err(Failure::INVALID),
+        };
+        let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        tree.cached.tree().wait_for_changes(place, timeout)?;
+        Ok(0)
+    })
+}

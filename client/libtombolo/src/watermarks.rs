@@ -1,0 +1,62 @@
+//! How far changes have come that a proxy answers before their origin has them.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_core::fs::{NodeId, Watermarks, XattrName, within};
+use tombolo_core::{Answer, Error, Result};
+
+use crate::tree::Tree;
+
+/// Where changes are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// On the proxy's local disk.
+    LocalDisk,
+    /// At the origin.
+    Origin,
+}
+
+/// No watermarks are longer, in bytes.
+const BYTES_MAX: usize = 4096;
+
+/// A wait looks so often.
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Tree {
+    /// How far changes have come, those of all clients of the tree. [`Error::NoAttribute`] where none are kept back.
+    pub fn watermarks(&self) -> Answer<Watermarks> {
+        let name = match XattrName::new(Watermarks::XATTR) {
+            Ok(name) => name,
+            Err(error) => return Answer::err(error),
+        };
+        let value =
+            within(self.fs().xattrs(), |xattrs| xattrs.get(&self.cx(), NodeId::ROOT, name, BYTES_MAX));
+        value.map_result(|value| match value {
+            Ok(text) => String::from_utf8_lossy(&text).parse(),
+            Err(Error::NotSupported) => Err(Error::NoAttribute),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Waits on this thread until all that was changed before this call has come there, but no longer than `timeout`: then it fails with
+    /// [`Error::TimedOut`]. It does not hurry anything: the proxy brings changes to the origin within seconds.
+    pub fn wait_for_changes(&self, place: Reached, timeout: Option<Duration>) -> Result<Watermarks> {
+        let (begun, wanted) = (Instant::now(), self.watermarks().wait()?.change);
+        loop {
+            let marks = self.watermarks().wait()?;
+            let reached = match place {
+                Reached::LocalDisk => marks.on_disk,
+                Reached::Origin => marks.at_origin,
+            };
+            if reached >= wanted {
+                return Ok(marks);
+            }
+            let left = timeout.map_or(PAUSE, |timeout| timeout.saturating_sub(begun.elapsed()));
+            if left.is_zero() {
+                return Err(Error::TimedOut);
+            }
+            thread::sleep(left.min(PAUSE));
+        }
+    }
+}
