@@ -14,7 +14,6 @@ use crate::backing::Held;
 use crate::data::Data;
 use crate::names::{Names, NamesOfObject, WrittenPart};
 use crate::options::{Contract, Options};
-use crate::removals::Removals;
 use crate::rights::{Life, Rights};
 use crate::rules::Place;
 use crate::shared::Shared;
@@ -53,8 +52,6 @@ pub(crate) struct State {
     pub came: Option<Instant>,
     /// When a change that was made here has last ended: what was asked for before says nothing of names.
     pub changed: Option<Instant>,
-    /// Names in a directory that were taken away here.
-    pub removals: Removals,
     /// The directory that it was last met in.
     pub parent: Option<ObjectId>,
     /// The target of a symbolic link.
@@ -115,7 +112,6 @@ impl Object {
             latest: None,
             came: None,
             changed: None,
-            removals: Removals::default(),
             parent: None,
             link: None,
             names: NamesOfObject::default(),
@@ -212,10 +208,7 @@ impl Object {
             Ordering::Equal if is_late => return true,
             // What comes along with it is not of the version that is known. Whether a change here has followed it does not tell.
             Ordering::Greater if is_late => {
-                if !state.expects(attr, contract) {
-                    state.changed();
-                }
-                state.attr = *attr;
+                state.follow(attr, asked, contract);
                 return true;
             }
             _ => {}
@@ -224,9 +217,7 @@ impl Object {
             if state.is_held() {
                 return false;
             }
-            if !state.expects(attr, contract) {
-                state.changed();
-            }
+            state.follow(attr, asked, contract);
         }
         let same = Attr { atime: state.attr.atime, ..*attr } == state.attr;
         state.is_dirty |= !same;
@@ -403,6 +394,35 @@ impl State {
         let is_old = self.listed.is_none_or(|listed| is_old_listing(listed, options));
         let is_old = is_old && !options.contract.tells_changes();
         !self.names.is_complete() || is_old
+    }
+
+    /// The origin has told of another version in answer to what was asked at `asked`.
+    fn follow(&mut self, attr: &Attr, asked: Instant, contract: Contract) {
+        if self.attr.file_type == FileType::Directory {
+            let is_ours = contract == Contract::Exclusive && self.is_changed_here_since(asked);
+            if is_ours {
+                return self.advance(attr);
+            }
+            self.changed();
+        } else if !self.expects(attr, contract) {
+            self.changed();
+        }
+        self.attr = *attr;
+        self.is_dirty = true;
+    }
+
+    /// The attributes after a change of ours, which no other's came before.
+    pub(crate) fn advance(&mut self, attr: &Attr) {
+        let before = std::mem::replace(&mut self.attr, *attr);
+        if (before.mode, before.uid, before.gid) == (attr.mode, attr.uid, attr.gid) {
+            self.rights.carry(before.ctime, attr.ctime);
+        }
+        self.is_dirty = true;
+    }
+
+    /// Whether a directory whose attributes differ, as was asked at `asked`, may differ by what is changed here alone.
+    fn is_changed_here_since(&self, asked: Instant) -> bool {
+        !self.names.changes.is_empty() || self.changed.is_some_and(|changed| changed > asked)
     }
 
     /// A change was made here: answers to what was asked before it has ended come too late.

@@ -64,6 +64,11 @@ impl Rights {
         self.0.push(right);
     }
 
+    /// A change of ours has made this the time of change, and left mode and owner as they were: what was answered before goes on to hold.
+    pub(crate) fn carry(&mut self, from: Timestamp, to: Timestamp) {
+        self.0.iter_mut().filter(|right| right.ctime == from).for_each(|right| right.ctime = to);
+    }
+
     /// Whether a user may do all of `mask`, if that is known and to be believed.
     pub(crate) fn allow(
         &self,

@@ -3,6 +3,7 @@
 mod listed;
 mod of_object;
 mod table;
+mod under_way;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use crate::store::rows::NamesRow;
 pub(crate) use listed::Listed;
 pub(crate) use of_object::NamesOfObject;
 use table::Table;
+pub(crate) use under_way::{ChangeId, ChangesUnderWay};
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,7 @@ pub(crate) struct Names {
     /// Listings that are under way, and what was learnt of single names since the first of them began.
     listings: usize,
     learnt: Vec<(Arc<[u8]>, Option<Target>)>,
+    pub changes: ChangesUnderWay,
 }
 
 /// Where a listing began.
@@ -98,6 +101,7 @@ impl Default for Names {
             dirty_parts: BTreeSet::new(),
             listings: 0,
             learnt: Vec::new(),
+            changes: ChangesUnderWay::default(),
         }
     }
 }

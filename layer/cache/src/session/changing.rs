@@ -1,11 +1,12 @@
 //! Changes but for those that take a name away: performed at the origin, and then known here.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{
-    Attr, Change, Device, Entry, File, FileType, Made, NameBuf, NewMode, NodeId, Notice, OpenFlags, SetAttr,
-    WeakAttr, Write, Written,
+    AccessMask, Attr, Change, Device, Entry, File, FileType, Made, NameBuf, NewMode, NodeId, Notice,
+    OpenFlags, Ownership, SetAttr, WeakAttr, Write, Written,
 };
 use tombolo_core::{Answer, Error, Result};
 use tombolo_mem::Source;
@@ -13,7 +14,7 @@ use tombolo_mem::Source;
 use super::changes::all_data;
 use super::finding::target;
 use super::view::View;
-use crate::names::Names;
+use crate::names::{ChangeId, Names};
 use crate::object::Object;
 use crate::objects::node_of;
 use crate::options::Contract;
@@ -68,7 +69,7 @@ impl View {
             let is_ours =
                 keeps_data && !is_late && change.before == Some(state.version()) && state.data.is_none();
             if is_ours {
-                state.attr = *attr;
+                state.advance(attr);
                 state.asked = Some(asked);
             }
             is_ours
@@ -88,11 +89,12 @@ impl View {
 
     pub(super) async fn mkdir(self, parent: NodeId, name: NameBuf, mode: NewMode) -> Result<Made> {
         let (dir, node) = self.dir(parent).await?;
-        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let (change, fs) = (NameChange::begin(&dir, &[&name]), &self.cache().origin.fs);
         let made = fs.mkdir(&self.at_origin(), node, name.as_name(), mode).resolve().await;
-        let made = self.made(&dir, &name, made, asked).await?;
+        let made = self.made(&change, &name, made).await?;
         if let Ok(new) = self.object(made.entry.node) {
-            self.has_no_names(&new, asked);
+            self.has_no_names(&new, change.asked);
+            self.is_its_maker_s(&new, change.asked);
         }
         Ok(made)
     }
@@ -112,11 +114,24 @@ impl View {
         self.cache().keep(dir);
     }
 
+    /// What the owner of a directory may do its mode says. That it was made shows that it may be changed, and as which user the origin takes it.
+    fn is_its_maker_s(&self, dir: &Arc<Object>, asked: Instant) {
+        let (attr, user) = (dir.state().attr, &self.cx.identity);
+        if attr.uid != user.uid {
+            return;
+        }
+        let all = AccessMask::READ | AccessMask::WRITE | AccessMask::EXECUTE;
+        let owner = Ownership::from(&attr);
+        let allowed = all.iter().filter(|right| owner.check_mode(user, *right).is_ok()).collect();
+        dir.grant(user, all, allowed, asked);
+        self.cache().keep(dir);
+    }
+
     pub(super) async fn symlink(self, parent: NodeId, name: NameBuf, target: Vec<u8>) -> Result<Made> {
         let (dir, node) = self.dir(parent).await?;
-        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let (change, fs) = (NameChange::begin(&dir, &[&name]), &self.cache().origin.fs);
         let made = fs.symlink(&self.at_origin(), node, name.as_name(), &target).resolve().await;
-        self.made(&dir, &name, made, asked).await
+        self.made(&change, &name, made).await
     }
 
     pub(super) async fn mknod(
@@ -128,19 +143,19 @@ impl View {
         rdev: Device,
     ) -> Result<Made> {
         let (dir, node) = self.dir(parent).await?;
-        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let (change, fs) = (NameChange::begin(&dir, &[&name]), &self.cache().origin.fs);
         let made = fs.mknod(&self.at_origin(), node, name.as_name(), file_type, mode, rdev).resolve().await;
-        self.made(&dir, &name, made, asked).await
+        self.made(&change, &name, made).await
     }
 
     pub(super) async fn link(self, node: NodeId, parent: NodeId, name: NameBuf) -> Result<Made> {
         let object = self.object(node)?;
         let linked = self.node(&object).await?;
         let (dir, node) = self.dir(parent).await?;
-        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let (change, fs) = (NameChange::begin(&dir, &[&name]), &self.cache().origin.fs);
         let made = fs.link(&self.at_origin(), linked, node, name.as_name()).resolve().await;
-        let is_late = object.has_learnt_since(asked);
-        let made = self.made(&dir, &name, made, asked).await;
+        let is_late = object.has_learnt_since(change.asked);
+        let made = self.made(&change, &name, made).await;
         match is_late || made.is_err() {
             true => object.doubt(),
             false => object.state().changed_here(),
@@ -179,38 +194,26 @@ impl View {
         Ok((dir, node))
     }
 
-    async fn made(
-        &self,
-        dir: &Arc<Object>,
-        name: &NameBuf,
-        made: Result<Made>,
-        asked: Instant,
-    ) -> Result<Made> {
+    async fn made(&self, change: &NameChange, name: &NameBuf, made: Result<Made>) -> Result<Made> {
+        let dir = &change.dir;
         let made = made.map_err(|error| {
             self.tell_name(dir, name);
             self.dir_failed(dir, error)
         })?;
-        let (entry, object): (Entry, _) = self.met(&made.entry, asked).await?;
+        let (entry, object): (Entry, _) = self.met(&made.entry, change.asked).await?;
         self.cache().found_in(&object, dir, name.as_name().as_bytes());
-        self.name_made(dir, name, &object, &made.dir, asked);
+        self.name_made(change, name, &object, &made.dir);
         self.tell_name(dir, name);
         let entry = self.given(entry, &object).await?;
         Ok(Made { entry, dir: self.shown_change(dir, made.dir) })
     }
 
     /// Enters a name that was made at the origin.
-    pub(super) fn name_made(
-        &self,
-        dir: &Arc<Object>,
-        name: &NameBuf,
-        object: &Arc<Object>,
-        change: &Change,
-        asked: Instant,
-    ) {
+    pub(super) fn name_made(&self, change: &NameChange, name: &NameBuf, object: &Arc<Object>, done: &Change) {
         let name = name.as_name().as_bytes();
-        self.dir_changed(dir, change, asked, |names, _| names.set(name, target(object)));
-        // A removal that was answered meanwhile may have come after: then what was told of the file is out of date.
-        if dir.state().removals.may_follow(name, asked) {
+        self.dir_changed(change, done, |names, _| names.set(name, target(object)));
+        // A removal that was under way beside it may have come after: then what was told of the file is out of date.
+        if change.dir.state().names.changes.has_rival(change.id) {
             object.doubt();
         }
     }
@@ -224,36 +227,53 @@ impl View {
     /// A change of ours in a directory. Names that were known go on to be, if nobody else has changed it since they came.
     pub(super) fn dir_changed(
         &self,
-        dir: &Arc<Object>,
-        change: &Change,
-        asked: Instant,
+        change: &NameChange,
+        done: &Change,
         patch: impl FnOnce(&mut Names, Seen),
     ) {
+        let dir = &change.dir;
+        let is_only_ours = self.cache().options_of(dir).contract == Contract::Exclusive;
         {
             let mut state = dir.state();
             // Within a tick of the origin's clock one state may look like another: nobody knows then which of two changes came last.
-            let is_late = state.latest.is_some_and(|latest| asked < latest);
+            let is_late = state.latest.is_some_and(|latest| change.asked < latest);
             let ticked =
-                change.before.zip(change.after).is_some_and(|(before, after)| before.ctime != after.ctime);
+                done.before.zip(done.after).is_some_and(|(before, after)| before.ctime != after.ctime);
             let is_sure = ticked || !is_late;
-            match change {
+            match done {
                 Change { before: Some(before), after: Some(after) }
                     if is_sure && *before == state.version() =>
                 {
-                    state.attr = *after;
-                    state.asked = Some(asked);
+                    state.advance(after);
+                    state.asked = Some(change.asked);
                     patch(&mut state.names, Seen::Before);
-                    state.is_dirty = true;
+                }
+                // Only changes of ours have come between, which concern other names.
+                Change { after: Some(after), .. }
+                    if is_only_ours
+                        && !state.names.changes.has_rival(change.id)
+                        && (state.names.changes.has_company(change.id)
+                            || WeakAttr::from(after) == state.version()) =>
+                {
+                    match after.ctime.cmp(&state.attr.ctime) {
+                        Ordering::Greater => state.advance(after),
+                        Ordering::Less => state.is_dirty = true,
+                        Ordering::Equal if *after == state.attr => {}
+                        Ordering::Equal => state.asked = None,
+                    }
+                    patch(&mut state.names, Seen::Beside);
                 }
                 // What was learnt meanwhile came after this change, and no other.
-                Change { after: Some(after), .. } if ticked && WeakAttr::from(after) == state.version() => {
+                Change { after: Some(after), .. }
+                    if !is_only_ours && ticked && WeakAttr::from(after) == state.version() =>
+                {
                     patch(&mut state.names, Seen::After);
                     state.is_dirty = true;
                 }
                 _ => {
                     state.changed();
                     // So that a change which came before this one, and is answered after it, is not taken for the last.
-                    if let Some(after) = change.after.filter(|after| after.ctime >= state.attr.ctime) {
+                    if let Some(after) = done.after.filter(|after| after.ctime >= state.attr.ctime) {
                         state.attr = after;
                     }
                     state.asked = None;
@@ -265,11 +285,44 @@ impl View {
     }
 }
 
-/// What is known of a directory's names when a change of ours in it is entered: those right before it, or those after.
+/// A change of names in a directory, from when the origin is asked until its answer is taken in.
+pub(super) struct NameChange {
+    pub dir: Arc<Object>,
+    pub asked: Instant,
+    id: ChangeId,
+}
+
+impl NameChange {
+    /// One that changes these names is about to be asked for.
+    pub(super) fn begin(dir: &Arc<Object>, names: &[&NameBuf]) -> Self {
+        let id = dir.state().names.changes.begin(names);
+        Self { dir: dir.clone(), asked: Instant::now(), id }
+    }
+
+    /// Whether what is known of its names is what it has changed: the directory is known as it was before, or only changes of other names
+    /// have come between.
+    pub(super) fn knows_before(&self, done: &Change, contract: Contract) -> bool {
+        let state = self.dir.state();
+        done.before == Some(state.version())
+            || (contract == Contract::Exclusive && !state.names.changes.has_rival(self.id))
+    }
+}
+
+impl Drop for NameChange {
+    fn drop(&mut self) {
+        self.dir.state().names.changes.end(self.id);
+    }
+}
+
+/// What is known of a directory's names when a change of ours in it is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
+    /// Those right before it.
     Before,
+    /// Those right after it.
     After,
+    /// Of the names that it concerns those before or after it; of the others it does not tell.
+    Beside,
 }
 
 /// Whether a change may have been made though it failed.

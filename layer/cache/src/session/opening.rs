@@ -10,6 +10,7 @@ use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::pending::PendingHold;
 
 use super::changes::all_data;
+use super::changing::NameChange;
 use super::view::View;
 use crate::names::Known;
 use crate::object::{Look, Object};
@@ -147,7 +148,7 @@ impl View {
         let permit = self.session.openings.permit()?;
         let dir = self.object(parent)?;
         let node = self.node(&dir).await?;
-        let (asked, origin) = (Instant::now(), &self.cache().origin);
+        let (change, origin) = (NameChange::begin(&dir, &[&name]), &self.cache().origin);
         let created = origin.fs.create(&self.at_origin(), node, name.as_name(), &how).resolve().await;
         let created = created.map_err(|error| {
             if how.flags.contains(OpenFlags::TRUNCATE) {
@@ -156,9 +157,9 @@ impl View {
             self.tell_name(&dir, &name);
             self.dir_failed(&dir, error)
         })?;
-        let (entry, object, file) = self.entered(&created, asked).await?;
+        let (entry, object, file) = self.entered(&created, change.asked).await?;
         self.cache().found_in(&object, &dir, name.as_name().as_bytes());
-        self.name_made(&dir, &name, &object, &created.dir, asked);
+        self.name_made(&change, &name, &object, &created.dir);
         self.tell_name(&dir, &name);
         if how.flags.contains(OpenFlags::TRUNCATE) {
             object.state().resized();

@@ -4,26 +4,29 @@
 //! the change; where others have changed the directory meanwhile, or answers overtake each other, it may be any.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tombolo_core::fs::{Change, NameBuf, NodeId, Notice, RenameFlags, Renamed};
 use tombolo_core::{Error, Result};
 
-use super::changing::{Seen, in_doubt, may_be_made};
+use super::changing::{NameChange, Seen, in_doubt, may_be_made};
 use super::reading::unless_interrupted;
 use super::view::View;
 use crate::names::{Known, Names, Target};
 use crate::object::{Look, Object};
 use crate::objects::node_of;
 
-/// A name in a directory.
+/// A name in a directory that is being changed.
 #[derive(Clone, Copy)]
 struct Place<'a> {
-    dir: &'a Arc<Object>,
+    change: &'a NameChange,
     name: &'a NameBuf,
 }
 
 impl Place<'_> {
+    fn dir(&self) -> &Arc<Object> {
+        &self.change.dir
+    }
+
     fn bytes(&self) -> &[u8] {
         self.name.as_name().as_bytes()
     }
@@ -55,17 +58,17 @@ impl View {
     pub(super) async fn unlink(self, parent: NodeId, name: NameBuf) -> Result<Change> {
         let (dir, node) = self.dir(parent).await?;
         let victim = self.victim(&dir, &name).await?;
-        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let (change, fs) = (NameChange::begin(&dir, &[&name]), &self.cache().origin.fs);
         let removed = fs.unlink(&self.at_origin(), node, name.as_name()).resolve().await;
-        self.removed(Place { dir: &dir, name: &name }, victim, removed, asked)
+        self.removed(Place { change: &change, name: &name }, victim, removed)
     }
 
     pub(super) async fn rmdir(self, parent: NodeId, name: NameBuf) -> Result<Change> {
         let (dir, node) = self.dir(parent).await?;
         let victim = self.victim(&dir, &name).await?;
-        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
+        let (change, fs) = (NameChange::begin(&dir, &[&name]), &self.cache().origin.fs);
         let removed = fs.rmdir(&self.at_origin(), node, name.as_name()).resolve().await;
-        self.removed(Place { dir: &dir, name: &name }, victim, removed, asked)
+        self.removed(Place { change: &change, name: &name }, victim, removed)
     }
 
     pub(super) async fn rename(
@@ -77,58 +80,55 @@ impl View {
         let (from_dir, from_node) = self.dir(from_parent).await?;
         let (to_dir, to_node) = self.dir(to_parent).await?;
         let (moved, replaced) = (self.victim(&from_dir, &from).await?, self.victim(&to_dir, &to).await?);
-        let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
-        let (old, new) = (from.as_name(), to.as_name());
+        let (change, other) = match from_dir.id == to_dir.id {
+            true => (NameChange::begin(&from_dir, &[&from, &to]), None),
+            false => (NameChange::begin(&from_dir, &[&from]), Some(NameChange::begin(&to_dir, &[&to]))),
+        };
+        let (fs, old, new) = (&self.cache().origin.fs, from.as_name(), to.as_name());
         let renamed = fs.rename(&self.at_origin(), from_node, old, to_node, new, flags).resolve().await;
-        let (from, to) = (Place { dir: &from_dir, name: &from }, Place { dir: &to_dir, name: &to });
+        let from = Place { change: &change, name: &from };
+        let to = Place { change: other.as_ref().unwrap_or(&change), name: &to };
         let renamed = match renamed {
             Ok(renamed) => renamed,
             Err(error) => {
-                self.lost(from, moved.as_ref(), None, may_be_made(&error));
-                self.lost(to, replaced.as_ref(), None, may_be_made(&error));
-                self.tell_name(from.dir, from.name);
-                self.tell_name(to.dir, to.name);
-                in_doubt(to.dir, &error);
-                return Err(self.dir_failed(from.dir, error));
+                self.lost(moved.as_ref(), None, may_be_made(&error));
+                self.lost(replaced.as_ref(), None, may_be_made(&error));
+                self.tell_name(from.dir(), from.name);
+                self.tell_name(to.dir(), to.name);
+                in_doubt(to.dir(), &error);
+                return Err(self.dir_failed(from.dir(), error));
             }
         };
-        let sure = self.enter_rename(from, to, &renamed, flags, asked);
-        self.lost(from, moved.as_ref(), sure.from, sure.from.is_none());
-        self.lost(to, replaced.as_ref(), sure.to, sure.to.is_none());
+        let sure = self.enter_rename(from, to, &renamed, flags);
+        self.lost(moved.as_ref(), sure.from, sure.from.is_none());
+        self.lost(replaced.as_ref(), sure.to, sure.to.is_none());
         let now_there = sure.target().and_then(|target| self.cache().object(target.object).ok());
         if let Some(moved) = now_there.or(moved) {
-            self.cache().found_in(&moved, to.dir, to.bytes());
+            self.cache().found_in(&moved, to.dir(), to.bytes());
             self.tell([Notice::Attributes(node_of(moved.id))]);
         }
         match &replaced {
             Some(replaced) if flags.contains(RenameFlags::EXCHANGE) => {
-                self.cache().found_in(replaced, from.dir, from.bytes());
+                self.cache().found_in(replaced, from.dir(), from.bytes());
                 self.tell([Notice::Attributes(node_of(replaced.id))]);
             }
             Some(replaced) => self.tell_unnamed(replaced),
             None => {}
         }
-        self.tell_name(from.dir, from.name);
-        self.tell_name(to.dir, to.name);
+        self.tell_name(from.dir(), from.name);
+        self.tell_name(to.dir(), to.name);
         Ok(Renamed {
-            from_dir: self.shown_change(from.dir, renamed.from_dir),
-            to_dir: self.shown_change(to.dir, renamed.to_dir),
+            from_dir: self.shown_change(from.dir(), renamed.from_dir),
+            to_dir: self.shown_change(to.dir(), renamed.to_dir),
         })
     }
 
     /// Enters a rename into what is known of names.
-    fn enter_rename(
-        &self,
-        from: Place<'_>,
-        to: Place<'_>,
-        renamed: &Renamed,
-        flags: RenameFlags,
-        asked: Instant,
-    ) -> Moved {
+    fn enter_rename(&self, from: Place<'_>, to: Place<'_>, renamed: &Renamed, flags: RenameFlags) -> Moved {
         let moves = flags.is_empty() || flags == RenameFlags::NO_REPLACE;
         let mut sure = Moved::default();
-        if from.dir.id == to.dir.id {
-            self.dir_changed(to.dir, &renamed.to_dir, asked, |names, seen| {
+        if from.dir().id == to.dir().id {
+            self.dir_changed(to.change, &renamed.to_dir, |names, seen| {
                 if seen == Seen::After {
                     return;
                 }
@@ -138,18 +138,18 @@ impl View {
                         names.set_absent(from.bytes());
                         names.set(to.bytes(), target);
                     }
-                    None if sure.both_stay() => {}
+                    None if sure.both_stay() && seen == Seen::Before => {}
                     None => names.drop_all(),
                 }
             });
             return sure;
         }
         sure.to = {
-            let state = to.dir.state();
-            let is_before = renamed.to_dir.before == Some(state.version());
-            if is_before { state.names.look_up(to.bytes()) } else { None }
+            let contract = self.cache().options_of(to.dir()).contract;
+            let is_known = to.change.knows_before(&renamed.to_dir, contract);
+            if is_known { to.dir().state().names.look_up(to.bytes()) } else { None }
         };
-        self.dir_changed(from.dir, &renamed.from_dir, asked, |names, seen| {
+        self.dir_changed(from.change, &renamed.from_dir, |names, seen| {
             if seen == Seen::After {
                 return;
             }
@@ -160,7 +160,7 @@ impl View {
             }
         });
         let expected = std::mem::take(&mut sure.to);
-        self.dir_changed(to.dir, &renamed.to_dir, asked, |names, seen| {
+        self.dir_changed(to.change, &renamed.to_dir, |names, seen| {
             if seen == Seen::After {
                 return;
             }
@@ -203,33 +203,31 @@ impl View {
         from: Place<'_>,
         victim: Option<Arc<Object>>,
         removed: Result<Change>,
-        asked: Instant,
     ) -> Result<Change> {
         let mut taken = None;
         if let Ok(change) = &removed {
-            self.dir_changed(from.dir, change, asked, |names: &mut Names, seen| {
-                let known = if seen == Seen::Before { names.look_up(from.bytes()) } else { None };
+            self.dir_changed(from.change, change, |names: &mut Names, seen| {
+                let known = if seen == Seen::After { None } else { names.look_up(from.bytes()) };
                 taken = known.filter(|known| *known != Known::Absent);
                 names.set_absent(from.bytes());
             });
         }
         let may_be_any = taken.is_none() && removed.as_ref().map_or_else(may_be_made, |_| true);
-        self.lost(from, victim.as_ref(), taken, may_be_any);
+        self.lost(victim.as_ref(), taken, may_be_any);
         if let Some(object) = victim {
             match &removed {
                 Ok(_) => self.tell_unnamed(&object),
                 Err(_) => self.tell([Notice::Attributes(node_of(object.id))]),
             }
         }
-        self.tell_name(from.dir, from.name);
-        let change = removed.map_err(|error| self.dir_failed(from.dir, error))?;
-        Ok(self.shown_change(from.dir, change))
+        self.tell_name(from.dir(), from.name);
+        let change = removed.map_err(|error| self.dir_failed(from.dir(), error))?;
+        Ok(self.shown_change(from.dir(), change))
     }
 
     /// A name leads to something else now, or may. What it led to is asked for again: what was found there before the change, and what the
     /// names right before it say.
-    fn lost(&self, from: Place<'_>, found: Option<&Arc<Object>>, taken: Option<Known>, may_be_any: bool) {
-        from.dir.state().removals.note(from.bytes());
+    fn lost(&self, found: Option<&Arc<Object>>, taken: Option<Known>, may_be_any: bool) {
         if let Some(object) = found {
             object.doubt();
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_core::Error;
-use tombolo_core::fs::{NewMode, NodeId, Op};
+use tombolo_core::fs::{AccessMask, Mode, NewMode, NodeId, Op, RenameFlags, SetAttr};
 use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 use tombolo_layer_cache::{Contract, Options, Prefetch};
 
@@ -52,6 +52,56 @@ fn a_directory_that_was_made_here_is_listed_without_the_origin_where_all_changes
     let (mut names, asked) = lists(Contract::CloseToOpen, true);
     names.sort();
     assert_eq!((names, asked), (vec!["other".to_owned(), "ours".to_owned()], 1));
+}
+
+#[test]
+fn changes_in_a_directory_that_overlap_leave_its_names_and_rights_known_where_all_come_by_here() {
+    let (origin, dir) = (Origin::far(Duration::from_millis(3)), tempfile::tempdir().expect("a directory"));
+    let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, Default::default());
+    let root = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };
+    cached.session.fs.setattr(&cached.session.cx, NodeId::ROOT, None, &root).wait().expect("setattr");
+    let user = cached.session.of_user(8);
+    let mode = NewMode::settled(Mode::new(0o700));
+    let parent = user.fs.mkdir(&user.cx, NodeId::ROOT, name("work"), mode).wait().expect("made").entry.node;
+    let asked = ["access", "readdir", "lookup"].map(|operation| origin.asked(operation));
+    std::thread::scope(|scope| {
+        for by in 0..8 {
+            let user = &user;
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let (stays, goes) = (format!("{by}-{round}"), format!("{by}-gone"));
+                    for text in [&stays, &goes] {
+                        user.fs.mkdir(&user.cx, parent, name(text), mode).wait().expect("made");
+                    }
+                    let moved = format!("{by}-moved");
+                    let renamed = user.fs.rename(
+                        &user.cx,
+                        parent,
+                        name(&goes),
+                        parent,
+                        name(&moved),
+                        RenameFlags::empty(),
+                    );
+                    renamed.wait().expect("moved");
+                    user.fs.rmdir(&user.cx, parent, name(&moved)).wait().expect("removed");
+                    user.fs
+                        .access(&user.cx, parent, AccessMask::WRITE | AccessMask::EXECUTE)
+                        .wait()
+                        .expect("its maker");
+                    user.fs.lookup(&user.cx, parent, name(&stays)).wait().expect("there");
+                    let gone = user.fs.lookup(&user.cx, parent, name(&moved)).wait();
+                    assert!(matches!(gone, Err(Error::NotFound)));
+                }
+            });
+        }
+    });
+    let mut names = user.list_of(parent);
+    names.sort();
+    let mut expected: Vec<_> = (0..160).map(|at| format!("{}-{}", at / 20, at % 20)).collect();
+    expected.sort();
+    assert_eq!(names, expected);
+    assert_eq!(asked, ["access", "readdir", "lookup"].map(|operation| origin.asked(operation)));
 }
 
 #[test]

@@ -73,3 +73,23 @@ fn what_is_denied_with_another_right_may_be_allowed_alone() {
     user.fs.access(&user.cx, node, AccessMask::READ).wait().expect("anybody");
     assert_eq!(user.get("file").expect("anybody"), b"text");
 }
+
+#[test]
+fn a_change_of_mode_that_is_made_here_takes_rights_away_and_one_of_names_does_not() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let (all, user) = (AccessMask::READ | AccessMask::WRITE | AccessMask::EXECUTE, cached.session.of_user(8));
+    let may = || user.fs.access(&user.cx, NodeId::ROOT, all).wait();
+    let set_mode = |mode| {
+        let set = SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() };
+        cached.session.fs.setattr(&cached.session.cx, NodeId::ROOT, None, &set).wait().expect("setattr");
+    };
+    set_mode(0o777);
+    may().expect("any user");
+    let asked = origin.asked("access");
+    user.put("file", b"text");
+    may().expect("any user");
+    assert_eq!(origin.asked("access"), asked, "a name more changes nothing of it");
+    set_mode(0o755);
+    assert!(matches!(may(), Err(Error::AccessDenied)));
+}
