@@ -120,6 +120,9 @@ pub struct Ctx {
     /// For `open`: the caller asks for the right and the attributes by itself, at the same time as it uses the opening. A back end that would
     /// have to ask somebody for them opens at once; what is done by the opening is checked where it is performed.
     pub opens_unasked: bool,
+    /// For `readdir`: the directories below will be listed next. A back end may bring them along, and answer later from what came so: then
+    /// [`DirPage::asked`](crate::fs::DirPage::asked) tells how old it is.
+    pub lists_below: bool,
 }
 
 impl Ctx {
@@ -136,6 +139,7 @@ impl Ctx {
             known_since: None,
             found: None,
             opens_unasked: false,
+            lists_below: false,
         }
     }
 }

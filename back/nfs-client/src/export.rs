@@ -10,6 +10,7 @@ use tombolo_host_rpc::link::Route;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
 use crate::background::Background;
+use crate::caller::Caller;
 use crate::calls::{Nfs, Sizes};
 use crate::data::Budget;
 use crate::mounting::{self, About, MountError};
@@ -28,6 +29,7 @@ pub struct NfsExport {
     profile: Profile,
     options: Options,
     budget: Arc<Budget>,
+    has_side_program: bool,
 }
 
 /// Unmounting waits for the server for so long.
@@ -81,11 +83,12 @@ impl NfsExport {
         let label = format!("{endpoint}:{path}");
         let probing = Nfs::new(probe, &label, UNKNOWN);
         let about = mounting::about(&probing, handle, &options).await;
-        let about = about.map_err(|source| MountError::Root {
+        let mut about = about.map_err(|source| MountError::Root {
             server: endpoint.to_string(),
             path: path.to_owned(),
             source,
         })?;
+        about.has_side_program = probing.has_side_program(&Caller::default()).await;
         options.rpc.label.clone_from(&label);
         let rpc = program.start(mounting::NFS, options.rpc.clone())?;
         let mounted = Mounted { endpoint, path: path.to_owned(), reserved_port };
@@ -115,7 +118,8 @@ impl NfsExport {
         let nfs = Nfs::new(rpc, label, about.sizes);
         let root = Arc::new(Root { nfs: nfs.clone(), handle, mounted, background: Background::default() });
         let budget = Budget::new(options.dirty_bytes_max);
-        Self { nfs, root, fattr: about.fattr, asked, profile: about.profile, options, budget }
+        let About { fattr, profile, has_side_program, .. } = about;
+        Self { nfs, root, fattr, asked, profile, options, budget, has_side_program }
     }
 
     /// Ends its use, once its sessions have ended: waits for their background work (unflushed data, files that were
@@ -171,6 +175,7 @@ impl Export for NfsExport {
             checks: client.checks,
             root: self.root.clone(),
             options: &self.options,
+            has_side_program: self.has_side_program,
         }))))
     }
 }

@@ -20,6 +20,7 @@ mod calls;
 mod data;
 mod export;
 mod failure;
+mod listed_ahead;
 mod listing;
 mod mounting;
 mod nodes;

@@ -116,6 +116,7 @@ pub(crate) struct About {
     pub profile: Profile,
     pub sizes: Sizes,
     pub fattr: Fattr3,
+    pub has_side_program: bool,
 }
 
 /// What a client of NFS asks for, and what one of MOUNT does.
@@ -324,7 +325,8 @@ pub(crate) async fn about(
         time_granularity_ns: granularity(&fsinfo),
         writes_by_owner: false,
     };
-    Ok(About { profile, sizes: sizes(&fsinfo, most(nfs.rpc()), options), fattr })
+    let has_side_program = false;
+    Ok(About { profile, sizes: sizes(&fsinfo, most(nfs.rpc()), options), fattr, has_side_program })
 }
 
 fn granularity(fsinfo: &FsinfoOk) -> u32 {

@@ -59,6 +59,7 @@ impl Steps {
         let gids = Gids::default();
         let root = Credential::Sys(AuthSys { stamp: 0, machine: b"bench", uid: 0, gid: 0, gids });
         let mut call = Call {
+            program: None,
             procedure: Procedure::Write.number(),
             credential: root,
             data: None,

@@ -113,6 +113,7 @@ impl Tree {
             known_since: None,
             found: None,
             opens_unasked: false,
+            lists_below: false,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! One page of a directory listing.
 
+use std::time::Instant;
+
 use super::{Attr, Cookie, Entry, FileType};
 
 /// How much fits on a page, in the caller's units.
@@ -42,6 +44,7 @@ pub struct DirPage {
     heads: Vec<Head>,
     entries: Vec<Entry>,
     end: bool,
+    asked: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -56,7 +59,8 @@ struct Head {
 impl DirPage {
     /// An empty page with this budget.
     pub fn new(budget: DirBudget) -> Self {
-        Self { budget, used_bytes: 0, names: Vec::new(), heads: Vec::new(), entries: Vec::new(), end: false }
+        let (names, heads, entries) = (Vec::new(), Vec::new(), Vec::new());
+        Self { budget, used_bytes: 0, names, heads, entries, end: false, asked: None }
     }
 
     /// Empties the page and gives it another budget. The memory stays.
@@ -67,6 +71,7 @@ impl DirPage {
         self.heads.clear();
         self.entries.clear();
         self.end = false;
+        self.asked = None;
     }
 
     /// What the page may hold in all, for a caller that fills it somewhere else.
@@ -117,6 +122,16 @@ impl DirPage {
     /// True when the directory ends with this page.
     pub fn is_end(&self) -> bool {
         self.end
+    }
+
+    /// Says that what is on the page was asked for at this time, before the call ([`Ctx::lists_below`](crate::Ctx::lists_below)).
+    pub fn set_asked(&mut self, asked: Instant) {
+        self.asked = Some(asked);
+    }
+
+    /// When what is on the page was asked for, if that was before the call.
+    pub fn asked(&self) -> Option<Instant> {
+        self.asked
     }
 
     /// Number of entries.

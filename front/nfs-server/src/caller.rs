@@ -58,6 +58,11 @@ impl<'a> Caller<'a> {
         Self { service, peer, credential: header.credential, key, request: service.next_request() }
     }
 
+    /// The caller of a call that does no harm when it is carried out twice.
+    pub fn idempotent(service: &'a NfsService, peer: &'a Peer, header: &CallHeader<'a>) -> Self {
+        Self { service, peer, credential: header.credential, key: None, request: service.next_request() }
+    }
+
     /// The node that a handle names.
     pub async fn target(&self, handle: FileHandle<'_>) -> Result<Target> {
         let bytes = handle.as_bytes();
@@ -80,8 +85,14 @@ impl<'a> Caller<'a> {
             known_since: None,
             found: None,
             opens_unasked: false,
+            lists_below: false,
         };
         Ok(Target { export: export.clone(), node, cx })
+    }
+
+    /// As [`NfsService::begin_subtree`].
+    pub fn begin_subtree(&self) -> Option<Arc<()>> {
+        self.service.begin_subtree()
     }
 
     /// The most that a READ or a WRITE of this caller transfers, in bytes.

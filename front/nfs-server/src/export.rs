@@ -210,7 +210,11 @@ pub struct NfsService {
     pub(crate) identities: Identities,
     pub(crate) mounts: MountTable,
     requests: AtomicU64,
+    subtrees: Arc<()>,
 }
+
+/// So many calls at a time bring more than the directory that they ask for: each holds a long answer while the file system works.
+const SUBTREES_MAX: usize = 64;
 
 impl NfsService {
     /// Attaches to all exports.
@@ -226,6 +230,7 @@ impl NfsService {
             identities: options.identities,
             mounts: MountTable::default(),
             requests: AtomicU64::new(1),
+            subtrees: Arc::default(),
         }))
     }
 
@@ -242,6 +247,12 @@ impl NfsService {
     /// All exports.
     pub(crate) fn exports(&self) -> &[Arc<Served>] {
         &self.exports
+    }
+
+    /// A call that is to list what lies below a directory, while what is returned lives. `None` when many do so.
+    pub(crate) fn begin_subtree(&self) -> Option<Arc<()>> {
+        let counted = self.subtrees.clone();
+        (Arc::strong_count(&counted) <= SUBTREES_MAX + 1).then_some(counted)
     }
 
     pub(crate) fn next_request(&self) -> RequestId {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tombolo_host_rpc::server::{Exchange, Outcome, Peer, ReplyData, Service};
 use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_mem::Source;
-use tombolo_wire_nfs3::{self as nfs3, Call, mount as mount3};
+use tombolo_wire_nfs3::{self as nfs3, Call, mount as mount3, side};
 use tombolo_wire_rpc::{Accepted, CallHeader, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
 use crate::caller::Caller;
 use crate::export::NfsService;
 use crate::mount;
-use crate::procedures::{attributes, data, listing, making, names, removing, volume};
+use crate::procedures::{attributes, data, listing, making, names, removing, subtree, volume};
 
 impl NfsService {
     async fn answer(&self, peer: &Peer, exchange: &mut Exchange) -> Outcome {
@@ -35,10 +35,13 @@ impl NfsService {
                 carried_out.map(|follows| *data = follows)
             }
             (mount3::PROGRAM, mount3::VERSION) => self.mount(peer, &header, args, &mut results).await,
+            // In a box: its future is not to make those of NFS larger.
+            (side::PROGRAM, side::VERSION) => Box::pin(self.side(peer, &header, args, &mut results)).await,
             (nfs3::PROGRAM, _) => Err(Accepted::ProgMismatch { low: nfs3::VERSION, high: nfs3::VERSION }),
             (mount3::PROGRAM, _) => {
                 Err(Accepted::ProgMismatch { low: mount3::VERSION, high: mount3::VERSION })
             }
+            (side::PROGRAM, _) => Err(Accepted::ProgMismatch { low: side::VERSION, high: side::VERSION }),
             _ => Err(Accepted::ProgUnavail),
         };
         if let Err(refusal) = outcome {
@@ -77,6 +80,26 @@ impl NfsService {
         let procedure = mount3::Procedure::from_number(header.procedure).ok_or(Accepted::ProcUnavail)?;
         let call = mount3::Call::decode(procedure, &mut args).map_err(|_| Accepted::GarbageArgs)?;
         mount::carry_out(self, peer, call, results).await;
+        Ok(())
+    }
+}
+
+impl NfsService {
+    async fn side(
+        &self,
+        peer: &Peer,
+        header: &CallHeader<'_>,
+        mut args: Decoder<'_>,
+        results: &mut Encoder<'_>,
+    ) -> Result<(), Accepted> {
+        let procedure = side::Procedure::from_number(header.procedure).ok_or(Accepted::ProcUnavail)?;
+        let call = side::Call::decode(procedure, &mut args).map_err(|_| Accepted::GarbageArgs)?;
+        match call {
+            side::Call::Null => {}
+            side::Call::List(args) => {
+                subtree::list(&Caller::idempotent(self, peer, header), args, results).await;
+            }
+        }
         Ok(())
     }
 }

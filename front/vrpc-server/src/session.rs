@@ -113,6 +113,7 @@ impl Shared {
             known_since: None,
             found: None,
             opens_unasked: false,
+            lists_below: false,
         };
         operations::dispatch(
             Exchange {

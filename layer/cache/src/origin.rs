@@ -56,6 +56,7 @@ pub(crate) fn at_origin(cx: &Ctx) -> Ctx {
         known_since: None,
         found: None,
         opens_unasked: false,
+        lists_below: false,
         ..cx.clone()
     }
 }

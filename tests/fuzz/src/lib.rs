@@ -9,6 +9,7 @@ pub mod mount3;
 pub mod nfs3_args;
 pub mod nfs3_results;
 pub mod nfs_client;
+pub mod nfs_side;
 pub mod rpc_link;
 pub mod rpc_record;
 pub mod virtqueue_walk;

@@ -5,7 +5,7 @@
 //!
 //! - [`Call::decode`] reads the arguments of a [`Procedure`]; each has a structure in [`args`].
 //! - [`results`] has what procedures answer, a [`Reply`] each; [`listing`] writes directory listings entry by entry.
-//! - [`mount`] is the MOUNT protocol.
+//! - [`mount`] is the MOUNT protocol; [`side`] is what our own servers answer beside these.
 //! - [`status`] and [`attr`] translate between the waist's words and NFS's; only these two know the waist.
 //!
 //! ```
@@ -49,6 +49,7 @@ mod procedure;
 mod reply;
 pub mod results;
 mod sattr;
+pub mod side;
 pub mod status;
 mod verifier;
 

@@ -76,6 +76,19 @@ impl Listing {
         self.names.get(entry.name_start..entry.name_end).unwrap_or_default()
     }
 
+    /// How much memory it takes, about.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        size_of::<Self>() + self.names.len() + self.entries.len() * size_of::<Registration>()
+    }
+
+    /// Names alone.
+    #[cfg(test)]
+    pub(crate) fn of_names(names: impl Iterator<Item = String>) -> Self {
+        let mut listing = Self::new(None, CookieVerifier::default(), true);
+        names.for_each(|name| listing.push(name.as_bytes(), (0, Cookie3(0)), None, None));
+        listing
+    }
+
     fn new(dir_attributes: PostOpAttr, verifier: CookieVerifier, eof: bool) -> Self {
         Self { dir_attributes, verifier, entries: Vec::new(), names: Vec::new(), eof }
     }

@@ -8,6 +8,7 @@ mod answers;
 mod attributes;
 mod data;
 mod names;
+mod side;
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -26,6 +27,7 @@ use crate::failure::Failure;
 
 pub(crate) use answers::{Listing, New, Registration};
 pub(crate) use data::{ReadPiece, WritePiece};
+pub(crate) use side::{Extent, LISTING_ACCESS, ListedDir, Subtree};
 
 /// How long to wait after JUKEBOX: at first, and at most.
 const LATER: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
@@ -126,6 +128,7 @@ impl Nfs {
         let procedure = call.procedure();
         let pending = {
             let rpc_call = RpcCall {
+                program: None,
                 procedure: procedure.number(),
                 credential: caller.credential(&self.machine),
                 bulk: matches!(procedure, Procedure::Read | Procedure::Write),

@@ -1,22 +1,30 @@
 //! Listing directories.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, File, Name, OpenFlags};
+use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, File, Name, OpenFlags, WeakAttr};
 use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Procedure, Reply, Status, attr, status};
 
 use super::view::View;
-use crate::calls::{Listing, Registration};
+use crate::calls::{Extent, LISTING_ACCESS, Listing, Registration, Subtree};
+use crate::listed_ahead::Came;
 use crate::listing::{Page, Progress};
 use crate::openings::Opening;
+
+/// What one call brings for a walk, in bytes: others are under way at the same time.
+const SUBTREE_BYTES: u32 = 64 << 10;
+
+/// What one call brings of a directory of which all is wanted. A server gives no more.
+const LARGE_PAGE_BYTES_MAX: u32 = 256 << 10;
 
 impl View {
     /// Fills a page from what the server gives in pages of its own size.
     pub(super) async fn readdir(self, file: File, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
         let plus = page.wants_entries() && self.session.nodes.takes_listed();
-        let mut cookie = cookie;
+        let (mut cookie, begun) = (cookie, self.now());
         loop {
             let known = self.progress(&opening, |progress| match cookie {
                 // From the start it is a new listing, with what is there now.
@@ -25,8 +33,11 @@ impl View {
             });
             let given = match known {
                 Some(given) => given,
-                None => self.fetch_page(&opening, cookie, plus).await?,
+                None => self.next_page(&opening, cookie, plus, page.budget().size_bytes).await?,
             };
+            if given.asked < begun {
+                page.set_asked(page.asked().map_or(given.asked, |asked| asked.min(given.asked)));
+            }
             for listed in given.behind(cookie).unwrap_or_default() {
                 if !self.push(&mut page, plus, &opening, &given, listed)? {
                     return Ok(page);
@@ -43,19 +54,112 @@ impl View {
         }
     }
 
-    async fn fetch_page(&self, opening: &Opening, cookie: Cookie, plus: bool) -> Result<Page> {
-        let verifier = match cookie {
-            Cookie::START => CookieVerifier::default(),
-            _ => self.verifier(opening).await?,
+    /// The page behind a cookie, for a caller that has room for so much.
+    async fn next_page(
+        &self,
+        opening: &Opening,
+        cookie: Cookie,
+        plus: bool,
+        room_bytes: usize,
+    ) -> Result<Page> {
+        let is_large = room_bytes > self.session.nfs.sizes().listing as usize;
+        let has_side_program = self.session.has_side_program.load(Ordering::Relaxed);
+        let page = match plus && has_side_program && (is_large || self.lists_below) {
+            false => None,
+            true => match self.page_ahead(opening, cookie) {
+                Some(page) => Some(page),
+                None => self.fetch_large_page(opening, cookie, room_bytes).await?,
+            },
         };
-        let (asked, changes) = (self.now(), opening.node.changes());
-        let (listing, procedure) = self.some(opening, (Cookie3(cookie.0), verifier), plus).await?;
-        self.absorb(&opening.node, &listing.dir_attributes, asked);
-        let epoch = opening.node.epoch();
-        let page = Page { start: cookie, listing: Arc::new(listing), plus, procedure, asked, epoch, changes };
+        let page = match page {
+            Some(page) => page,
+            None => self.fetch_page(opening, cookie, plus).await?,
+        };
+        let procedure = page.procedure;
         self.progress(opening, |progress| progress.take(page.clone()))
             .map_err(|what| self.session.nfs.invalid_reply(procedure, what))?;
         Ok(page)
+    }
+
+    async fn fetch_page(&self, opening: &Opening, cookie: Cookie, plus: bool) -> Result<Page> {
+        let from = (Cookie3(cookie.0), self.verifier_for(opening, cookie).await?);
+        let (asked, changes) = (self.now(), opening.node.changes());
+        let (listing, procedure) = self.some(opening, from, plus).await?;
+        self.absorb(&opening.node, &listing.dir_attributes, asked);
+        let epoch = opening.node.epoch();
+        Ok(Page { start: cookie, listing: Arc::new(listing), plus, procedure, asked, epoch, changes })
+    }
+
+    /// LIST of the side program, if there still is one. What comes along is kept for those that list below.
+    async fn fetch_large_page(
+        &self,
+        opening: &Opening,
+        cookie: Cookie,
+        room_bytes: usize,
+    ) -> Result<Option<Page>> {
+        let (session, node) = (&self.session, &opening.node);
+        let from = (Cookie3(cookie.0), self.verifier_for(opening, cookie).await?);
+        let bytes_max = match self.lists_below {
+            true => SUBTREE_BYTES,
+            false => u32::try_from(room_bytes).unwrap_or(u32::MAX).min(LARGE_PAGE_BYTES_MAX),
+        };
+        let extent = Extent { bytes_max, with_subtree: self.lists_below };
+        let (asked, changes, mark) = (self.now(), node.changes(), session.listed_ahead.mark());
+        let answer = self.on(node, |dir| session.nfs.list(&self.caller, dir, from, extent)).await?;
+        let Subtree { top, below } = match answer {
+            Reply::Ok(subtree) => subtree,
+            Reply::Failed(Status::NotSupp, _) => {
+                session.has_side_program.store(false, Ordering::Relaxed);
+                return Ok(None);
+            }
+            Reply::Failed(failed, _) => return Err(status::from_status(failed)),
+        };
+        self.absorb(node, &top.listing.dir_attributes, asked);
+        let identity = &self.caller.identity;
+        node.grant(identity, LISTING_ACCESS, top.access, asked);
+        session.listed_ahead.keep(below, identity, (asked, self.now()), mark);
+        Ok(Some(Page {
+            start: cookie,
+            listing: Arc::new(top.listing),
+            plus: true,
+            procedure: Procedure::Readdirplus,
+            asked,
+            epoch: node.epoch(),
+            changes,
+        }))
+    }
+
+    /// All of a directory as it came along with one above it. Not where another version of it is known by now.
+    fn page_ahead(&self, opening: &Opening, cookie: Cookie) -> Option<Page> {
+        if cookie != Cookie::START || !self.lists_below {
+            return None;
+        }
+        let (node, identity) = (&opening.node, &self.caller.identity);
+        let changes = node.changes();
+        let Came { listed, asked, .. } =
+            self.session.listed_ahead.take(&node.handle(), identity, self.now())?;
+        let told = listed.listing.dir_attributes.as_ref().map(attr::attr)?;
+        self.absorb(node, &listed.listing.dir_attributes, asked);
+        if node.changes() != changes || WeakAttr::from(&told) != WeakAttr::from(&node.told()) {
+            return None;
+        }
+        node.grant(identity, LISTING_ACCESS, listed.access, asked);
+        Some(Page {
+            start: cookie,
+            listing: Arc::new(listed.listing),
+            plus: true,
+            procedure: Procedure::Readdirplus,
+            asked,
+            epoch: node.epoch(),
+            changes,
+        })
+    }
+
+    async fn verifier_for(&self, opening: &Opening, cookie: Cookie) -> Result<CookieVerifier> {
+        match cookie {
+            Cookie::START => Ok(CookieVerifier::default()),
+            _ => self.verifier(opening).await,
+        }
     }
 
     /// READDIRPLUS, or READDIR where a server has no more to give.

@@ -18,6 +18,7 @@ mod verifiers;
 mod view;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tombolo_core::Budget as Counts;
@@ -28,6 +29,7 @@ use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
 use crate::calls::Nfs;
 use crate::data::Budget;
+use crate::listed_ahead::ListedAhead;
 use crate::nodes::Nodes;
 use crate::openings::Openings;
 use crate::options::Options;
@@ -55,6 +57,9 @@ pub(crate) struct Session {
     /// Removals of such names after the last opening has ended, by directory. Callers have nothing of these files any more: a directory that
     /// holds no other name is empty for them, so its removal waits for these.
     silly_removals: Pending<NodeId>,
+    /// Whether the server has the side program.
+    has_side_program: AtomicBool,
+    listed_ahead: ListedAhead,
 }
 
 /// What a session begins with.
@@ -68,11 +73,13 @@ pub(crate) struct Beginning<'a> {
     pub checks: PermissionCheck,
     pub root: Arc<Root>,
     pub options: &'a Options,
+    pub has_side_program: bool,
 }
 
 impl Session {
     pub(crate) fn new(beginning: Beginning<'_>) -> Self {
-        let Beginning { nfs, budget, handle, fattr, asked, profile, checks, root, options } = beginning;
+        let Beginning { nfs, budget, handle, fattr, asked, profile, checks, root, options, has_side_program } =
+            beginning;
         let counts = Counts::new(options.limits);
         Self {
             nfs,
@@ -89,6 +96,8 @@ impl Session {
             verifiers: verifiers::Verifiers::new(),
             silly: std::sync::atomic::AtomicU64::new(0),
             silly_removals: Pending::default(),
+            has_side_program: has_side_program.into(),
+            listed_ahead: ListedAhead::default(),
         }
     }
 }

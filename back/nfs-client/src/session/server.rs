@@ -165,7 +165,7 @@ impl Server for Session {
 }
 
 impl View {
-    fn for_data(session: Arc<Session>, caller: Caller) -> Self {
-        Self { session, caller, wants_changes: false }
+    pub(super) fn for_data(session: Arc<Session>, caller: Caller) -> Self {
+        Self { session, caller, wants_changes: false, lists_below: false }
     }
 }

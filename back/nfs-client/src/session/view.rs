@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tombolo_core::fs::{Attr, Change, File, NodeId};
+use tombolo_core::fs::{Attr, Change, File, FileType, NodeId};
 use tombolo_core::{Ctx, Error, Result, Want};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, PostOpAttr, Reply, Status, WccData, attr};
 
@@ -19,6 +19,8 @@ pub(super) struct View {
     pub session: Arc<Session>,
     pub caller: Caller,
     pub wants_changes: bool,
+    /// The caller will list the directories below what it lists now.
+    pub lists_below: bool,
 }
 
 impl View {
@@ -27,12 +29,13 @@ impl View {
             session: session.clone(),
             caller: Caller::from(cx),
             wants_changes: cx.want.contains(Want::CHANGE_ATTRS),
+            lists_below: cx.lists_below,
         }
     }
 
     /// What a session does about itself when it ends.
     pub(super) fn ending(session: &Arc<Session>) -> Self {
-        Self { session: session.clone(), caller: Caller::default(), wants_changes: false }
+        Self::for_data(session.clone(), Caller::default())
     }
 
     /// The same for work that goes on after the operation is answered.
@@ -120,6 +123,9 @@ impl View {
 
     /// Takes in what a change did to a directory or file.
     pub(super) fn absorb_change(&self, node: &Node, wcc: &WccData, asked: Instant) -> Change {
+        if node.file_type == FileType::Directory {
+            self.session.listed_ahead.names_change();
+        }
         node.changing();
         if !node.learn_change(wcc, asked, self.now()) {
             node.doubt(self.now());

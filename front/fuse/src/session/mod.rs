@@ -462,6 +462,7 @@ impl Session {
             known_since: None,
             found: None,
             opens_unasked: false,
+            lists_below: false,
         }
     }
 

@@ -78,7 +78,7 @@ pub(crate) async fn access(caller: &Caller<'_>, args: AccessArgs<'_>) -> AccessR
     }
 }
 
-async fn allowed(target: &Target, asked: AccessBits) -> Result<(Attr, AccessBits)> {
+pub(super) async fn allowed(target: &Target, asked: AccessBits) -> Result<(Attr, AccessBits)> {
     let attr = target.attr().await?;
     let directory = attr.file_type == FileType::Directory;
     let mut wanted = AccessMask::empty();

@@ -1,9 +1,10 @@
 //! READDIR and READDIRPLUS (RFC 1813 §3.3.16, §3.3.17).
 
 use std::hash::Hasher;
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
-use tombolo_core::fs::{AccessMask, Attr, Cookie, DirBudget, DirEntry, DirPage, Entry, NodeId};
+use tombolo_core::fs::{AccessMask, Attr, Cookie, DirBudget, DirEntry, DirPage, Entry, FileType, NodeId};
 use tombolo_wire_nfs3::args::{ReaddirArgs, ReaddirplusArgs};
 use tombolo_wire_nfs3::attr::fattr3;
 use tombolo_wire_nfs3::listing::{
@@ -16,7 +17,7 @@ use tombolo_wire_xdr::Encoder;
 use super::LISTING_MAX_BYTES;
 use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
-use crate::nodes::HeldNode;
+use crate::nodes::{HeldNode, Node};
 
 /// READDIR.
 pub(crate) async fn readdir(caller: &Caller<'_>, args: ReaddirArgs<'_>, results: &mut Encoder<'_>) {
@@ -28,7 +29,7 @@ pub(crate) async fn readdir(caller: &Caller<'_>, args: ReaddirArgs<'_>, results:
         }
     };
     let wanted = Wanted::new(caller, args.dir, args.cookie, args.verifier, args.count, None);
-    if let Err(Failure(status)) = list(&dir, &wanted, results).await {
+    if let Err(Failure(status)) = list(&dir, &wanted, results, None).await {
         results.value(&ReaddirReply::Failed(status, dir.post_op().await));
     }
 }
@@ -44,13 +45,13 @@ pub(crate) async fn readdirplus(caller: &Caller<'_>, args: ReaddirplusArgs<'_>, 
     };
     let dircount = Some(args.dircount);
     let wanted = Wanted::new(caller, args.dir, args.cookie, args.verifier, args.maxcount, dircount);
-    if let Err(Failure(status)) = list(&dir, &wanted, results).await {
+    if let Err(Failure(status)) = list(&dir, &wanted, results, None).await {
         results.value(&ReaddirplusReply::Failed(status, dir.post_op().await));
     }
 }
 
 /// A page as it was asked for.
-struct Wanted {
+pub(super) struct Wanted {
     cookie: Cookie,
     verifier: CookieVerifier,
     /// The most that the results may take.
@@ -78,6 +79,17 @@ impl Wanted {
             dir_bytes: dir_bytes.map(|bytes| bytes.min(limit) as usize),
             handle_len: handle.as_bytes().len(),
         }
+    }
+
+    /// A page of READDIRPLUS with all attributes that fit in so many bytes.
+    pub(super) fn plus(
+        handle: FileHandle<'_>,
+        cookie: Cookie3,
+        verifier: CookieVerifier,
+        all_bytes: usize,
+    ) -> Self {
+        let handle_len = handle.as_bytes().len();
+        Self { cookie: Cookie(cookie.0), verifier, all_bytes, dir_bytes: Some(all_bytes), handle_len }
     }
 
     /// How much the back end is to list. Where `dircount` is what counts, as much as that allows for short names.
@@ -109,7 +121,13 @@ impl Wanted {
     }
 }
 
-async fn list(dir: &Target, wanted: &Wanted, results: &mut Encoder<'_>) -> Result<()> {
+/// Writes a page. Whether the directory ends with it; the directories on it go to `below`.
+pub(super) async fn list(
+    dir: &Target,
+    wanted: &Wanted,
+    results: &mut Encoder<'_>,
+    below: Option<&mut Vec<Arc<Node>>>,
+) -> Result<bool> {
     let attr = dir.directory_attr().await?;
     let verifier = verifier_of(&attr);
     if wanted.cookie != Cookie::START && wanted.verifier != verifier {
@@ -121,7 +139,7 @@ async fn list(dir: &Target, wanted: &Wanted, results: &mut Encoder<'_>) -> Resul
     let page = DirPage::new(wanted.budget());
     let page = export.file_system.readdir(&dir.cx, opening.file(), wanted.cookie, page).resolve().await?;
     let start = results.position();
-    let written = write(dir, wanted, &attr, &page, verifier, results).await;
+    let written = write(dir, wanted, (&attr, verifier), &page, results, below).await;
     if written.is_err() {
         results.truncate(start);
     }
@@ -141,11 +159,11 @@ async fn check_listing(dir: &Target, attr: &Attr) -> Result<()> {
 async fn write(
     dir: &Target,
     wanted: &Wanted,
-    attr: &Attr,
+    (attr, verifier): (&Attr, CookieVerifier),
     page: &DirPage,
-    verifier: CookieVerifier,
     results: &mut Encoder<'_>,
-) -> Result<()> {
+    mut below: Option<&mut Vec<Arc<Node>>>,
+) -> Result<bool> {
     let begun = wanted.begin(results, attr, verifier);
     let mut left_out = begun.is_err();
     let mut writer = begun.ok();
@@ -161,7 +179,12 @@ async fn write(
                 let node = dir.export.adopt_held(held).await.ok();
                 let attributes = found.entry.map(|found| fattr3(&found.attr));
                 let handle = node.as_ref().map(|node| node.wire_handle());
-                !writer.push_plus(&DirEntryPlus3 { entry, attributes, handle })
+                let is_full = !writer.push_plus(&DirEntryPlus3 { entry, attributes, handle });
+                let is_dir = found.entry.is_some_and(|found| found.attr.file_type == FileType::Directory);
+                if let (Some(below), Some(node), true) = (&mut below, node, is_dir && !is_full) {
+                    below.push(node);
+                }
+                is_full
             }
         };
     }
@@ -171,7 +194,7 @@ async fn write(
         return Err(Failure(Status::TooSmall));
     }
     writer.finish(complete);
-    Ok(())
+    Ok(complete)
 }
 
 fn hold(dir: &Target, entry: &Entry) -> HeldNode {

@@ -6,6 +6,7 @@ pub(crate) mod listing;
 pub(crate) mod making;
 pub(crate) mod names;
 pub(crate) mod removing;
+pub(crate) mod subtree;
 pub(crate) mod volume;
 
 /// The largest page of a listing, whatever is asked for.

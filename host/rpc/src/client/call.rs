@@ -9,6 +9,8 @@ use tombolo_wire_rpc::Credential;
 
 /// One call, but for its arguments.
 pub struct Call<'a> {
+    /// Another program of the same server, and its version; `None` is the client's own.
+    pub program: Option<(u32, u32)>,
     /// What to do.
     pub procedure: u32,
     /// The caller's credential.
@@ -32,6 +34,7 @@ impl<'a> Call<'a> {
     #[must_use]
     pub fn new(procedure: u32, credential: Credential<'a>) -> Self {
         Self {
+            program: None,
             procedure,
             credential,
             data: None,

@@ -113,7 +113,7 @@ impl RpcClient {
         let mut head = shared.lock().head();
         head.extend_from_slice(&[0; Mark::BYTES]);
         let mut xdr = Encoder::new(&mut head);
-        let Target { program, version, .. } = self.0.target;
+        let (program, version) = self.program_of(&call);
         // It is numbered when it takes its place among the others.
         xdr.value(&CallHeader::new(Xid(0), program, version, call.procedure, call.credential));
         encode_arguments(&mut xdr);
@@ -145,7 +145,8 @@ impl RpcClient {
         call: Call<'_>,
         encode_arguments: impl FnOnce(&mut Encoder<'_>),
     ) -> Pending {
-        let Call { procedure, credential, data, receive_buffer, results_bytes, bulk, interrupt } = call;
+        let (program, version) = self.program_of(&call);
+        let Call { procedure, credential, data, receive_buffer, results_bytes, bulk, interrupt, .. } = call;
         let shared = &self.0.shared;
         let data_bytes = receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len());
         // What stands before file data fits in a frame.
@@ -160,10 +161,13 @@ impl RpcClient {
         };
         shared.counters.calls.add(1);
         let mut xdr = Encoder::new(&mut request.head);
-        let Target { program, version, .. } = self.0.target;
         xdr.value(&CallHeader::new(Xid(request.xid), program, version, procedure, credential));
         encode_arguments(&mut xdr);
         Pending::linked(LinkedCall::begin(shared, linked, request, bulk, counted))
+    }
+
+    fn program_of(&self, call: &Call<'_>) -> (u32, u32) {
+        call.program.unwrap_or((self.0.target.program, self.0.target.version))
     }
 
     /// Puts a call in its place, and sends it if it may go.

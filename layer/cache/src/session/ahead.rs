@@ -164,7 +164,8 @@ impl View {
     }
 
     /// A worker: lists one directory after the other.
-    async fn walk(self) {
+    async fn walk(mut self) {
+        self.cx.lists_below = true;
         while let Some(dir) = self.cache().walk.next() {
             match UnderWay::begin(self.cache(), &dir) {
                 // What fails here the caller itself will be told of.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, Entry, File, FileType, Name, OpenFlags};
-use tombolo_core::{Error, Result};
+use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::task;
 
 use super::finding::target;
@@ -188,7 +188,7 @@ impl View {
         for attempt in 1..=TRIES_MAX {
             let (mark, begun) = (dir.state().names.begin_listing(), Instant::now());
             let _listing = Listing(dir);
-            let listed = self.gather(dir, origin, mark).await?;
+            let (listed, asked) = self.gather(dir, origin, mark).await?;
             bytes += walk::listing_bytes(listed.len(), listed.names_bytes());
             let (mut stayed, is_last) = (false, attempt == TRIES_MAX);
             self.cache().learned(dir, |state| {
@@ -196,7 +196,7 @@ impl View {
                 let is_shown = stayed || (is_last && is_awaited);
                 if is_shown {
                     state.names.set_listed(&listed, mark);
-                    state.listed = Some(begun);
+                    state.listed = Some(begun.min(asked));
                 }
                 if is_shown && !stayed {
                     state.names.set_passing();
@@ -213,8 +213,15 @@ impl View {
         Ok(bytes)
     }
 
-    async fn gather(&self, dir: &Arc<Object>, origin: &OriginFile, mark: ListingMark) -> Result<Listed> {
-        let mut listed = Listed::default();
+    /// All names, and when the oldest of them were asked for.
+    async fn gather(
+        &self,
+        dir: &Arc<Object>,
+        origin: &OriginFile,
+        mark: ListingMark,
+    ) -> Result<(Listed, Instant)> {
+        let cx = Ctx { lists_below: self.cx.lists_below, ..origin.cx.clone() };
+        let (mut listed, mut oldest) = (Listed::default(), Instant::now());
         let mut cookie = Cookie::START;
         let grows = {
             let mut state = dir.state();
@@ -227,9 +234,11 @@ impl View {
         let mut page = DirPage::new(budget);
         loop {
             page.reset(budget);
-            let (asked, known) = (Instant::now(), listed.len());
+            let (mut asked, known) = (Instant::now(), listed.len());
             budget = PAGE;
-            page = origin.fs().readdir(&origin.cx, origin.file, cookie, page).resolve().await?;
+            page = origin.fs().readdir(&cx, origin.file, cookie, page).resolve().await?;
+            asked = page.asked().map_or(asked, |told| told.min(asked));
+            oldest = oldest.min(asked);
             for entry in page.iter() {
                 cookie = entry.cookie;
                 if let Some(found) = self.found(dir, origin, &entry, asked).await? {
@@ -238,7 +247,7 @@ impl View {
             }
             if page.is_end() {
                 self.fetch_unless_told(dir, asked).await?;
-                return Ok(listed);
+                return Ok((listed, oldest));
             }
             if page.is_empty() {
                 return Err(Error::OutOfRange);

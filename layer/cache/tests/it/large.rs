@@ -81,7 +81,7 @@ fn the_first_names_are_shown_before_the_last_are_asked_for() {
 
     let (sender, first) = mpsc::channel();
     let reader = session.clone();
-    std::thread::spawn(move || sender.send(page(&reader, file, Cookie::START)));
+    std::thread::spawn(move || drop(sender.send(page(&reader, file, Cookie::START))));
     let first = first.recv_timeout(Duration::from_secs(60)).expect("it waits for all").expect("a page");
     assert!(first.iter().count() > 2 && !first.is_end());
     assert!(

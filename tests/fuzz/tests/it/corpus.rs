@@ -51,6 +51,11 @@ fn nfs_client() {
 }
 
 #[test]
+fn nfs_side() {
+    replay("nfs_side", targets::nfs_side::run);
+}
+
+#[test]
 fn rpc_link() {
     replay("rpc_link", targets::rpc_link::run);
 }

@@ -6,4 +6,5 @@ mod ganesha;
 mod hostile;
 mod linked;
 mod scripted;
+mod side;
 mod simulation;

@@ -4,3 +4,4 @@ mod common;
 mod layouts;
 mod listing;
 mod oracle;
+mod side;

@@ -8,4 +8,5 @@ mod making;
 mod mount;
 mod names;
 mod removing;
+mod side;
 mod volume;

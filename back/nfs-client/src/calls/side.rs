@@ -1,0 +1,109 @@
+//! The side program of our own servers (`docs/protocols/side.md`).
+
+use tombolo_core::Result;
+use tombolo_host_rpc::client::{Call as RpcCall, CallError};
+use tombolo_wire_nfs3::args::AccessBits;
+use tombolo_wire_nfs3::side::{self, Call, ListArgs, ListReply};
+use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandleBuf, PostOpAttr, Procedure, Reply, Status};
+use tombolo_wire_xdr::{Decode, Decoder, Error as XdrError, Result as XdrResult};
+
+use super::answers::{Listing, owned};
+use super::{LATER, Nfs};
+use crate::caller::Caller;
+use crate::failure::Failure;
+
+/// What is asked about each directory of a listing: what takes to list it and to look into it.
+pub(crate) const LISTING_ACCESS: AccessBits = AccessBits::READ.union(AccessBits::LOOKUP);
+
+/// A directory as LIST tells of it.
+#[derive(Debug)]
+pub(crate) struct ListedDir {
+    pub dir: FileHandleBuf,
+    pub access: AccessBits,
+    pub listing: Listing,
+}
+
+/// A page of a directory, and directories below it, each whole.
+#[derive(Debug)]
+pub(crate) struct Subtree {
+    pub top: ListedDir,
+    pub below: Vec<ListedDir>,
+}
+
+/// What LIST is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub bytes_max: u32,
+    pub with_subtree: bool,
+}
+
+/// How the errors of the side program are named: its listings stand for these.
+const STANDS_FOR: Procedure = Procedure::Readdirplus;
+
+impl Nfs {
+    /// Whether the server has the side program. One that does not answer has none.
+    pub(crate) async fn has_side_program(&self, caller: &Caller) -> bool {
+        self.side(caller, Call::Null, 0).await.is_ok_and(|results| results.is_some())
+    }
+
+    /// LIST. NOTSUPP where there is no side program any more: another server has taken the place of ours.
+    pub(crate) async fn list(
+        &self,
+        caller: &Caller,
+        dir: FileHandleBuf,
+        (cookie, verifier): (Cookie3, CookieVerifier),
+        Extent { bytes_max, with_subtree }: Extent,
+    ) -> Result<Reply<Subtree, PostOpAttr>> {
+        let access = LISTING_ACCESS;
+        let args = ListArgs { dir: dir.as_handle(), cookie, verifier, bytes_max, with_subtree, access };
+        let mut pause = LATER.0;
+        loop {
+            let Some(results) = self.side(caller, Call::List(args), bytes_max as usize).await? else {
+                return Ok(Reply::Failed(Status::NotSupp, None));
+            };
+            let reply = subtree(&results);
+            self.rpc.recycle(results);
+            match self.read(STANDS_FOR, reply)? {
+                Reply::Failed(Status::Jukebox, _) => self.wait_for_server(caller, &mut pause).await?,
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    /// Makes a call. `None` where the server has no such program or procedure.
+    async fn side(&self, caller: &Caller, call: Call<'_>, results_bytes: usize) -> Result<Option<Vec<u8>>> {
+        let pending = {
+            let program = Some((side::PROGRAM, side::VERSION));
+            let (interrupt, credential) = (caller.interrupt.clone(), caller.credential(&self.machine));
+            let plain = RpcCall::new(call.procedure().number(), credential);
+            self.rpc.call(RpcCall { program, results_bytes, interrupt, ..plain }, |xdr| {
+                xdr.value(&call);
+            })
+        };
+        match pending.await {
+            Ok(reply) => Ok(Some(reply.results)),
+            Err(CallError::NotServed { .. }) => Ok(None),
+            Err(source) => Err(Failure::Call { procedure: STANDS_FOR, source }.into()),
+        }
+    }
+}
+
+fn subtree(results: &[u8]) -> XdrResult<Reply<Subtree, PostOpAttr>> {
+    let reply = ListReply::decode(&mut Decoder::new(results))?;
+    let mut dirs = reply.into_iter();
+    let top = dirs.next().ok_or(XdrError::Short { missing_bytes: 1 })?;
+    let listed = |dir: side::ListedDir<'_>| match owned(dir.page) {
+        Reply::Ok(listing) => Reply::Ok(ListedDir { dir: dir.dir.to_owned(), access: dir.access, listing }),
+        Reply::Failed(status, attributes) => Reply::Failed(status, attributes),
+    };
+    let top = match listed(top) {
+        Reply::Ok(top) => top,
+        Reply::Failed(status, attributes) => return Ok(Reply::Failed(status, attributes)),
+    };
+    let below = dirs.filter_map(|dir| match listed(dir) {
+        // In part it is of no use: its owner asks for it from the beginning.
+        Reply::Ok(dir) if dir.listing.eof => Some(dir),
+        _ => None,
+    });
+    Ok(Reply::Ok(Subtree { below: below.collect(), top }))
+}

@@ -1,0 +1,177 @@
+//! Directories that came along with the listing of one above them, until a walk gets there.
+//!
+//! Only callers that say that they list so are answered from here ([`Ctx::lists_below`](tombolo_core::Ctx::lists_below)): they are told how old
+//! it is. A change of names by this session drops all.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tombolo_core::Identity;
+use tombolo_wire_nfs3::FileHandleBuf;
+
+use crate::calls::ListedDir;
+
+/// What lies here takes no more than this, in bytes, about; then the oldest goes.
+const BYTES_MAX: usize = 8 << 20;
+
+/// After this time here it is of use to no walk. What it took on the way does not count: a slow line is where it is of most use.
+const STAY_MAX: Duration = Duration::from_secs(3);
+
+/// The directories.
+#[derive(Debug, Default)]
+pub(crate) struct ListedAhead(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    dirs: HashMap<FileHandleBuf, Came>,
+    /// The oldest first. What was taken, or came again, leaves a place behind.
+    order: VecDeque<(FileHandleBuf, Instant)>,
+    bytes: usize,
+    /// Counts changes of names.
+    changes: u64,
+}
+
+/// How many changes of names there were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark(u64);
+
+/// A directory, all of it.
+#[derive(Debug)]
+pub(crate) struct Came {
+    pub listed: ListedDir,
+    /// When the call was made that brought it.
+    pub asked: Instant,
+    came: Instant,
+    /// The user that was allowed to list it.
+    user: Identity,
+}
+
+impl ListedAhead {
+    /// To be asked for before a call that may bring something.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.state().changes)
+    }
+
+    /// Takes in what a call has brought, unless names were changed since the mark.
+    pub(crate) fn keep(
+        &self,
+        dirs: Vec<ListedDir>,
+        user: &Identity,
+        (asked, came): (Instant, Instant),
+        mark: Mark,
+    ) {
+        let mut state = self.state();
+        if mark.0 != state.changes {
+            return;
+        }
+        for listed in dirs {
+            let (dir, bytes) = (listed.dir, listed.listing.heap_bytes());
+            let brought = Came { listed, asked, came, user: user.clone() };
+            state.bytes += bytes;
+            if let Some(before) = state.dirs.insert(dir, brought) {
+                state.bytes -= before.listed.listing.heap_bytes();
+            }
+            state.order.push_back((dir, asked));
+        }
+        while state.bytes > BYTES_MAX || state.order.len() > 2 * state.dirs.len() + 64 {
+            let Some((dir, asked)) = state.order.pop_front() else { break };
+            if state.dirs.get(&dir).is_some_and(|came| came.asked == asked) {
+                state.take(&dir);
+            }
+        }
+    }
+
+    /// A directory as this user may see it, if it came lately. It is not given twice.
+    pub(crate) fn take(&self, dir: &FileHandleBuf, user: &Identity, now: Instant) -> Option<Came> {
+        let mut state = self.state();
+        if state.dirs.get(dir)?.user != *user {
+            return None;
+        }
+        let came = state.take(dir)?;
+        (now.saturating_duration_since(came.came) < STAY_MAX).then_some(came)
+    }
+
+    /// Names are changed: what is here may be from before.
+    pub(crate) fn names_change(&self) {
+        let mut state = self.state();
+        let before = std::mem::take(&mut *state);
+        state.changes = before.changes + 1;
+        drop(state);
+        drop(before);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take(&mut self, dir: &FileHandleBuf) -> Option<Came> {
+        let came = self.dirs.remove(dir)?;
+        self.bytes -= came.listed.listing.heap_bytes();
+        Some(came)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_wire_nfs3::FileHandle;
+    use tombolo_wire_nfs3::args::AccessBits;
+
+    use crate::calls::Listing;
+
+    fn handle(number: u32) -> FileHandleBuf {
+        FileHandle::new(&number.to_be_bytes()).expect("a handle").to_owned()
+    }
+
+    fn dir(number: u32, entries: usize) -> ListedDir {
+        let listing = Listing::of_names((0..entries).map(|n| format!("{n}")));
+        ListedDir { dir: handle(number), access: AccessBits::READ, listing }
+    }
+
+    fn user(uid: u32) -> Identity {
+        Identity { uid, gid: uid, groups: None }
+    }
+
+    #[test]
+    fn a_directory_is_given_once_to_the_user_that_listed_it_and_while_it_is_young() {
+        let (ahead, now) = (ListedAhead::default(), Instant::now());
+        let keep = |number| ahead.keep(vec![dir(number, 3)], &user(1), (now, now), ahead.mark());
+        keep(1);
+        assert!(ahead.take(&handle(1), &user(2), now).is_none());
+        assert_eq!(ahead.take(&handle(1), &user(1), now).expect("it came").listed.listing.entries.len(), 3);
+        assert!(ahead.take(&handle(1), &user(1), now).is_none());
+        keep(2);
+        assert!(ahead.take(&handle(2), &user(1), now + STAY_MAX).is_none());
+        assert_eq!(ahead.state().bytes, 0);
+    }
+
+    #[test]
+    fn a_change_of_names_drops_what_came_before_and_what_is_on_its_way() {
+        let (ahead, now) = (ListedAhead::default(), Instant::now());
+        let before = ahead.mark();
+        ahead.keep(vec![dir(1, 3)], &user(1), (now, now), before);
+        ahead.names_change();
+        ahead.keep(vec![dir(2, 3)], &user(1), (now, now), before);
+        assert!([1, 2].iter().all(|&number| ahead.take(&handle(number), &user(1), now).is_none()));
+        ahead.keep(vec![dir(3, 3)], &user(1), (now, now), ahead.mark());
+        assert!(ahead.take(&handle(3), &user(1), now).is_some());
+    }
+
+    #[test]
+    fn what_lies_here_is_bounded_and_the_oldest_goes() {
+        let (ahead, now) = (ListedAhead::default(), Instant::now());
+        for number in 0..3000 {
+            ahead.keep(vec![dir(number, 100)], &user(1), (now, now), ahead.mark());
+            assert!(ahead.state().bytes <= BYTES_MAX);
+        }
+        assert!(ahead.take(&handle(0), &user(1), now).is_none());
+        assert!(ahead.take(&handle(2999), &user(1), now).is_some());
+        for _ in 0..10_000 {
+            ahead.keep(vec![dir(1, 0)], &user(1), (now, now), ahead.mark());
+        }
+        assert!(ahead.state().order.len() < 10_000);
+    }
+}

@@ -1,0 +1,116 @@
+//! LIST of the side program: a directory in large pages, and those below it (`docs/protocols/side.md`).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_wire_nfs3::args::AccessBits;
+use tombolo_wire_nfs3::listing::{ReaddirplusReply, frame_bytes};
+use tombolo_wire_nfs3::side::{ListArgs, ListedDir};
+use tombolo_wire_nfs3::{FileHandle, HANDLE_BYTES_MAX};
+use tombolo_wire_xdr::Encoder;
+
+use super::LISTING_MAX_BYTES;
+use super::attributes::allowed;
+use super::listing::{Wanted, list as list_page};
+use crate::caller::{Caller, Target};
+use crate::failure::{Failure, Result};
+use crate::nodes::Node;
+
+/// So many directories are looked into for one call, also those that turn out to be closed to the user.
+const DIRS_MAX: usize = 256;
+
+/// None is begun later: a file system that is far away answers slowly, each directory by itself.
+const BEGUN_WITHIN: Duration = Duration::from_millis(500);
+
+/// What a directory takes beside its page: the word before it, its handle, the rights, the status; and the word that ends the answer.
+const HEAD_BYTES: usize = 4 + (4 + HANDLE_BYTES_MAX) + 4 + 4 + 4;
+
+/// LIST.
+pub(crate) async fn list(caller: &Caller<'_>, args: ListArgs<'_>, results: &mut Encoder<'_>) {
+    let answer = Answer {
+        start: results.position(),
+        bytes_max: args.bytes_max.min(LISTING_MAX_BYTES).min(caller.transfer_max()) as usize,
+        access: args.access,
+    };
+    let mut below = Vec::new();
+    match caller.target(args.dir).await {
+        Ok(dir) => {
+            let from = Wanted::plus(args.dir, args.cookie, args.verifier, answer.room_bytes(results));
+            let listed = answer.dir(&dir, args.dir, &from, results, &mut below).await;
+            match listed {
+                Ok(true) if args.with_subtree => {
+                    if let Some(_counted) = caller.begin_subtree() {
+                        answer.subtree(&dir, below, results).await;
+                    }
+                }
+                Ok(_) => {}
+                Err(Failure(status)) => {
+                    let page = ReaddirplusReply::Failed(status, dir.post_op().await);
+                    failed(args.dir, page, results);
+                }
+            }
+        }
+        Err(Failure(status)) => failed(args.dir, ReaddirplusReply::Failed(status, None), results),
+    }
+    results.bool(false);
+}
+
+fn failed(dir: FileHandle<'_>, page: ReaddirplusReply<'_>, results: &mut Encoder<'_>) {
+    results.bool(true).value(&ListedDir { dir, access: AccessBits::empty(), page });
+}
+
+/// An answer that is being written.
+struct Answer {
+    start: usize,
+    bytes_max: usize,
+    access: AccessBits,
+}
+
+impl Answer {
+    fn room_bytes(&self, results: &Encoder<'_>) -> usize {
+        let taken = results.position() - self.start + HEAD_BYTES;
+        self.bytes_max.saturating_sub(taken)
+    }
+
+    /// Those below, in the order of a walk: what lies below a directory comes before what lies beside it. One that cannot be listed, or not to
+    /// its end, is left out, and its owner asks for it.
+    async fn subtree(&self, top: &Target, below: Vec<Arc<Node>>, results: &mut Encoder<'_>) {
+        let (mut ahead, begun) = (below, Instant::now());
+        ahead.reverse();
+        for _ in 0..DIRS_MAX {
+            let Some(node) = ahead.pop().filter(|_| begun.elapsed() < BEGUN_WITHIN) else { return };
+            let dir = Target { export: top.export.clone(), node: node.clone(), cx: top.cx.clone() };
+            let room = self.room_bytes(results);
+            if room <= frame_bytes(true) {
+                return;
+            }
+            let (start, handle) = (results.position(), node.wire_handle());
+            let wanted = Wanted::plus(handle, Default::default(), Default::default(), room);
+            let mut found = Vec::new();
+            match self.dir(&dir, handle, &wanted, results, &mut found).await {
+                Ok(true) => ahead.extend(found.into_iter().rev()),
+                Ok(false) => return results.truncate(start),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Writes a directory; nothing if that fails. Whether all of it.
+    async fn dir(
+        &self,
+        dir: &Target,
+        handle: FileHandle<'_>,
+        wanted: &Wanted,
+        results: &mut Encoder<'_>,
+        below: &mut Vec<Arc<Node>>,
+    ) -> Result<bool> {
+        let (_, access) = allowed(dir, self.access).await?;
+        let start = results.position();
+        results.bool(true).value(&handle).value(&access);
+        let listed = list_page(dir, wanted, results, Some(below)).await;
+        if listed.is_err() {
+            results.truncate(start);
+        }
+        listed
+    }
+}

@@ -1,0 +1,191 @@
+//! The side program of our own server: listings in large pages, with what lies below.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_back_memory::Memory;
+use tombolo_back_nfs_client::{AttributeTimes, Options};
+use tombolo_conformance::waist::World;
+use tombolo_core::Ctx;
+use tombolo_core::fs::{Cookie, DirBudget, DirPage, Export, FileType, NodeId, OpenFlags, Volume};
+use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::{Contract, Options as CacheOptions, Prefetch, over};
+use tombolo_nfs_client_tests::mount::{mounted, name, world};
+use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
+use tombolo_nfs_tests::test_server::TestServer;
+use tombolo_wire_nfs3::{PROGRAM as NFS, Procedure, side};
+use tombolo_wire_rpc::{Accepted, ReplyHeader};
+
+const WIDTH: usize = 6;
+/// Directories in all, and files in each.
+const DIRS: usize = 1 + WIDTH + WIDTH * WIDTH;
+const FILES: usize = 5;
+
+/// A server as those of others are.
+fn strange(asked: &ReceivedCall<'_>) -> ScriptedReply {
+    match asked.program {
+        side::PROGRAM => asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)),
+        _ => ScriptedReply::Forward,
+    }
+}
+
+fn make(world: &World, dir: NodeId, depth: usize) {
+    for n in 0..FILES {
+        world.release(world.file_in(dir, &format!("file-{n}")));
+    }
+    for n in 0..if depth > 0 { WIDTH } else { 0 } {
+        let made = world.mkdir(dir, &format!("dir-{n}")).expect("mkdir");
+        make(world, made.entry.node, depth - 1);
+    }
+}
+
+/// All paths below a directory, as find(1) has them.
+fn find(world: &World, dir: NodeId, path: &str, found: &mut BTreeSet<String>) {
+    let file = world.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
+    let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true };
+    let page = world.fs.readdir(&world.cx, file, Cookie::START, DirPage::new(budget)).wait().expect("list");
+    assert!(page.is_end());
+    world.release(file);
+    for entry in page.iter().filter(|entry| !matches!(entry.name, b"." | b"..")) {
+        let text = std::str::from_utf8(entry.name).expect("a name");
+        let path = format!("{path}/{text}");
+        if entry.file_type == Some(FileType::Directory) {
+            let below = world.fs.lookup(&world.cx, dir, name(text)).wait().expect("there");
+            find(world, below.node, &path, found);
+        }
+        assert!(found.insert(path), "listed twice");
+    }
+}
+
+fn is_listing(program: u32, procedure: u32) -> bool {
+    (program, procedure) == (side::PROGRAM, side::Procedure::List.number())
+        || (program, procedure) == (NFS, Procedure::Readdirplus.number())
+}
+
+#[test]
+fn a_walk_through_a_cache_takes_a_call_for_many_directories() {
+    let (honest, writer_dir) = (TestServer::over(Memory::default()), "tree");
+    let direct = world(mounted(honest.address(), Options::default()));
+    let top = direct.dir(writer_dir);
+    make(&direct, top, 2);
+    let mut told = Vec::new();
+    for is_ours in [true, false] {
+        let server = Scripted::start(honest.address(), move |asked| match is_ours {
+            true => ScriptedReply::Forward,
+            false => strange(asked),
+        });
+        let dir = tempfile::tempdir().expect("a directory");
+        let identity = OriginIdentity { location: "nfs:".into(), volume: Volume::default() };
+        let store = Store::open(dir.path(), &identity, StoreOptions::default()).expect("a store");
+        let options = CacheOptions {
+            contract: Contract::Exclusive,
+            prefetch: Prefetch::Tree,
+            ..CacheOptions::default()
+        };
+        let origin = mounted(server.address(), Options::default());
+        let cached: Arc<dyn Export> = Arc::new(over(&*origin, store, options).expect("a cache"));
+        let cached = direct.through(cached);
+        let node = cached.lookup(cached.dir, writer_dir).expect("there").node;
+        let mut found = BTreeSet::new();
+        find(&cached, node, "", &mut found);
+        assert_eq!(found.len(), DIRS * FILES + DIRS - 1);
+        let seen = server.seen();
+        let listings = seen.iter().filter(|seen| is_listing(seen.program, seen.procedure)).count();
+        told.push((found, listings, seen.len()));
+    }
+    assert_eq!(told[0].0, told[1].0, "the same is found");
+    assert!(told[1].1 >= DIRS, "{} listings", told[1].1);
+    assert!(told[0].1 <= DIRS / 2, "{} listings of {DIRS} directories", told[0].1);
+    assert!(told[0].2 < told[1].2, "{} calls, {} without", told[0].2, told[1].2);
+}
+
+/// A page as a walk asks for it: its names, and when they were asked for if that was before.
+fn ahead(world: &World, dir: NodeId) -> (BTreeSet<String>, Option<Instant>) {
+    let file = world.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
+    let cx = Ctx { lists_below: true, ..world.cx.clone() };
+    let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true };
+    let page = world.fs.readdir(&cx, file, Cookie::START, DirPage::new(budget)).wait().expect("list");
+    world.release(file);
+    let names = page.iter().map(|entry| String::from_utf8_lossy(entry.name).into_owned());
+    (names.filter(|name| !name.starts_with('.')).collect(), page.asked())
+}
+
+/// A directory with one below it that came along with its listing.
+fn with_one_below(world: &World) -> NodeId {
+    let below = world.mkdir(world.dir, "below").expect("mkdir").entry.node;
+    world.release(world.file_in(below, "old"));
+    assert_eq!(ahead(world, world.dir).0, BTreeSet::from(["below".to_owned()]));
+    below
+}
+
+fn believing() -> Options {
+    Options { attributes: AttributeTimes::all(Duration::from_secs(60)), ..Options::default() }
+}
+
+#[test]
+fn what_came_along_is_given_to_walks_alone_with_its_age() {
+    let honest = TestServer::over(Memory::default());
+    let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
+    let one = world(mounted(server.address(), believing()));
+    let below = with_one_below(&one);
+    let file = one.open(below, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
+    one.release(file);
+    let (before, calls) = (Instant::now(), server.seen().len());
+    let (names, asked) = ahead(&one, below);
+    assert_eq!(names, BTreeSet::from(["old".to_owned()]));
+    assert!(asked.is_some_and(|asked| asked < before), "it is told how old it is");
+    let opens = 1;
+    assert_eq!(server.seen().len(), calls + opens, "the open asks, the listing does not");
+    let two = one.through(mounted(server.address(), believing()));
+    let there = two.lookup(two.dir, "below").expect("there").node;
+    two.release(two.file_in(there, "new"));
+    assert!(one.names(below).contains(&"new".to_owned()), "another listing tells what is there now");
+}
+
+#[test]
+fn a_change_of_names_here_is_in_every_listing_after_it() {
+    let honest = TestServer::over(Memory::default());
+    let one = world(mounted(honest.address(), believing()));
+    let below = with_one_below(&one);
+    one.release(one.file_in(below, "new"));
+    assert_eq!(ahead(&one, below).0, BTreeSet::from(["old".to_owned(), "new".to_owned()]));
+}
+
+#[test]
+fn a_server_of_ours_that_a_stranger_replaces_is_listed_as_any() {
+    let honest = TestServer::over(Memory::default());
+    let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
+    let one = world(mounted(server.address(), believing()));
+    let below = with_one_below(&one);
+    server.now(strange);
+    one.release(one.file_in(below, "new"));
+    assert_eq!(ahead(&one, below).0.len(), 2);
+    assert!(server.count_of(Procedure::Readdirplus) > 0);
+}
+
+fn asked_for_the_program(server: &Scripted) -> usize {
+    server.seen().iter().filter(|seen| seen.program == side::PROGRAM).count()
+}
+
+#[test]
+fn a_server_without_the_program_is_asked_for_it_once() {
+    let honest = TestServer::over(Memory::default());
+    let server = Scripted::start(honest.address(), strange);
+    let one = world(mounted(server.address(), Options::default()));
+    (0..3).for_each(|_| drop(ahead(&one, one.dir)));
+    assert_eq!(asked_for_the_program(&server), 1);
+}
+
+#[test]
+fn a_server_that_closes_the_connection_instead_is_used_and_not_asked_again() {
+    let honest = TestServer::over(Memory::default());
+    let server = Scripted::start(honest.address(), |asked| match asked.program {
+        side::PROGRAM => ScriptedReply::Close,
+        _ => ScriptedReply::Forward,
+    });
+    let one = world(mounted(server.address(), Options::default()));
+    let by_the_mount = asked_for_the_program(&server);
+    (0..3).for_each(|_| drop(ahead(&one, one.dir)));
+    assert_eq!(asked_for_the_program(&server), by_the_mount);
+}

@@ -1,0 +1,95 @@
+//! The side program: what our servers answer beside NFS on the same connection (`docs/protocols/side.md`). A stranger's server answers
+//! PROG_UNAVAIL.
+
+use tombolo_wire_xdr::{Decoder, Encode, Encoder, List, Result, xdr_enum, xdr_struct};
+
+use crate::args::AccessBits;
+use crate::listing::ReaddirplusReply;
+use crate::{Cookie3, CookieVerifier, FileHandle};
+
+/// Its number, of the range that users define (RFC 5531 §8.1).
+pub const PROGRAM: u32 = 0x2054_424C;
+/// Its version.
+pub const VERSION: u32 = 1;
+
+xdr_enum! {
+    /// What a call asks for. RPC answers PROC_UNAVAIL to any other number.
+    pub enum Procedure {
+        /// Nothing: whether there is such a program.
+        Null = 0,
+        /// A directory's entries, and those of the directories below it.
+        List = 1,
+    }
+}
+
+/// A procedure with its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each case is the procedure of its name")]
+pub enum Call<'a> {
+    Null,
+    List(ListArgs<'a>),
+}
+
+impl<'a> Call<'a> {
+    /// Reads the arguments of `procedure`.
+    ///
+    /// # Errors
+    /// These are not the procedure's arguments: RPC's answer is GARBAGE_ARGS.
+    pub fn decode(procedure: Procedure, xdr: &mut Decoder<'a>) -> Result<Self> {
+        match procedure {
+            Procedure::Null => Ok(Self::Null),
+            Procedure::List => xdr.value().map(Self::List),
+        }
+    }
+
+    /// Which procedure.
+    #[must_use]
+    pub const fn procedure(&self) -> Procedure {
+        match self {
+            Self::Null => Procedure::Null,
+            Self::List(_) => Procedure::List,
+        }
+    }
+}
+
+impl Encode for Call<'_> {
+    fn encode(&self, xdr: &mut Encoder<'_>) {
+        if let Self::List(args) = self {
+            xdr.value(args);
+        }
+    }
+}
+
+xdr_struct! {
+    /// LIST.
+    pub struct ListArgs<'a> {
+        /// The directory.
+        pub dir: FileHandle<'a>,
+        /// Where its listing goes on; 0 is its beginning.
+        pub cookie: Cookie3,
+        /// Goes with the cookie, as in READDIRPLUS.
+        pub verifier: CookieVerifier,
+        /// What the answer may take, in bytes: all of it.
+        pub bytes_max: u32,
+        /// Whether the directories below are to follow.
+        pub with_subtree: bool,
+        /// What is asked about each directory, as by ACCESS.
+        pub access: AccessBits,
+    }
+}
+
+xdr_struct! {
+    /// A directory, or a part of it that begins where the call says.
+    pub struct ListedDir<'a> {
+        /// Which.
+        pub dir: FileHandle<'a>,
+        /// What the caller may do there, of what was asked.
+        pub access: AccessBits,
+        /// What READDIRPLUS would answer.
+        pub page: ReaddirplusReply<'a>,
+    }
+}
+
+/// What LIST answers: the directory that was asked for, and, where that is listed to its end, directories below it, each whole. Only the first can be
+/// a failure.
+pub type ListReply<'a> = List<'a, ListedDir<'a>>;

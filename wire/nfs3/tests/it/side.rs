@@ -1,0 +1,82 @@
+//! The side program's messages, word by word.
+
+use crate::common::{encoded, list, survives};
+use proptest::prelude::*;
+use tombolo_wire_nfs3::args::AccessBits;
+use tombolo_wire_nfs3::listing::{DirEntry3, DirEntryPlus3, ReaddirplusOk, ReaddirplusReply};
+use tombolo_wire_nfs3::side::{Call, ListArgs, ListReply, ListedDir, PROGRAM, Procedure};
+use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandle, Reply, Status};
+use tombolo_wire_xdr::{Decode, Decoder};
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+fn decode(bytes: &[u8]) -> tombolo_wire_xdr::Result<ListReply<'_>> {
+    ListReply::decode(&mut Decoder::new(bytes))
+}
+
+#[test]
+fn its_number_is_of_the_range_that_users_define() {
+    assert!((0x2000_0000..0x4000_0000).contains(&PROGRAM));
+}
+
+#[test]
+fn arguments_of_list() {
+    let args = ListArgs {
+        dir: FileHandle::new(b"\x01\x02\x03\x04\x05").unwrap(),
+        cookie: Cookie3(6),
+        verifier: CookieVerifier([7; 8]),
+        bytes_max: 8,
+        with_subtree: true,
+        access: AccessBits::READ | AccessBits::LOOKUP,
+    };
+    let bytes = encoded(&Call::List(args));
+    assert_eq!(bytes, words(&[5, 0x0102_0304, 0x0500_0000, 0, 6, 0x0707_0707, 0x0707_0707, 8, 1, 3]));
+    let read = |bytes: &[u8]| Call::decode(Procedure::List, &mut Decoder::new(bytes)).map(drop);
+    assert_eq!(Call::decode(Procedure::List, &mut Decoder::new(&bytes)), Ok(Call::List(args)));
+    survives(&bytes, read);
+    assert_eq!(Procedure::from_number(2), None);
+}
+
+fn page<'a>(entries: &[DirEntryPlus3<'static>], eof: bool) -> ReaddirplusReply<'a> {
+    let (dir_attributes, verifier) = (None, CookieVerifier([3; 8]));
+    Reply::Ok(ReaddirplusOk { dir_attributes, verifier, entries: list(entries), eof })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever directories are told of, they are read as they were written; cut off anywhere they are refused.
+    #[test]
+    fn what_list_answers(dirs in proptest::collection::vec((1u8..64, 0u32..64, 0usize..4, any::<bool>()), 0..4)) {
+        let handle = |len: u8| FileHandle::new(&[9; 64][..usize::from(len)]).unwrap();
+        let entry = DirEntryPlus3 {
+            entry: DirEntry3 { fileid: 1, name: b"name", cookie: Cookie3(2) },
+            attributes: None,
+            handle: FileHandle::new(b"handle"),
+        };
+        let listed: Vec<ListedDir<'static>> = dirs
+            .iter()
+            .map(|&(len, access, entries, eof)| {
+                let dir = FileHandle::new(vec![9; usize::from(len)].leak()).unwrap();
+                ListedDir { dir, access: AccessBits::from_bits_retain(access), page: page(&vec![entry; entries], eof) }
+            })
+            .collect();
+        let bytes = encoded(&list(&listed));
+        let read: Vec<_> = decode(&bytes).unwrap().into_iter().collect();
+        prop_assert_eq!(&read, &listed);
+        for (listed, (len, ..)) in read.iter().zip(&dirs) {
+            prop_assert_eq!(listed.dir, handle(*len));
+        }
+        survives(&bytes, |bytes| decode(bytes).map(drop));
+    }
+}
+
+#[test]
+fn a_failure_is_one_of_readdirplus() {
+    let page = ReaddirplusReply::Failed(Status::Acces, None);
+    let listed = ListedDir { dir: FileHandle::new(b"dir!").unwrap(), access: AccessBits::empty(), page };
+    let bytes = encoded(&list(&[listed]));
+    assert_eq!(bytes, words(&[1, 4, u32::from_be_bytes(*b"dir!"), 0, 13, 0, 0]));
+}
