@@ -100,15 +100,7 @@ impl WriteBackExport {
     /// # Errors
     /// The origin cannot take it all now: it is kept, and goes on being tried.
     pub fn flush(&self) -> Result<Report> {
-        self.sender.flush(None)
-    }
-
-    /// The same, but it waits no longer than `time`: then it fails with [`TimedOut`](tombolo_core::Error::TimedOut).
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn flush_within(&self, time: Duration) -> Result<Report> {
-        self.sender.flush(Some(time))
+        self.sender.flush()
     }
 
     /// Has all that was changed before this call brought to the origin, and does not wait for it. Answers how things stood before.

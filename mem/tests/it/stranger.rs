@@ -4,7 +4,6 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::FromRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use tombolo_mem::{MapError, Region, Sink, Source};
 
@@ -23,24 +22,18 @@ fn memfd(name: &CStr, len: usize) -> File {
 #[test]
 fn copies_under_a_concurrent_writer_see_only_bytes_it_wrote() {
     let region = Region::heap(64 * 1024);
-    let stop = AtomicBool::new(false);
+    let (sink, source) = (Sink::from(&region), Source::from(&region));
+    let patterns = [vec![0x55u8; region.len()], vec![0xAAu8; region.len()]];
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let sink = Sink::from(&region);
-            let patterns = [vec![0x55u8; region.len()], vec![0xAAu8; region.len()]];
-            for pattern in patterns.iter().cycle() {
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-                sink.write_at(0, pattern);
+        let reader = scope.spawn(move || {
+            for len in [1, 3, 7, 16, 100, 4000, 64 * 1024].into_iter().cycle().take(2000) {
+                let bytes = source.to_vec(len);
+                assert!(bytes.iter().all(|byte| matches!(byte, 0x00 | 0x55 | 0xAA)));
             }
         });
-        let source = Source::from(&region);
-        for len in [1, 3, 7, 16, 100, 4000, 64 * 1024].into_iter().cycle().take(2000) {
-            let bytes = source.to_vec(len);
-            assert!(bytes.iter().all(|byte| matches!(byte, 0x00 | 0x55 | 0xAA)));
+        for pattern in patterns.iter().cycle().take_while(|_| !reader.is_finished()) {
+            sink.write_at(0, pattern);
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

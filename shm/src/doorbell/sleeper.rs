@@ -77,7 +77,6 @@ pub struct Sleeper<W = Word, M = WordMut> {
     nudged: M,
     /// Not zero while we may sleep on the doorbell. Private memory; other processes might write `notify_flag`.
     napping: M,
-    interval_max: Duration,
     counts: SleeperCounts,
 }
 
@@ -107,13 +106,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         looks_per_us();
         let window = Window::default();
         let counts = SleeperCounts::default();
-        Sleeper { mode, window, notify_flag, doorbell, nudged, napping, interval_max: INTERVAL_MAX, counts }
-    }
-
-    /// Sleeps no longer than that between two looks where there is no doorbell, instead of [`INTERVAL_MAX`].
-    pub fn with_interval_max(mut self, interval_max: Duration) -> Sleeper<W, M> {
-        self.interval_max = interval_max.max(INTERVAL_MIN);
-        self
+        Sleeper { mode, window, notify_flag, doorbell, nudged, napping, counts }
     }
 
     /// How it waits.
@@ -201,7 +194,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         self.counts.sleeps += 1;
         let time = left.map_or(*interval, |left| left.min(*interval));
         self.nudged.wait(0, Some(time));
-        *interval = (*interval * 2).min(self.interval_max);
+        *interval = (*interval * 2).min(INTERVAL_MAX);
     }
 
     fn take_nudge(&mut self) -> bool {

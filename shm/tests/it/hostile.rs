@@ -1,6 +1,5 @@
 //! What a reader gets from a ring whose writer lies.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::thread;
 
@@ -114,41 +113,38 @@ fn a_ring_overrun_is_detected() {
 #[test]
 fn a_slot_that_is_rewritten_while_it_is_read_gives_some_mix_and_nothing_else() {
     let (end, mut consumer) = ring();
-    let stop = AtomicBool::new(false);
     let kinds = [message(1), message(2)];
+    let lines = LinesMut::new(end.region(), 0, SLOTS as usize).expect("lines");
     thread::scope(|scope| {
-        let (stop, kinds) = (&stop, &kinds);
-        let lines = LinesMut::new(end.region(), 0, SLOTS as usize).expect("lines");
-        scope.spawn(move || {
-            // Whole laps of the two in turn, without waiting: each stamp comes by again and again.
-            while !stop.load(Relaxed) {
-                for lap in 1..4u64 {
-                    let message = &kinds[lap as usize % 2];
-                    for slot in 0..SLOTS as usize {
-                        let stamp = u64::from(EPOCH << 16) & 0xFFFF_FFFF | lap;
-                        lines.store(slot, 0, (stamp | u64::from(message.id) << 32).to_le(), Relaxed);
-                        let sizes = u64::from(message.frame_len) | u64::from(message.kind) << 32;
-                        lines.store(slot, 1, sizes.to_le(), Relaxed);
-                        for (word, bytes) in message.body.as_chunks::<8>().0.iter().enumerate() {
-                            lines.store(slot, word + 2, u64::from_ne_bytes(*bytes), Relaxed);
-                        }
+        let reader = scope.spawn(|| {
+            let mut found = 0;
+            while found < 3 * SLOTS {
+                let Some(mixed) = consumer.pop() else {
+                    let _ = consumer.check();
+                    continue;
+                };
+                found += 1;
+                for (at, byte) in mixed.body.iter().enumerate() {
+                    assert!([0, kinds[0].body[at], kinds[1].body[at]].contains(byte));
+                }
+                assert!(kinds.iter().any(|kind| kind.id == mixed.id));
+            }
+        });
+        // Whole laps of the two in turn, without waiting: each stamp comes by again and again.
+        while !reader.is_finished() {
+            for lap in 1..4u64 {
+                let message = &kinds[lap as usize % 2];
+                for slot in 0..SLOTS as usize {
+                    let stamp = u64::from(EPOCH << 16) & 0xFFFF_FFFF | lap;
+                    lines.store(slot, 0, (stamp | u64::from(message.id) << 32).to_le(), Relaxed);
+                    let sizes = u64::from(message.frame_len) | u64::from(message.kind) << 32;
+                    lines.store(slot, 1, sizes.to_le(), Relaxed);
+                    for (word, bytes) in message.body.as_chunks::<8>().0.iter().enumerate() {
+                        lines.store(slot, word + 2, u64::from_ne_bytes(*bytes), Relaxed);
                     }
                 }
             }
-        });
-        let mut found = 0;
-        while found < 3 * SLOTS {
-            let Some(mixed) = consumer.pop() else {
-                let _ = consumer.check();
-                continue;
-            };
-            found += 1;
-            for (at, byte) in mixed.body.iter().enumerate() {
-                assert!([0, kinds[0].body[at], kinds[1].body[at]].contains(byte));
-            }
-            assert!(kinds.iter().any(|kind| kind.id == mixed.id));
         }
-        stop.store(true, Relaxed);
     });
 }
 

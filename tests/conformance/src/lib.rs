@@ -16,15 +16,6 @@ pub mod walk;
 
 pub use report::{Report, Skip, Verdict};
 
-/// Says that something is over when it is dropped, also by a panic: threads that go on until then would keep a failure from being told.
-pub(crate) struct Ends<'a>(pub &'a std::sync::atomic::AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
-    }
-}
-
 /// Whether this is the long run (`make test-long`), in which everything has its full size.
 pub fn is_long_run() -> bool {
     std::env::var_os("TOMBOLO_LONG").is_some()

@@ -1,7 +1,7 @@
 //! One cache that lends to another.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tombolo_core::Error;
@@ -316,33 +316,24 @@ fn readers_of_a_borrower_do_not_notice_that_its_owner_comes_and_goes() {
     let borrower = two.origin.cached_with(two.dirs[1].path(), options(Contract::CloseToOpen), store);
     let hasty = BorrowOptions { patience: Duration::from_secs(5), idle: Duration::from_millis(20) };
     borrower.cache.borrow_from(two.dirs[0].path(), hasty).expect("a thread");
-    let has_ended = AtomicBool::new(false);
+    let test = Arc::new(());
     std::thread::scope(|scope| {
         for reader in 0..3 {
-            let (files, session, has_ended) = (&files, borrower.session.clone(), &has_ended);
+            let (files, session, running) = (&files, borrower.session.clone(), Arc::downgrade(&test));
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(reader);
-                while !has_ended.load(Ordering::SeqCst) {
+                while running.strong_count() > 0 {
                     let (name, bytes) = files[random.usize(..files.len())];
                     assert!(session.get(name).expect("read") == bytes, "{name}");
                 }
             });
         }
-        let _end = End(&has_ended);
         for _ in 0..4 {
             let owner = owner(&two.origin, two.dirs[0].path(), store);
             files.iter().for_each(|(name, bytes)| assert!(owner.session.get(name).expect("read") == *bytes));
             let before = borrower.cache.counts().borrowed_bytes;
             until("something is borrowed", || borrower.cache.counts().borrowed_bytes > before);
         }
+        drop(test);
     });
-}
-
-/// Tells the other threads that it is over, also when the test fails.
-pub struct End<'a>(pub &'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }

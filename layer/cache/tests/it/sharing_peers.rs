@@ -4,7 +4,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tombolo_core::Identity;
@@ -14,7 +15,7 @@ use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{BorrowOptions, Contract};
 use tombolo_sys::{Errno, packet};
 
-use crate::sharing::{End, PATIENT, old_origin, options, owner, until};
+use crate::sharing::{PATIENT, old_origin, options, owner, until};
 use crate::world::{Origin, attach, pattern};
 
 const HELLO: u8 = 1;
@@ -257,7 +258,8 @@ fn an_owner_that_does_not_answer_is_not_waited_for() {
 /// Runs `test` while a peer listens as an owner would, welcomes all, and does `answer` to each question.
 fn with_owner(dir: &Path, answer: impl Fn(&Peer, u64) + Sync, test: impl FnOnce()) {
     let listener = packet::listen(&dir.join("share"), 0o600, 8).expect("listen");
-    let has_ended = AtomicBool::new(false);
+    let ours = Arc::new(());
+    let running = Arc::downgrade(&ours);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut peers: Vec<Peer> = Vec::new();
@@ -265,7 +267,7 @@ fn with_owner(dir: &Path, answer: impl Fn(&Peer, u64) + Sync, test: impl FnOnce(
             // What was sent before the end is heard.
             let mut is_last = false;
             while !is_last {
-                is_last = has_ended.load(Ordering::SeqCst);
+                is_last = running.strong_count() == 0;
                 peers.extend(packet::accept(&listener).map(Peer));
                 for peer in &peers {
                     let Ok(packet) = packet::receive(&peer.0, &mut buffer) else { continue };
@@ -282,7 +284,7 @@ fn with_owner(dir: &Path, answer: impl Fn(&Peer, u64) + Sync, test: impl FnOnce(
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        let _end = End(&has_ended);
         test();
+        drop(ours);
     });
 }

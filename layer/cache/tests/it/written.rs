@@ -1,6 +1,7 @@
 //! Files that are written here while they are read.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tombolo_core::fs::{File, OpenFlags, SetAttr, Write};
@@ -137,12 +138,13 @@ fn nothing_is_read_that_was_written_over_before() {
     let cached = origin.cached_with(dir.path(), options, store);
     let session = &cached.session;
     let written: Vec<AtomicU64> = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
-    let has_ended = AtomicBool::new(false);
+    let writer = Arc::new(());
+    let running = Arc::downgrade(&writer);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 let file = session.open("disk").expect("open");
-                while !has_ended.load(Ordering::SeqCst) {
+                while running.strong_count() > 0 {
                     let place = fastrand::usize(..PLACES);
                     let least = written[place].load(Ordering::SeqCst);
                     let bytes = session.read(file, (place * STEP) as u64, 8).expect("read");
@@ -163,7 +165,7 @@ fn nothing_is_read_that_was_written_over_before() {
             }
             session.fs.release(&session.cx, writer);
         }
-        has_ended.store(true, Ordering::SeqCst);
+        drop(writer);
     });
     assert!(session.get("disk").expect("read") == origin.direct.get("disk").expect("read"));
 }

@@ -81,13 +81,13 @@ impl Sender {
         Ok(Self { shared: shared.clone(), interrupt, thread: Some(thread) })
     }
 
-    /// Waits until the origin has all that was changed so far, or says why not. It does not wait longer than `time`.
-    pub(crate) fn flush(&self, time: Option<Duration>) -> Result<Report> {
+    /// Waits until the origin has all that was changed so far, or says why not.
+    pub(crate) fn flush(&self) -> Result<Report> {
         let (change, is_clean) = {
             let tree = self.shared.tree();
             (tree.change, tree.is_clean())
         };
-        let (control, end) = (&self.shared.control, time.map(|time| Instant::now() + time));
+        let control = &self.shared.control;
         let mut state = control.state();
         if is_clean {
             state.at_origin = state.at_origin.max(change);
@@ -100,13 +100,10 @@ impl Sender {
         let has_all = |state: &ControlState| was_behind && state.at_origin >= change;
         // One that had begun already does not have it all.
         while !has_all(&state) && state.ended <= begun {
-            let left =
-                end.map_or(Duration::from_secs(3600), |end| end.saturating_duration_since(Instant::now()));
-            match () {
-                () if state.is_closing => return Err(Error::Interrupted),
-                () if left.is_zero() => return Err(Error::TimedOut),
-                () => state = control.wait(state, left),
+            if state.is_closing {
+                return Err(Error::Interrupted);
             }
+            state = control.wait(state, Duration::from_secs(3600));
         }
         match &state.failure {
             Some(failure) if !has_all(&state) => Err(Error::io(failure.clone())),

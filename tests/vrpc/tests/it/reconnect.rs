@@ -400,15 +400,15 @@ fn performed_but_unanswered_requests_are_not_performed_again() {
 #[test]
 fn under_load_callers_notice_a_restart_as_a_pause_only() {
     let tree = Tree::new();
-    let stop = AtomicBool::new(false);
+    let test = Arc::new(());
     // Before a server goes that would know nothing of it: it could not be told whether it was made.
     let files = [0, 1, 2].map(|thread| tree.create(&format!("file-{thread}")));
     std::thread::scope(|scope| {
         for file in files {
-            let (tree, stop) = (&tree, &stop);
+            let (tree, running) = (&tree, Arc::downgrade(&test));
             scope.spawn(move || {
                 let mut round = 0_u64;
-                while !stop.load(Ordering::SeqCst) {
+                while running.strong_count() > 0 {
                     let len = if round.is_multiple_of(2) { 100 } else { 20_000 };
                     let data = vec![(round % 251) as u8; len];
                     let offset = (round % 10) * 20_000;
@@ -422,7 +422,7 @@ fn under_load_callers_notice_a_restart_as_a_pause_only() {
             tree.restart();
             until("it is linked again", || tree.fs.link_number() >= life && tree.fs.waits_for().is_none());
         }
-        stop.store(true, Ordering::SeqCst);
+        drop(test);
     });
 }
 
@@ -462,11 +462,12 @@ fn a_hostile_server_is_tried_again_at_long_intervals_only() {
             _ => said(Kind::Null, &Reply::Done),
         },
     ];
-    let stop = AtomicBool::new(false);
+    let test = Arc::new(());
+    let running = Arc::downgrade(&test);
     std::thread::scope(|scope| {
         // A caller that keeps asking the server that is there.
         scope.spawn(|| {
-            while !stop.load(Ordering::SeqCst) {
+            while running.strong_count() > 0 {
                 let _ = tree.fs.getattr(&root(), NodeId::ROOT, None).wait();
             }
         });
@@ -479,7 +480,7 @@ fn a_hostile_server_is_tried_again_at_long_intervals_only() {
             let most = 3 + begun.elapsed().as_millis() / 25;
             assert!(tries <= most, "{tries} links in {:?}", begun.elapsed());
         }
-        stop.store(true, Ordering::SeqCst);
+        drop(test);
         tree.restart();
         // Behind a hostile peer's link, which says that it has another volume, the file is stale for as long as that lasts.
         until("the file is back", || tree.read(file, 0, 4).is_ok_and(|data| data == b"data"));

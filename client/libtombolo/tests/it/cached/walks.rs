@@ -1,6 +1,7 @@
 //! Many changes in any order, and many at once.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastrand::Rng;
 use libtombolo::{CacheOptions, Last, Tree, block_on};
@@ -145,11 +146,13 @@ fn no_thread_is_told_what_is_older_than_the_last_answer_to_a_writer() {
     for world in World::all() {
         plant(&world.other);
         world.other.write("top/a/b/c/file", &0_u64.to_le_bytes());
-        let (answered, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let answered = AtomicU64::new(0);
+        let writer = Arc::new(());
+        let running = Arc::downgrade(&writer);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
-                    while !is_over.load(Ordering::SeqCst) {
+                    while running.strong_count() > 0 {
                         let before = answered.load(Ordering::SeqCst);
                         let bytes = world.cached.read(FILE).wait().expect("there is one").expect("small");
                         assert!(
@@ -173,7 +176,7 @@ fn no_thread_is_told_what_is_older_than_the_last_answer_to_a_writer() {
                     std::thread::yield_now();
                 }
             }
-            is_over.store(true, Ordering::SeqCst);
+            drop(writer);
         });
         assert!(world.cached.counts().from_memory > 0);
     }

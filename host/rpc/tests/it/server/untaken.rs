@@ -1,6 +1,6 @@
 //! Clients at one address, some of which take no replies: those lose their own turn only.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,6 @@ const MEBIBYTE: usize = 1 << 20;
 
 /// A connection that has asked for so much without taking anything.
 fn greedy(host: &TestHost, stream: &[u8]) -> Client {
-    use std::io::Write;
     let mut client = host.connect();
     client.0.set_write_timeout(Some(Duration::from_millis(100))).expect("timeout");
     // The server reads no further at some point.
@@ -69,8 +68,7 @@ fn small_calls_do_not_wait_while_untaken_replies_hold_all_memory_of_the_address(
         TestHost::new(Options { stuck_after: never, stuck_after_if_short: never, ..Options::default() });
     let mut honest = host.connect();
     let crowd = crowd(&host, 100, &framed(&data_call(1, MEBIBYTE), 8).repeat(20));
-    let lent = host.counts().lent_bytes;
-    assert!(lent >= 61 << 20, "all memory of the address: {lent}");
+    host.until("all memory of the address is lent", |counts| counts.lent_bytes >= 61 << 20);
     let slowest = slowest(&mut honest, &numbered(ECHO, 1, 120));
     assert!(slowest < AT_ONCE, "{slowest:?}");
     assert_eq!(host.counts().closed_stuck, 0);
@@ -106,25 +104,17 @@ fn records_under_way_count_for_their_connection() {
     let mut greedy = host.connect();
     // Each holds its record of half a mebibyte.
     let call = numbered(HOLD, 1, MEBIBYTE / 2);
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let mut writer = greedy.0.try_clone().expect("clone");
-        scope.spawn(move || {
-            use std::io::Write;
-            writer.write_all(&framed(&call, call.len()).repeat(60)).expect("send");
-        });
-        eventually("some are held", || host.player.held() >= 20);
-        thread::sleep(Duration::from_millis(100));
-        let lent = host.counts().lent_bytes;
-        assert!(lent <= 18 << 20, "what one connection may have: {lent}");
-        assert_eq!(honest.ask(&data_call(DATA, MEBIBYTE)).len(), MEBIBYTE + 8);
-        scope.spawn(|| {
-            while !done.load(Ordering::SeqCst) {
-                host.player.release(false);
-                thread::yield_now();
-            }
-        });
-        (0..60).for_each(|_| drop(greedy.receive()));
-        done.store(true, Ordering::SeqCst);
-    });
+    let mut writer = greedy.0.try_clone().expect("clone");
+    thread::spawn(move || writer.write_all(&framed(&call, call.len()).repeat(60)).expect("send"));
+    eventually("some are held", || host.player.held() >= 20);
+    thread::sleep(Duration::from_millis(100));
+    let lent = host.counts().lent_bytes;
+    assert!(lent <= 18 << 20, "what one connection may have: {lent}");
+    assert_eq!(honest.ask(&data_call(DATA, MEBIBYTE)).len(), MEBIBYTE + 8);
+    let taker = thread::spawn(move || (0..60).for_each(|_| drop(greedy.receive())));
+    while !taker.is_finished() {
+        host.player.release(false);
+        thread::yield_now();
+    }
+    taker.join().expect("all are answered");
 }

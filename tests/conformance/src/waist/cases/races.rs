@@ -1,12 +1,11 @@
 //! Many at once.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Create, Exclusive, File, OpenFlags, RenameFlags};
 
 use super::cases;
-use crate::Ends;
 use crate::waist::world::{plain, supported};
 use crate::waist::{Verdict, World};
 
@@ -74,20 +73,14 @@ fn appends_do_not_overwrite_each_other(w: &World) -> Verdict {
 
 /// Looks `names` up all the while `change` runs; every look-up must find something.
 fn never_hidden(w: &World, names: &[&str], change: impl Fn(usize) + Sync) {
-    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let looker = scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                for text in names {
-                    let found = w.lookup(w.dir, text).expect("a name that always exists");
-                    w.fs.forget(&w.cx, &[(found.node, 1)]);
-                }
+        let changer = scope.spawn(|| (0..200).for_each(&change));
+        while !changer.is_finished() {
+            for text in names {
+                let found = w.lookup(w.dir, text).expect("a name that always exists");
+                w.fs.forget(&w.cx, &[(found.node, 1)]);
             }
-        });
-        let ends = Ends(&over);
-        (0..200).for_each(&change);
-        drop(ends);
-        looker.join().expect("the looker finds every name every time");
+        }
     });
 }
 

@@ -1,13 +1,12 @@
 //! Seeing without a request whether what was learnt still holds.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tombolo_core::fs::{Attr, NodeId, SetAttr, SetTime, Timestamp, Version, Versions};
 
 use super::cases;
 use super::changes::{NAMES, change, data, random};
-use crate::Ends;
 use crate::waist::{Skip, Verdict, World};
 
 cases! { "versions":
@@ -114,10 +113,9 @@ fn what_was_answered_is_not_remembered_otherwise(w: &World) -> Verdict {
     had(&own)?;
     let file = w.file_with("file", b"data");
     let known = own.lookup(own.dir, "file").expect("file").node;
-    let (answered, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let answered = AtomicU32::new(0);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let _ends = Ends(&is_over);
+        let changer = scope.spawn(|| {
             for second in 1..2000 {
                 let mtime = Some(SetTime::At(Timestamp { secs: second.into(), nanos: 0 }));
                 w.setattr(file, SetAttr { mtime, ..SetAttr::default() }).expect("setattr");
@@ -127,11 +125,11 @@ fn what_was_answered_is_not_remembered_otherwise(w: &World) -> Verdict {
                 }
             }
         });
-        while !is_over.load(Ordering::SeqCst) {
+        while !changer.is_finished() {
             let Some((attr, Some(version))) = look(&own, known) else { continue };
             loop {
                 let before = answered.load(Ordering::SeqCst);
-                if !hold(&own, version) || is_over.load(Ordering::SeqCst) {
+                if !hold(&own, version) || changer.is_finished() {
                     break;
                 }
                 assert!(

@@ -1,13 +1,16 @@
 //! A simulation by seed: an origin, a network that delays, reorders and cuts, two caches with clients, and changes at the origin itself.
 //! Each answer is held against all that the origin has held, as the cache's contract says.
 //!
-//! All runs on one thread, and nothing but the seed decides what comes next. A seed that fails is printed with what went before;
+//! A run is on one thread, and nothing but its seed decides what comes next. A seed that fails is printed with what went before;
 //! `TOMBOLO_SEED=… cargo test -p tombolo-conformance --test it simulation` runs it again. `TOMBOLO_CASES` sets how many are run, from that seed or the first.
 
 mod caller;
 mod history;
 mod network;
 mod run;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use run::Run;
 
@@ -25,15 +28,23 @@ fn each_answer_of_two_caches_is_as_the_contract_says() {
         Some(seed) => seed..seed + number("TOMBOLO_CASES").unwrap_or(1),
         None => 0..number("TOMBOLO_CASES").unwrap_or(seeds),
     };
-    let (mut answered, mut asked) = (0, 0);
-    for seed in seeds.clone() {
-        let outcome = std::panic::catch_unwind(|| Run::new(seed).run());
-        match outcome {
-            Ok(Ok(counts)) => (answered, asked) = (answered + counts.hits, asked + counts.misses),
-            Ok(Err(told)) => panic!("{told}\nTOMBOLO_SEED={seed} runs it again"),
-            Err(_) => panic!("TOMBOLO_SEED={seed} runs it again"),
+    let (next, sums) = (AtomicU64::new(seeds.start), Mutex::new((0, 0)));
+    let run_all = || {
+        while let seed = next.fetch_add(1, Ordering::Relaxed)
+            && seed < seeds.end
+        {
+            let outcome = std::panic::catch_unwind(|| Run::new(seed).run());
+            let mut sums = sums.lock().expect("another seed has failed");
+            match outcome {
+                Ok(Ok(counts)) => *sums = (sums.0 + counts.hits, sums.1 + counts.misses),
+                Ok(Err(told)) => panic!("{told}\nTOMBOLO_SEED={seed} runs it again"),
+                Err(_) => panic!("TOMBOLO_SEED={seed} runs it again"),
+            }
         }
-    }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run_all))));
+    let (answered, asked) = sums.into_inner().expect("no panic");
     eprintln!("{} seeds: {answered} operations answered by caches, {asked} waited", seeds.end - seeds.start);
     assert!(seeds.end - seeds.start < 100 || answered * 10 > asked, "caches have answered next to nothing");
 }

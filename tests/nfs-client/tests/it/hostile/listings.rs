@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::Procedure;
 use crate::hostile::stage::{on_soft, told};
 
 /// So many entries are more than any of these directories has, or may be told to have.
-const ENTRIES_MAX: usize = 200_000;
+const ENTRIES_MAX: usize = 20_000;
 
 /// Lists the world's directory to its end: the number of entries, or what went wrong.
 fn list(world: &World, plus: bool) -> Result<usize, Error> {

@@ -1,7 +1,7 @@
 //! A lost link is replaced; users of the mount notice a delay only.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -61,35 +61,33 @@ fn calls_pending_at_a_link_loss_are_executed_once() {
     let once = replies::open(Arc::new(slow), &replies::Options::default(), &dir.path().join("replies"));
     let server = LinkServer::new(Plan::over(Arc::new(once.expect("a reply layer"))), LinkPlan::default());
     let export = server.mounted(hard());
-    let (over, made) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (made, cuts) = (AtomicU32::new(0), AtomicU32::new(0));
     thread::scope(|scope| {
-        for worker in 0..4 {
-            let (export, over, made) = (&export, &over, &made);
+        let workers = [0, 1, 2, 3].map(|worker| {
+            let (export, made, cuts) = (&export, &made, &cuts);
             scope.spawn(move || {
                 let (fs, cx) = attach(&**export);
-                for number in 0.. {
-                    if over.load(Ordering::SeqCst) {
-                        return;
-                    }
+                for number in (0..).take_while(|_| cuts.load(Ordering::SeqCst) < 30) {
                     let text = format!("{worker}-{number}");
                     let mode = NewMode::settled(Mode::new(0o755));
                     fs.mkdir(&cx, NodeId::ROOT, name(&text), mode).wait().expect("it was not there before");
                     fs.rmdir(&cx, NodeId::ROOT, name(&text)).wait().expect("it was there");
                     made.fetch_add(1, Ordering::SeqCst);
                 }
-            });
-        }
-        for round in 0..30 {
-            let before = made.load(Ordering::SeqCst);
-            server.cut();
-            // All of them have met the loss once each has ended two rounds.
-            while made.load(Ordering::SeqCst) < before + 8 {
-                thread::yield_now();
+            })
+        });
+        let mut next = 0;
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            // One of them has ended two rounds since the last loss, and so has met it.
+            if made.load(Ordering::SeqCst) >= next {
+                server.cut();
+                cuts.fetch_add(1, Ordering::SeqCst);
+                next = made.load(Ordering::SeqCst) + 8;
             }
-            assert!(server.dialed() >= 2 + round, "the loss was noticed");
+            thread::yield_now();
         }
-        over.store(true, Ordering::SeqCst);
     });
+    assert!(server.dialed() >= 30, "the losses were noticed: {} links", server.dialed());
     assert!(export.counts().retransmissions > 0, "{:?}", export.counts());
 }
 
