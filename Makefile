@@ -8,7 +8,8 @@ ADDRESS_TESTS := --lib --test it
 # Programs without libraries run in any guest, and so are what the tests run on this host too: one release build does for all. All are named
 # in one build, as what they depend on would be built again with other features.
 TARGET := x86_64-unknown-linux-gnu
-STATIC := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --target $(TARGET)
+# It gives way to what is tested meanwhile.
+STATIC := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" nice $(CARGO) build --target $(TARGET)
 BUILT := $(or $(CARGO_TARGET_DIR),target)
 PROGRAMS := $(BUILT)/$(TARGET)/release
 
@@ -26,7 +27,11 @@ ifneq ($(shell id -u),0)
 LEFT_OUT := $(ROOT_TESTS:%=--exclude %)
 endif
 
-.PHONY: help packages peers build c-library static programs dist package demo test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all test-write-back-all lint build-bench bench bench-quick clean as-root test-build
+# Most of these wait for more than half of their time, so two run at a time (tests/timed): the longest first, and the programs beside the tests
+# that need none.
+TESTS := test-rust programs test-planted test-mount test-guests test-posix test-package test-postgres test-chaos test-crash
+
+.PHONY: help packages peers build c-library static programs dist package demo gate test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all test-write-back-all lint build-bench bench bench-quick clean as-root test-build
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -65,7 +70,10 @@ as-root:
 	@[ "$$(id -u)" = 0 ] || { echo "this needs root, for mounts and guests; make build, lint and test-rust do not" >&2; exit 1; }
 
 test: as-root ## everything that has to pass
-	tests/timed $(MAKE) packages peers test-rust test-planted programs test-mount test-posix test-postgres test-guests test-crash test-chaos test-package
+	tests/timed $(MAKE) packages peers --two $(TESTS)
+
+gate: as-root ## lints, the same, and a quick pass of each benchmark
+	tests/timed $(MAKE) packages peers lint --two $(TESTS) bench-quick
 
 test-long: export TOMBOLO_LONG = 1
 test-long: as-root ## the same at full size: an hour of fuzzing, every case on both kinds of guests, a thousand kills
@@ -136,7 +144,7 @@ lint: ## formatter, clippy, shellcheck, whether the planted bugs' patches apply
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	# The fuzz targets are a workspace of their own; to check them takes no libFuzzer.
 	CUSTOM_LIBFUZZER_PATH=/libfuzzer.a CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target} $(CARGO) check --quiet --manifest-path fuzz/Cargo.toml
-	if command -v shellcheck >/dev/null; then git ls-files -z | xargs -0 grep -lZE '^#!/(usr/)?bin/(env )?(ba)?sh' | xargs -0 shellcheck -x; fi
+	if command -v shellcheck >/dev/null; then git ls-files -z | xargs -0 grep -lZE '^#!/(usr/)?bin/(env )?(ba)?sh' | xargs -0 -n 4 -P 2 shellcheck -x; fi
 	tests/planted/run --check
 
 build-bench: build
