@@ -4,7 +4,7 @@ use tombolo_core::Identity;
 use tombolo_core::fs::{Attr, FileType, NodeId, WeakAttr};
 use tombolo_host_runtime::rows::{Reader, Writer, file_type_number, file_type_of};
 
-use crate::tree::{Place, Set, Target};
+use crate::tree::{Place, Set, Target, Xattrs};
 
 /// What is kept of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,7 @@ pub(crate) struct NodeRow {
     pub verifier: Option<[u8; 8]>,
     pub user: Identity,
     pub set: Set,
+    pub xattrs: Xattrs,
     pub version: Option<WeakAttr>,
     /// Generation and [`below_len`](crate::tree::Layer::below_len) of each.
     pub layers: Vec<(u64, u64)>,
@@ -43,6 +44,13 @@ impl NodeRow {
             row.time(version.mtime);
             row.time(version.ctime);
         });
+        if self.set.contains(Set::XATTRS) {
+            row.u32(self.xattrs.len() as u32);
+            for (name, value) in &self.xattrs {
+                row.bytes(name);
+                row.option(value.as_deref(), Writer::bytes);
+            }
+        }
         for (generation, below_len) in &self.layers {
             row.u64(*generation);
             row.u64(*below_len);
@@ -53,16 +61,22 @@ impl NodeRow {
     pub(crate) fn decoded(row: &[u8]) -> Option<Self> {
         let mut row = Reader::new(row)?;
         let node = |row: &mut Reader<'_>| row.u64().map(NodeId);
+        let (attr, below, parent) = (row.attr()?, row.option(node)?, row.option(node)?);
+        let link = row.option(|row| row.bytes().map(<[u8]>::to_vec))?;
+        let verifier = row.option(|row| row.bytes()?.try_into().ok())?;
+        let (user, set) = (row.identity()?, Set::from_bits(row.u8()?)?);
+        let version =
+            row.option(|row| Some(WeakAttr { size: row.u64()?, mtime: row.time()?, ctime: row.time()? }))?;
         Some(Self {
-            attr: row.attr()?,
-            below: row.option(node)?,
-            parent: row.option(node)?,
-            link: row.option(|row| row.bytes().map(<[u8]>::to_vec))?,
-            verifier: row.option(|row| row.bytes()?.try_into().ok())?,
-            user: row.identity()?,
-            set: Set::from_bits(row.u8()?)?,
-            version: row
-                .option(|row| Some(WeakAttr { size: row.u64()?, mtime: row.time()?, ctime: row.time()? }))?,
+            attr,
+            below,
+            parent,
+            link,
+            verifier,
+            user,
+            set,
+            version,
+            xattrs: if set.contains(Set::XATTRS) { decoded_xattrs(&mut row)? } else { Xattrs::new() },
             layers: {
                 let mut layers = Vec::new();
                 while !row.is_empty() {
@@ -72,6 +86,12 @@ impl NodeRow {
             },
         })
     }
+}
+
+fn decoded_xattrs(row: &mut Reader<'_>) -> Option<Xattrs> {
+    let count = row.u32()?;
+    let one = |_| Some((row.bytes()?.into(), row.option(|row| row.bytes().map(Into::into))?));
+    (0..count).map(one).collect()
 }
 
 /// What is kept of a name.

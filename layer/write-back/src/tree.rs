@@ -18,7 +18,7 @@ use crate::extents::{Delta, Extents};
 use crate::journal::{Batch, JournalError, Kept};
 use crate::rows::{self, NodeRow};
 use crate::sums::Blocks;
-pub(crate) use node::{Layer, Node, Piece, Set, pieces};
+pub(crate) use node::{Layer, Node, Piece, Set, Xattrs, pieces};
 
 /// Numbers of what was made here have this bit.
 pub(crate) const MADE_HERE: u64 = 1 << 62;
@@ -115,8 +115,9 @@ impl Tree {
             });
             let layers: Vec<_> = layers.collect();
             tree.dirty_bytes += layers.iter().map(|layer| layer.extents.bytes()).sum::<u64>();
-            let NodeRow { attr, below, parent, link, verifier, user, set, version, .. } = row;
-            let node = Node { below, parent, link, verifier, set, version, layers, ..Node::made(attr, user) };
+            let NodeRow { attr, below, parent, link, verifier, user, set, xattrs, version, .. } = row;
+            let made = Node::made(attr, user);
+            let node = Node { below, parent, link, verifier, set, xattrs, version, layers, ..made };
             tree.dirty.insert(id);
             tree.made.extend(below.filter(|below| *below != id).map(|below| (below, id)));
             tree.nodes.insert(id, node);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use tombolo_core::fs::{
     AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File,
     FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
-    Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host_runtime::task;
@@ -31,12 +31,12 @@ impl CachedFileSystem {
         &self.0
     }
 
-    fn view(&self, cx: &Ctx) -> View {
+    pub(super) fn view(&self, cx: &Ctx) -> View {
         View::new(&self.0, cx)
     }
 
     /// Whether changes of a node are refused, or of a name in that directory.
-    fn is_read_only(&self, node: NodeId, name: Option<Name<'_>>) -> bool {
+    pub(super) fn is_read_only(&self, node: NodeId, name: Option<Name<'_>>) -> bool {
         let cache = &self.0.cache;
         let policy = cache.policy();
         if self.0.profile.read_only || policy.rules.is_empty() {
@@ -59,7 +59,10 @@ impl CachedFileSystem {
         value.into()
     }
 
-    fn missed<T>(&self, later: impl Future<Output = Result<T, Error>> + Send + 'static) -> Answer<T> {
+    pub(super) fn missed<T>(
+        &self,
+        later: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Answer<T> {
         self.0.cache.counters.missed();
         Answer::later(later)
     }
@@ -302,6 +305,10 @@ impl FileSystem for CachedFileSystem {
     /// Where others may change the origin, not all is told.
     fn changes(&self) -> Option<&dyn Changes> {
         self.0.tells_changes.then_some(self as &dyn Changes)
+    }
+
+    fn xattrs(&self) -> Option<&dyn Xattrs> {
+        self.0.cache.origin.fs.xattrs().map(|_| self as &dyn Xattrs)
     }
 
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {

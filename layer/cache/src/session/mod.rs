@@ -16,6 +16,7 @@ mod opening;
 mod reading;
 mod removing;
 mod view;
+mod xattrs;
 
 use std::sync::{Arc, Once};
 

@@ -18,3 +18,4 @@ mod trouble;
 mod walking;
 mod world;
 mod written;
+mod xattrs;

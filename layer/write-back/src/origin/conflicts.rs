@@ -108,7 +108,8 @@ impl Round {
 pub(super) fn bring_back(tree: &mut Tree, target: Target, from: &Key, attr: &Attr) {
     tracing::warn!(directory = from.0.0, name = %from.1.as_name(), "another has put something into this directory: it stays");
     if let Some(node) = tree.node_mut(target.node) {
-        (node.set, node.sending, node.parent) = (Set::empty(), Set::empty(), None);
+        node.set_nothing();
+        node.parent = None;
         (node.attr, node.version) = (Attr { fileid: target.node.0, ..*attr }, Some(WeakAttr::from(attr)));
     }
     let name = match is_hidden(&from.1) {
@@ -145,12 +146,12 @@ fn set_aside(tree: &mut Tree, chosen: &Chosen, theirs: Option<Attr>, base: &Arc<
     // What was written since.
     layers.extend(old.layers.iter().skip(chosen.layers.len()).cloned());
     let attr = Attr { nlink: 1, fileid: id.0, ..old.attr };
-    let set = Set::MODE | Set::OWNER | Set::ATIME | Set::MTIME;
-    tree.add(id, Node { set, layers, ..Node::made(attr, old.user.clone()) });
+    let (set, xattrs) = (Set::MODE | Set::OWNER | Set::ATIME | Set::MTIME | Set::XATTRS, old.xattrs);
+    tree.add(id, Node { set, xattrs, layers, ..Node::made(attr, old.user.clone()) });
     let target = Target { node: id, file_type: attr.file_type };
     tree.set_name(dir, &name, None, Some(target), &old.user);
     let Some(node) = tree.node_mut(chosen.id) else { return };
-    (node.set, node.sending) = (Set::empty(), Set::empty());
+    node.set_nothing();
     node.version = theirs.as_ref().map(WeakAttr::from);
     node.attr = theirs.map_or(old.attr, |theirs| Attr { fileid: chosen.id.0, ..theirs });
     let sent = std::mem::take(&mut node.layers).into_iter().take(chosen.layers.len());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{
     Attr, Create, Entry, Exclusive, File, FileType, Mode, NewMode, NodeId, OpenFlags, SetAttr, SetTime,
-    WeakAttr,
+    WeakAttr, XattrName, XattrSet, within,
 };
 use tombolo_core::{Ctx, Error, Identity, Result};
 
@@ -204,16 +204,40 @@ impl Round {
             mtime: set.contains(Set::MTIME).then_some(SetTime::At(wanted.mtime)),
             ..SetAttr::default()
         };
-        if change == SetAttr::default() {
-            // Data that were written, or names, have changed it.
-            self.set_sent(chosen.id, None);
-            return Ok(());
-        }
-        let (fs, file) = (&self.shared.below, open.map(|open| open.file));
         let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
         let users = [chosen.user.clone(), owner, Identity::ROOT];
-        let ((attr, _), _) = self.by_first(&users, |cx| fs.setattr(cx, below, file, &change)).await?;
-        self.set_sent(chosen.id, Some(WeakAttr::from(&attr)));
+        // To be looked at: data that were written, or names, have changed it.
+        let mut version = None;
+        if change != SetAttr::default() {
+            let (fs, file) = (&self.shared.below, open.map(|open| open.file));
+            let ((attr, _), _) = self.by_first(&users, |cx| fs.setattr(cx, below, file, &change)).await?;
+            version = Some(WeakAttr::from(&attr));
+        }
+        // After the owner: a change of that takes capabilities away.
+        if set.contains(Set::XATTRS) {
+            self.set_xattrs(chosen, below, &users).await?;
+            version = None;
+        }
+        self.set_sent(chosen.id, version);
+        Ok(())
+    }
+
+    async fn set_xattrs(&self, chosen: &Chosen, below: NodeId, users: &[Identity]) -> Result<()> {
+        let fs = &self.shared.below;
+        for (name, value) in &chosen.xattrs {
+            let name = XattrName::new(name)?;
+            let set = self.by_first(users, |cx| {
+                within(fs.xattrs(), |xattrs| match value {
+                    Some(value) => xattrs.set(cx, below, name, value, XattrSet::Any, false),
+                    None => xattrs.remove(cx, below, name),
+                })
+            });
+            match (set.await, value) {
+                // It never was there, or an attempt before has done it.
+                (Err(Error::NoAttribute), None) => {}
+                (set, _) => drop(set?),
+            }
+        }
         Ok(())
     }
 }

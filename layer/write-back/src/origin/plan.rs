@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tombolo_core::Identity;
 use tombolo_core::fs::{Attr, NameBuf, NodeId, WeakAttr};
 
-use crate::tree::{self, Layer, Node, Piece, Set, Target, Tree, hidden_name, is_hidden};
+use crate::tree::{self, Layer, Node, Piece, Set, Target, Tree, Xattrs, hidden_name, is_hidden};
 
 /// A directory and a name in it.
 pub(super) type Key = (NodeId, NameBuf);
@@ -17,6 +17,7 @@ pub(super) struct Chosen {
     pub id: NodeId,
     pub attr: Attr,
     pub set: Set,
+    pub xattrs: Xattrs,
     pub layers: Vec<Layer>,
     pub link: Option<Vec<u8>>,
     pub user: Identity,
@@ -126,8 +127,8 @@ impl Plan {
 
 impl Chosen {
     fn of(id: NodeId, node: &Node, home: Option<Key>) -> Self {
-        let Node { attr, layers, link, user, version, .. } = node.clone();
-        Self { id, attr, set: node.sending, layers, link, user, version, home }
+        let Node { attr, sending: set, xattrs, layers, link, user, version, .. } = node.clone();
+        Self { id, attr, set, xattrs, layers, link, user, version, home }
     }
 
     /// Where its data are.

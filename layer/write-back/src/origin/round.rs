@@ -299,6 +299,8 @@ fn settle(tree: &mut Tree, chosen: &Chosen, is_there: bool) {
         node.set |= sending;
         return;
     }
+    // What was changed since is for the next time.
+    node.xattrs.retain(|name, value| chosen.xattrs.get(name) != Some(value));
     let later = node.layers.split_off(chosen.layers.len().min(node.layers.len()));
     let sent = std::mem::replace(&mut node.layers, later);
     sent.into_iter().for_each(|layer| tree.drop_layer(layer));

@@ -115,6 +115,9 @@ impl View {
         if kills {
             drop_privileges(node, Some(user).filter(|_| set.size.is_some()));
         }
+        if kills || set.size.is_some() {
+            node.drop_capability();
+        }
         for (set, is_atime) in [(set.atime, true), (set.mtime, false)] {
             let Some(set) = set else { continue };
             let time = match set {

@@ -168,7 +168,7 @@ impl FileSystem for WriteBackFileSystem {
         Answer::later(self.view(cx).sync())
     }
 
-    /// The root has one, whatever the origin has.
+    /// The root has one of this layer's own, whatever the origin has.
     fn xattrs(&self) -> Option<&dyn Xattrs> {
         Some(self)
     }

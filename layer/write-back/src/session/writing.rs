@@ -73,6 +73,7 @@ impl View {
                 node.attr.size = node.attr.size.max(end);
                 node.attr.blocks += added.div_ceil(512);
                 node.touch_mtime(&self.cx.identity);
+                node.drop_capability();
                 if how.kill_privileges || !self.cx.identity.is_root() {
                     drop_privileges(node, Some(&self.cx.identity));
                 }

@@ -1,5 +1,6 @@
 //! A node that differs: its attributes and data.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,8 +23,16 @@ bitflags! {
         const MTIME = 8;
         /// Nothing: its names are others, and so their number.
         const NAMES = 16;
+        /// Extended attributes.
+        const XATTRS = 32;
     }
 }
+
+/// Extended attributes that are to be set, or with `None` removed, by their names.
+pub(crate) type Xattrs = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
+
+/// File capabilities, which go with the next change of data or owner.
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// Data that were written to a file between two write-backs.
 #[derive(Clone, Debug)]
@@ -58,6 +67,8 @@ pub(crate) struct Node {
     pub sending: Set,
     /// A write-back that goes on has it.
     pub is_sent: bool,
+    /// Those that the origin has otherwise.
+    pub xattrs: Xattrs,
     /// What it was below when all was written back. While it is, attributes are shown as they were here.
     pub version: Option<WeakAttr>,
     /// The lowest first.
@@ -92,6 +103,7 @@ impl Node {
             set: Set::empty(),
             sending: Set::empty(),
             is_sent: false,
+            xattrs: Xattrs::new(),
             version: None,
             layers: Vec::new(),
         }
@@ -112,6 +124,39 @@ impl Node {
         self.attr.ctime = self.attr.mtime;
         self.set |= Set::MTIME;
         self.user = user.clone();
+    }
+
+    /// Theirs hold: no attribute is to be set at the origin any more.
+    pub(crate) fn set_nothing(&mut self) {
+        (self.set, self.sending) = (Set::empty(), Set::empty());
+        self.xattrs.clear();
+    }
+
+    /// Sets an extended attribute, or with `None` removes it.
+    pub(crate) fn set_xattr(&mut self, name: &[u8], value: Option<&[u8]>) {
+        self.xattrs.insert(name.into(), value.map(Into::into));
+        self.set |= Set::XATTRS;
+    }
+
+    /// How long those are that are to be set or removed, but for this one.
+    pub(crate) fn xattr_bytes(&self, but: &[u8]) -> usize {
+        let others = self.xattrs.iter().filter(|(name, _)| name[..] != *but);
+        others.map(|(name, value)| name.len() + value.as_ref().map_or(0, |value| value.len())).sum()
+    }
+
+    /// Data or owner are changed. What the origin has of capabilities goes there with the same change.
+    pub(crate) fn drop_capability(&mut self) {
+        if self.xattrs.get(CAPABILITY).is_some_and(Option::is_some) {
+            self.set_xattr(CAPABILITY, None);
+        }
+    }
+
+    /// What is known here of an extended attribute: its value, or that there is none.
+    pub(crate) fn xattr(&self, name: &[u8]) -> Option<Option<&[u8]>> {
+        let known = self.xattrs.get(name).map(Option::as_deref);
+        // The origin drops capabilities when it gets what it lacks.
+        let is_dropped = || !self.layers.is_empty() || (self.set | self.sending).contains(Set::OWNER);
+        known.or_else(|| (name == CAPABILITY && is_dropped()).then_some(None))
     }
 
     /// It has another name, or so many more.
@@ -136,6 +181,7 @@ impl Node {
             verifier: self.verifier,
             user: self.user.clone(),
             set: self.set | self.sending,
+            xattrs: self.xattrs.clone(),
             version: self.version,
             layers: self.layers.iter().map(|layer| (layer.file.generation, layer.below_len)).collect(),
         }

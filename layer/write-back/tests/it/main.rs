@@ -15,3 +15,4 @@ mod trouble;
 mod volatile;
 mod watermarks;
 mod world;
+mod xattrs;

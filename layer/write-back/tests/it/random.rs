@@ -10,6 +10,7 @@ use tombolo_core::fs::{File, Mode, NodeId, RenameFlags, SetAttr};
 use crate::shown::{HIDDEN, names, set_mtime, symlink, tree};
 use crate::trouble::Trouble;
 use crate::world::{Origin, Session, attach};
+use crate::xattrs;
 
 /// Something that is done to a tree; whether it can be depends on the tree alone.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub enum Action {
     Mode(String, u32),
     Owner(String, u32),
     Time(String, i64),
+    SetXattr(String, u8),
+    RemoveXattr(String),
     Link(String, String),
     Symlink(String, String),
     Rename(String, String),
@@ -51,7 +54,7 @@ impl Action {
         let len = random.usize(0..most);
         let bytes = std::iter::repeat_with(|| random.u8(..)).take(len).collect();
         let (one, other) = (path(random), path(random));
-        match random.u8(0..24) {
+        match random.u8(0..26) {
             0..=3 => Self::Put(one, bytes),
             4 | 5 => Self::Write(one, random.u64(0..50_000), bytes),
             6 => Self::Cut(one, random.u64(0..50_000)),
@@ -65,6 +68,8 @@ impl Action {
             18 | 19 => Self::Unlink(one),
             20 | 21 => Self::Mkdir(one),
             22 => Self::Rmdir(one),
+            23 => Self::SetXattr(one, random.u8(0..2)),
+            24 => Self::RemoveXattr(one),
             _ if random.bool() => Self::Hold(one),
             _ => Self::WriteHeld(random.u64(0..1000), bytes),
         }
@@ -91,6 +96,8 @@ impl Action {
                 set(path, SetAttr { uid: Some(*id), gid: Some(*id), ..SetAttr::default() })
             }
             Self::Time(path, secs) => set_mtime(session, path, *secs),
+            Self::SetXattr(path, value) => xattrs::set(session, path, "user.a", &[*value]),
+            Self::RemoveXattr(path) => xattrs::remove(session, path, "user.a"),
             Self::Link(from, to) => session.link(from, to),
             Self::Symlink(target, path) => symlink(session, path, target),
             Self::Rename(from, to) => session.rename(from, to, RenameFlags::empty()),

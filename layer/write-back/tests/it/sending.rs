@@ -12,6 +12,7 @@ use crate::random::Action;
 use crate::shown::{HIDDEN, names, set_mtime, symlink, tree};
 use crate::volatile::Volatile;
 use crate::world::{Origin, Proxy, Session, attach};
+use crate::xattrs;
 
 /// What is at the origin, what is done to it, and what holds there all the time.
 struct History {
@@ -54,6 +55,9 @@ const HISTORIES: [History; 6] = [
             at.link("dir/sub/small", "link").expect("linked");
             symlink(at, "dir/symlink", "sub/small").expect("linked");
             set_mtime(at, "dir/sub", 1000).expect("set");
+            ["large", "dir/sub"]
+                .iter()
+                .for_each(|path| xattrs::set(at, path, "user.a", b"new").expect("set"));
         },
         // A name that has come has its data.
         always: |at| at.get("large").is_err() || has(at, "large", &[&large(1)]),
@@ -80,6 +84,7 @@ const HISTORIES: [History; 6] = [
             put(at, "small", b"before");
             put(at, "large", &large(1));
             put(at, "cut", &large(2));
+            xattrs::set(at, "cut", "user.a", b"old").expect("set");
         },
         change: |at| {
             let actions = [
@@ -89,6 +94,8 @@ const HISTORIES: [History; 6] = [
                 Action::Write("cut".into(), 90_000, b"end".to_vec()),
                 Action::Mode("small".into(), 0o640),
                 Action::Owner("large".into(), 7),
+                Action::SetXattr("large".into(), 1),
+                Action::RemoveXattr("cut".into()),
             ];
             actions.iter().for_each(|action| action.perform(at, &mut None).expect("changed"));
         },

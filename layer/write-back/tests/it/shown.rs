@@ -8,6 +8,7 @@ use tombolo_core::fs::{
 };
 
 use crate::world::{Session, name};
+use crate::xattrs;
 
 /// What names at the origin begin with that are not shown.
 pub const HIDDEN: &str = ".tombolo-wb-";
@@ -24,6 +25,7 @@ pub struct Shown {
     pub size: u64,
     /// A sum of the data, or of the target of a link.
     pub content: u64,
+    pub xattrs: Vec<(String, Vec<u8>)>,
     pub mtime: Option<Timestamp>,
 }
 
@@ -58,6 +60,7 @@ fn gather(
         same_as,
         size: if is_directory { 0 } else { attr.size },
         content: sum(&content),
+        xattrs: xattrs::all(session, found.node),
         mtime: times.then_some(attr.mtime),
     };
     shown.insert(path.to_owned(), one);

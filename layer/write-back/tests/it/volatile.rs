@@ -98,7 +98,7 @@ impl VolatileSession {
 
 impl FileSystem for VolatileSession {
     forward!(to self.0; lookup getattr setattr access readlink create create_unnamed mkdir symlink mknod unlink rmdir
-        open flush read readdir statfs syncfs forget release profile persistent_handles);
+        open flush read readdir statfs syncfs forget release profile persistent_handles xattrs);
 
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
         if how.stability == Stability::Unstable && !self.1.state().committed.contains_key(&file.node) {

@@ -15,7 +15,7 @@ use tombolo_layer_cache::{Contract, Options, over};
 use tombolo_mem::{Region, Sink};
 
 /// What a cache lacks.
-const LACKS: &[&str] = &["XATTRS", "LOCKS", "RANGES", "VERSIONS", "FORGETS"];
+const LACKS: &[&str] = &["LOCKS", "RANGES", "VERSIONS", "FORGETS"];
 
 fn run_over(export: &Arc<dyn Export>, title: &str, contract: Contract) {
     // Where others may change the origin, not all would be told.

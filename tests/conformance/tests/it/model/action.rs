@@ -61,9 +61,9 @@ pub fn sequences() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(by_anyone(prop_oneof![names(), nodes(), files(), groups()]), 1..80)
 }
 
-/// One action of the required operations.
-pub fn required() -> impl Strategy<Value = Action> {
-    by_anyone(prop_oneof![names(), nodes(), files()])
+/// One action of the required operations, or on extended attributes.
+pub fn required_and_xattrs() -> impl Strategy<Value = Action> {
+    by_anyone(prop_oneof![3 => names(), 3 => nodes(), 3 => files(), 1 => xattrs()])
 }
 
 fn by_anyone(what: impl Strategy<Value = What>) -> impl Strategy<Value = Action> {
@@ -162,9 +162,19 @@ fn files() -> BoxedStrategy<What> {
     .boxed()
 }
 
-fn groups() -> BoxedStrategy<What> {
+fn xattrs() -> BoxedStrategy<What> {
     let name = || prop::sample::select(vec!["user.a", "user.b"]);
     let how = prop::sample::select(vec![XattrSet::Any, XattrSet::Create, XattrSet::Replace]);
+    prop_oneof![
+        2 => (node(), name(), 0_usize..50, how).prop_map(|(node, name, len, how)| What::SetXattr(node, name, len, how)),
+        1 => (node(), name()).prop_map(|(node, name)| What::GetXattr(node, name)),
+        1 => node().prop_map(What::ListXattrs),
+        1 => (node(), name()).prop_map(|(node, name)| What::RemoveXattr(node, name)),
+    ]
+    .boxed()
+}
+
+fn groups() -> BoxedStrategy<What> {
     let allocate = prop::sample::select(vec![
         AllocateMode::empty(),
         AllocateMode::KEEP_SIZE,
@@ -177,10 +187,7 @@ fn groups() -> BoxedStrategy<What> {
     let range = || prop_oneof![(0_u64..4).prop_map(|block| block * 4096), offset()];
     let owner = || OWNERS;
     prop_oneof![
-        2 => (node(), name(), 0_usize..50, how).prop_map(|(node, name, len, how)| What::SetXattr(node, name, len, how)),
-        1 => (node(), name()).prop_map(|(node, name)| What::GetXattr(node, name)),
-        1 => node().prop_map(What::ListXattrs),
-        1 => (node(), name()).prop_map(|(node, name)| What::RemoveXattr(node, name)),
+        5 => xattrs(),
         2 => (open(), range(), range(), allocate)
             .prop_map(|(open, offset, len, mode)| What::Allocate(open, offset, len, mode)),
         1 => (open(), offset(), open(), offset(), 0_u64..9000)

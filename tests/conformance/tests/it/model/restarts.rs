@@ -11,7 +11,7 @@ use tombolo_layer_cache::store::{OriginIdentity, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract, Options, over};
 use tombolo_layer_write_back::WriteBackExport;
 
-use super::action::{Action, required};
+use super::action::{Action, required_and_xattrs};
 use super::machine::Machine;
 use super::{memory, runner};
 use crate::store::opened_store;
@@ -28,8 +28,7 @@ enum Step {
 }
 
 fn sequences() -> impl Strategy<Value = Vec<Step>> {
-    let step =
-        prop_oneof![30 => required().prop_map(Step::Act), 1 => Just(Step::Restart), 2 => Just(Step::Crash)];
+    let step = prop_oneof![30 => required_and_xattrs().prop_map(Step::Act), 1 => Just(Step::Restart), 2 => Just(Step::Crash)];
     prop::collection::vec(step, 1..100)
 }
 

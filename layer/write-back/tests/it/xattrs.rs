@@ -1,0 +1,279 @@
+//! Extended attributes of files, of an origin that has them.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Client, Export, FileSystem, NodeId, Op, SetAttr, XattrName, XattrSet};
+use tombolo_core::{Error, Result, forward};
+
+use crate::restart::sync;
+use crate::shown::names;
+use crate::trouble::Trouble;
+use crate::world::{Origin, Proxy, Session};
+
+const CAPABILITY: &str = "security.capability";
+
+fn named(text: &str) -> XattrName<'_> {
+    XattrName::new(text.as_bytes()).expect("a name")
+}
+
+pub fn set(session: &Session, path: &str, name: &str, value: &[u8]) -> Result<()> {
+    let (node, xattrs) = (session.find(path)?.node, session.fs.xattrs().expect("extended attributes"));
+    xattrs.set(&session.cx, node, named(name), value, XattrSet::Any, false).wait()
+}
+
+pub fn remove(session: &Session, path: &str, name: &str) -> Result<()> {
+    let (node, xattrs) = (session.find(path)?.node, session.fs.xattrs().expect("extended attributes"));
+    xattrs.remove(&session.cx, node, named(name)).wait()
+}
+
+/// The value of one; `None`: there is none.
+pub fn get(session: &Session, node: NodeId, name: &str) -> Option<Vec<u8>> {
+    let xattrs = session.fs.xattrs().expect("extended attributes");
+    match xattrs.get(&session.cx, node, named(name), 1 << 16).wait() {
+        Ok(value) => Some(value),
+        Err(Error::NoAttribute) => None,
+        Err(error) => panic!("{name}: {error}"),
+    }
+}
+
+/// Names and values, in order.
+pub fn all(session: &Session, node: NodeId) -> Vec<(String, Vec<u8>)> {
+    let listed = session.fs.xattrs().expect("extended attributes").list(&session.cx, node, 1 << 16);
+    let listed = listed.wait().expect("a list");
+    let names = listed.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let names = names.map(|name| String::from_utf8_lossy(name).into_owned());
+    let mut all: Vec<_> = names
+        .map(|name| {
+            let value = get(session, node, &name).expect("what is listed is there");
+            (name, value)
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+fn of(session: &Session, path: &str) -> Vec<(String, Vec<u8>)> {
+    all(session, session.find(path).expect("there").node)
+}
+
+fn one(name: &str, value: &[u8]) -> Vec<(String, Vec<u8>)> {
+    vec![(name.to_owned(), value.to_owned())]
+}
+
+fn flush(proxy: &Proxy) {
+    proxy.write_back.flush().expect("a flush");
+    assert!(proxy.write_back.status().is_clean);
+}
+
+#[test]
+fn extended_attributes_are_kept_back_and_arrive_with_the_rest() {
+    let origin = Origin::new();
+    for dir in ["old", "old/dir"] {
+        origin.direct.mkdir(dir).expect("mkdir");
+        set(&origin.direct, dir, "user.theirs", b"1").expect("set");
+    }
+    origin.direct.put("old/file", b"text").expect("put");
+    set(&origin.direct, "old/file", "user.gone", b"1").expect("set");
+    let proxy = origin.proxy();
+    let here = &proxy.session;
+    here.put("new", b"text").expect("put");
+    for path in ["new", "old/file", "old/dir"] {
+        set(here, path, "user.a", b"before").expect("set");
+        set(here, path, "user.a", b"ours").expect("set");
+    }
+    remove(here, "old/file", "user.gone").expect("removed");
+    assert!(matches!(remove(here, "old/file", "user.gone"), Err(Error::NoAttribute)));
+    set(here, "new", "user.b", b"1").expect("set");
+    remove(here, "new", "user.b").expect("removed");
+    let (ours, both) = (one("user.a", b"ours"), [one("user.a", b"ours"), one("user.theirs", b"1")].concat());
+    assert_eq!(of(&origin.direct, "old/file"), one("user.gone", b"1"), "the origin does not have them yet");
+    for _ in 0..2 {
+        assert_eq!(
+            (of(here, "new"), of(here, "old/file"), of(here, "old/dir")),
+            (ours.clone(), ours.clone(), both.clone())
+        );
+        flush(&proxy);
+    }
+    for path in ["new", "old/file", "old/dir"] {
+        assert_eq!(of(&origin.direct, path), of(here, path), "{path}");
+    }
+    assert_eq!(origin.asked("setxattr"), 3, "each goes once");
+}
+
+#[test]
+fn extended_attributes_outlive_a_kill() {
+    let mut origin = Origin::new();
+    origin.direct.put("old", b"text").expect("put");
+    set(&origin.direct, "old", "user.gone", b"1").expect("set");
+    let proxy = origin.proxy();
+    proxy.session.put("new", b"text").expect("put");
+    for path in ["new", "old"] {
+        set(&proxy.session, path, "user.a", b"\0kept\0").expect("set");
+    }
+    remove(&proxy.session, "old", "user.gone").expect("removed");
+    sync(&proxy.session);
+    origin.kill(proxy);
+    let proxy = origin.proxy();
+    for path in ["new", "old"] {
+        assert_eq!(of(&proxy.session, path), one("user.a", b"\0kept\0"), "{path}");
+    }
+    flush(&proxy);
+    for path in ["new", "old"] {
+        assert_eq!(of(&origin.direct, path), one("user.a", b"\0kept\0"), "{path}");
+    }
+}
+
+#[test]
+fn what_is_set_while_attributes_are_sent_goes_the_next_time() {
+    let trouble = Trouble::new(1);
+    let origin = Origin::with(|memory| trouble.over(memory));
+    let proxy = origin.proxy();
+    proxy.session.put("file", b"text").expect("put");
+    set(&proxy.session, "file", "user.a", b"1").expect("set");
+    set(&proxy.session, "file", "user.b", b"1").expect("set");
+    let session = proxy.session.clone();
+    trouble.once(Op::Setxattr, move || {
+        set(&session, "file", "user.a", b"2").expect("set");
+        remove(&session, "file", "user.b").expect("removed");
+        None
+    });
+    proxy.write_back.flush().expect("a flush");
+    assert!(!proxy.write_back.status().is_clean);
+    assert_eq!(of(&proxy.session, "file"), one("user.a", b"2"));
+    flush(&proxy);
+    assert_eq!(of(&origin.direct, "file"), one("user.a", b"2"));
+}
+
+#[test]
+fn capabilities_go_with_the_next_change_and_never_come_back() {
+    let origin = Origin::new();
+    for path in ["written", "cut", "given"] {
+        origin.direct.put(path, b"text").expect("put");
+        set(&origin.direct, path, CAPABILITY, b"at the origin").expect("set");
+    }
+    let proxy = origin.proxy();
+    let here = &proxy.session;
+    let node = |path: &str| here.find(path).expect("there").node;
+    let change = |path: &str| {
+        let set = |set: SetAttr| here.fs.setattr(&here.cx, node(path), None, &set).wait().map(drop);
+        let file = here.open(path).expect("open");
+        let changed = match path {
+            "written" => here.write(file, 0, b"T"),
+            "cut" => set(SetAttr { size: Some(1), ..SetAttr::default() }),
+            _ => set(SetAttr { uid: Some(7), ..SetAttr::default() }),
+        };
+        here.close(file);
+        changed.expect("changed");
+    };
+    for path in ["written", "cut", "given"] {
+        assert_eq!(get(here, node(path), CAPABILITY).expect("theirs"), b"at the origin");
+        change(path);
+        assert_eq!((get(here, node(path), CAPABILITY), of(here, path)), (None, vec![]), "{path}");
+        set(here, path, CAPABILITY, b"ours").expect("set");
+        change(path);
+        assert_eq!(get(here, node(path), CAPABILITY), None, "{path}");
+    }
+    for path in ["written", "given"] {
+        set(here, path, CAPABILITY, b"after it").expect("set");
+    }
+    flush(&proxy);
+    for session in [here, &origin.direct] {
+        for path in ["written", "given"] {
+            assert_eq!(of(session, path), one(CAPABILITY, b"after it"), "{path}");
+        }
+        assert_eq!(of(session, "cut"), vec![]);
+    }
+}
+
+#[test]
+fn more_than_64_kib_of_extended_attributes_of_a_file_are_not_kept_back() {
+    let origin = Origin::new();
+    let proxy = origin.proxy();
+    proxy.session.put("file", b"text").expect("put");
+    let half = vec![7; 33 << 10];
+    for name in ["user.a", "user.a"] {
+        set(&proxy.session, "file", name, &half).expect("set");
+    }
+    assert!(matches!(set(&proxy.session, "file", "user.b", &half), Err(Error::NoSpace)));
+    flush(&proxy);
+    set(&proxy.session, "file", "user.b", &half).expect("the first is at the origin");
+    flush(&proxy);
+    assert_eq!(of(&origin.direct, "file").len(), 2);
+}
+
+#[test]
+fn extended_attributes_of_ours_go_with_our_version() {
+    let origin = Origin::new();
+    origin.direct.put("file", b"before").expect("a file");
+    let proxy = origin.proxy();
+    let file = proxy.session.open("file").expect("the file");
+    proxy.session.write(file, 0, b"OURS").expect("written");
+    proxy.session.close(file);
+    set(&proxy.session, "file", "user.a", b"ours").expect("set");
+    origin.direct.put("file", b"theirs").expect("another's");
+    set(&origin.direct, "file", "user.a", b"theirs").expect("set");
+    assert_eq!(proxy.write_back.flush().expect("a flush").conflicts, 1);
+    for session in [&origin.direct, &proxy.session] {
+        let ours = names(session, NodeId::ROOT).into_iter().find(|name| name.contains(".conflict-"));
+        assert_eq!(of(session, &ours.expect("ours")), one("user.a", b"ours"));
+        assert_eq!(of(session, "file"), one("user.a", b"theirs"));
+    }
+}
+
+#[test]
+fn access_lists_are_neither_shown_nor_taken() {
+    let origin = Origin::new();
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in
+        [(1, 6, u32::MAX), (2, 6, 7), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)]
+    {
+        list.extend([tag, 0, permissions, 0]);
+        list.extend(id.to_le_bytes());
+    }
+    let name = "system.posix_acl_access";
+    origin.direct.put("file", b"").expect("put");
+    set(&origin.direct, "file", name, &list).expect("set");
+    let proxy = origin.proxy();
+    let node = proxy.session.find("file").expect("there").node;
+    assert_eq!((get(&proxy.session, node, name), all(&proxy.session, node)), (None, vec![]));
+    assert!(matches!(set(&proxy.session, "file", name, &list), Err(Error::NotSupported)));
+}
+
+#[test]
+fn watermarks_are_neither_listed_nor_set() {
+    let origin = Origin::new();
+    let proxy = origin.proxy();
+    proxy.session.put("file", b"text").expect("put");
+    for path in ["", "file"] {
+        let name = "user.tombolo.watermarks";
+        assert!(matches!(set(&proxy.session, path, name, b"1"), Err(Error::NotPermitted)));
+        assert!(matches!(remove(&proxy.session, path, name), Err(Error::NotPermitted)));
+        assert_eq!(of(&proxy.session, path), vec![]);
+    }
+}
+
+#[test]
+fn an_origin_without_extended_attributes_keeps_none_here() {
+    let origin = Origin::with(|memory| Arc::new(Bare(memory)));
+    let proxy = origin.proxy();
+    proxy.session.put("file", b"text").expect("put");
+    assert!(matches!(set(&proxy.session, "file", "user.a", b"1"), Err(Error::NotImplemented)));
+    let (session, node) = (&proxy.session, proxy.session.find("file").expect("there").node);
+    let value = session.fs.xattrs().expect("the root's").get(&session.cx, node, named(CAPABILITY), 100);
+    assert!(matches!(value, tombolo_core::Answer::Done(Err(Error::NotSupported))), "at once");
+    flush(&proxy);
+}
+
+/// An origin without extended attributes, as NFS version 3 has none.
+struct Bare<T: ?Sized>(Arc<T>);
+
+impl Export for Bare<dyn Export> {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(Bare(self.0.attach(client)?)))
+    }
+}
+
+impl FileSystem for Bare<dyn FileSystem> {
+    forward!(to self.0; lookup getattr setattr access readlink create create_unnamed mkdir symlink mknod link unlink
+        rmdir rename open flush fsync read write readdir statfs syncfs forget release profile persistent_handles);
+}
