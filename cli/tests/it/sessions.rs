@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use crate::common::far::Far;
 use crate::common::{Ran, Server, until};
+use crate::write_back::Work;
 
 impl Far {
     /// A proxy whose session `default` writes through, served by NFS.
@@ -17,6 +19,14 @@ impl Far {
     fn sessions(&self, line: &str) -> Ran {
         let words: Vec<_> = line.split(' ').collect();
         self.place.0.run(&[&["session"], &words[..], &["--control", "proxy.sock"]].concat())
+    }
+
+    /// A session of the tree, and the address that it is served at.
+    fn create_nfs(&self, name: &str, options: &str) -> String {
+        let made = self.sessions(&format!("create {name} {} --nfs 127.0.0.1:0{options}", self.url("")));
+        made.succeeded();
+        let address = made.out.strip_prefix("ready nfs ").and_then(|rest| rest.split(' ').next());
+        address.unwrap_or_else(|| panic!("no address in {made:?}")).to_owned()
     }
 
     fn listed(&self) -> String {
@@ -37,11 +47,8 @@ impl Far {
 fn a_session_is_made_served_and_ended_while_the_proxy_runs() {
     let Some(far) = Far::new() else { return };
     let proxy = far.proxy_of_sessions();
-    let made = far.sessions(&format!("create lib.1 {} --nfs 127.0.0.1:0", far.url("")));
-    made.succeeded();
-    let address = made.out.strip_prefix("ready nfs ").and_then(|rest| rest.split(' ').next());
-    let address = address.unwrap_or_else(|| panic!("no address in {made:?}"));
-    for (at, name) in [(address, "lib.1"), (proxy.nfs_address(), "tree")] {
+    let address = far.create_nfs("lib.1", "");
+    for (at, name) in [(&*address, "lib.1"), (proxy.nfs_address(), "tree")] {
         let read = far.place.0.run(&["cat", &format!("nfs://{at}/{name}/file")]);
         assert_eq!((read.code, read.out.as_str()), (Some(0), "content\n"), "{read:?}");
     }
@@ -55,7 +62,7 @@ fn a_session_is_made_served_and_ended_while_the_proxy_runs() {
         .failed(1, &["which is running", "tombolo session detach lib.1"]);
     far.sessions("detach lib.1").succeeded();
     assert!(!far.listed().contains("lib.1"));
-    assert!(TcpStream::connect(address).is_err(), "it is served still");
+    assert!(TcpStream::connect(&*address).is_err(), "it is served still");
     proxy.stop();
     // What was ended does not come back.
     let proxy = far.proxy_of_sessions();
@@ -161,4 +168,85 @@ fn a_session_whose_origin_is_away_at_the_start_is_tried_again_and_holds_up_nothi
     until("its origin is there", || far.listed().contains("other running"));
     proxy.stop();
     other.stop();
+}
+
+#[test]
+fn one_session_is_asked_anew_by_its_name_and_all_of_them_by_a_signal() {
+    let Some(far) = Far::new() else { return };
+    let proxy = far.proxy_of_sessions();
+    let kept = " --mode write-back --contract exclusive --no-lease";
+    let [one, two] = ["one", "two"].map(|name| (name, far.create_nfs(name, kept)));
+    let shows = |session: &(&str, String), file: &str| {
+        let listed = far.place.0.run(&["ls", &format!("nfs://{}/{}", session.1, session.0)]);
+        listed.succeeded();
+        listed.out.lines().any(|name| name == file)
+    };
+    assert!(shows(&one, "file") && shows(&two, "file"));
+    // Behind the back of the proxy, which is against the contract.
+    fs::write(far.tree("new"), "").expect("write");
+    assert!(!shows(&one, "new") && !shows(&two, "new"));
+    far.sessions("invalidate one").succeeded();
+    assert!(shows(&one, "new") && !shows(&two, "new"), "only the one that was named");
+    fs::write(far.tree("newer"), "").expect("write");
+    proxy.signal("USR2");
+    until("SIGUSR2 has all sessions ask anew", || shows(&one, "newer") && shows(&two, "newer"));
+    proxy.stop();
+}
+
+#[test]
+fn a_session_has_a_policy_and_a_state_directory_of_its_own() {
+    let Some(far) = Far::new() else { return };
+    let proxy = far.proxy_of_sessions();
+    let line = format!("create kept {} --mode write-back --no-lease --nfs 127.0.0.1:0", far.url(""));
+    far.sessions(&line).failed(1, &["--contract exclusive"]);
+    fs::write(far.place.0.path("policy.toml"), "contract = \"exclusive\"\n").expect("write");
+    far.sessions(&format!("{line} --policy policy.toml --state kept-state")).succeeded();
+    assert!(fs::read_dir(far.place.0.path("kept-state")).expect("list").next().is_some());
+    proxy.stop();
+    let proxy = far.proxy_of_sessions();
+    until("the session is back with them", || far.listed().contains("kept running"));
+    far.sessions("detach kept").succeeded();
+    fs::write(far.place.0.path("policy.toml"), "contract = \"none\"\n").expect("write");
+    far.sessions(&format!("{line} --policy policy.toml")).failed(1, &["policy.toml", "contract"]);
+    proxy.stop();
+}
+
+#[test]
+fn whenever_a_proxy_of_several_sessions_is_killed_each_has_what_was_made_durable() {
+    let Some(far) = Far::new() else { return };
+    let seed = fastrand::u64(..);
+    eprintln!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    fs::create_dir(far.place.0.path("mnt-2")).expect("mkdir");
+    let sessions = [("one", "mnt"), ("two", "mnt-2")];
+    let mut proxy = far.proxy_of_sessions();
+    let mut works = sessions.map(|(name, mount)| {
+        fs::create_dir(far.tree(name)).expect("mkdir");
+        let options = format!("--mode write-back --contract exclusive --no-lease --fuse {mount}");
+        far.sessions(&format!("create {name} {} {options}", far.url("?soft"))).succeeded();
+        let mut work = Work::new(far.place.0.path(mount).join(name), random.fork());
+        work.begin();
+        work
+    });
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            for work in &mut works {
+                scope.spawn(move || work.go_on());
+            }
+            std::thread::sleep(Duration::from_millis(random.u64(50..400)));
+            proxy.kill();
+        });
+        sessions.iter().for_each(|(_, mount)| far.place.take_away(&far.place.0.path(mount)));
+        proxy = far.proxy_of_sessions();
+        for (name, _) in sessions {
+            until("the session is back", || far.listed().contains(&format!("{name} running")));
+        }
+        for work in &mut works {
+            work.check(&work.dir.clone());
+        }
+    }
+    proxy.stop();
+    for ((name, _), work) in sessions.iter().zip(&mut works) {
+        work.check(&far.tree(name));
+    }
 }

@@ -204,8 +204,8 @@ fn what_cannot_be_kept_back_is_said() {
 }
 
 /// What a program did on the mount, and what of it must be there.
-struct Work {
-    dir: PathBuf,
+pub struct Work {
+    pub dir: PathBuf,
     random: fastrand::Rng,
     /// What each name has, by operations that have ended.
     kept: BTreeMap<String, Vec<u8>>,
@@ -214,8 +214,18 @@ struct Work {
 }
 
 impl Work {
+    pub fn new(dir: PathBuf, random: fastrand::Rng) -> Self {
+        Self { dir, random, kept: BTreeMap::new(), begun: None }
+    }
+
+    /// However slow the machine is, something is done.
+    pub fn begin(&mut self) {
+        self.put("first", Some(&[1; 5000])).expect("durable");
+        self.kept.insert("first".into(), vec![1; 5000]);
+    }
+
     /// Works until something fails, as all does when the proxy is killed.
-    fn go_on(&mut self) {
+    pub fn go_on(&mut self) {
         loop {
             let name = format!("name-{}", self.random.u8(0..12));
             let after = (self.random.u8(0..4) > 0).then(|| {
@@ -251,7 +261,7 @@ impl Work {
     }
 
     /// Fails unless all is there that had ended. What had only begun is there or not.
-    fn check(&mut self, dir: &Path) {
+    pub fn check(&mut self, dir: &Path) {
         if let Some((name, after)) = self.begun.take()
             && fs::read(dir.join(&name)).ok() == after
         {
@@ -278,14 +288,12 @@ fn whenever_the_proxy_is_killed_what_was_made_durable_is_there_and_arrives() {
     eprintln!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     fs::create_dir(far.place.0.path("tree/work")).expect("mkdir");
-    let mut work = Work { dir: far.mnt("work"), random: random.fork(), kept: BTreeMap::new(), begun: None };
+    let mut work = Work::new(far.mnt("work"), random.fork());
     for round in 0..if is_long { 60 } else { 4 } {
         let proxy = far.write_back();
         work.check(&far.mnt("work"));
         if round == 0 {
-            // However slow the machine is, something is done.
-            work.put("first", Some(&[1; 5000])).expect("durable");
-            work.kept.insert("first".into(), vec![1; 5000]);
+            work.begin();
         }
         let life = Duration::from_millis(random.u64(50..400));
         std::thread::scope(|scope| {

@@ -192,6 +192,16 @@ impl MountPlace {
         self.0.path("mnt")
     }
 
+    /// Takes away what is mounted there, whether or not it is served still.
+    pub fn take_away(&self, mount: &Path) {
+        while is_mounted(mount) {
+            let ended = Command::new("umount").arg("-l").arg(mount).status();
+            if !ended.is_ok_and(|status| status.success()) {
+                return;
+            }
+        }
+    }
+
     pub fn status(&self) -> serde_json::Value {
         self.top()["status"].take()
     }
@@ -213,11 +223,8 @@ impl MountPlace {
 
 impl Drop for MountPlace {
     fn drop(&mut self) {
-        while is_mounted(&self.mnt()) {
-            let ended = Command::new("umount").arg("-l").arg(self.mnt()).status();
-            if !ended.is_ok_and(|status| status.success()) {
-                return;
-            }
+        for name in ["mnt", "mnt-2"] {
+            self.take_away(&self.0.path(name));
         }
     }
 }
