@@ -1,9 +1,13 @@
 //! The process itself: its session, its standard streams, its limits.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit, setsid};
-use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process, kill_process_group, pidfd_open,
+    setrlimit, setsid,
+};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdin, stdout};
 
 use crate::errno::{Errno, Result};
 
@@ -14,8 +18,30 @@ pub fn leave_session() -> Result<()> {
 
 /// Asks a process to end (SIGTERM). ESRCH when there is none.
 pub fn terminate(process: u32) -> Result<()> {
-    let process = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
-    kill_process(process, Signal::TERM)
+    kill_process(pid(process)?, Signal::TERM)
+}
+
+/// Kills all processes of a group (SIGKILL). ESRCH when there are none.
+pub fn kill_group(group: u32) -> Result<()> {
+    kill_process_group(pid(group)?, Signal::KILL)
+}
+
+/// A descriptor that becomes readable when the process ends. It keeps nothing of the process: a child is still to be waited for.
+pub fn watched(process: u32) -> Result<OwnedFd> {
+    pidfd_open(pid(process)?, PidfdFlags::empty())
+}
+
+fn pid(process: u32) -> Result<Pid> {
+    i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)
+}
+
+/// The standard input and output as descriptors that no other program gets, and `null` in their places: what is printed from now on is lost.
+pub fn take_standard_streams(null: impl AsFd) -> Result<(OwnedFd, OwnedFd)> {
+    let above_standard = 3;
+    let streams =
+        (fcntl_dupfd_cloexec(stdin(), above_standard)?, fcntl_dupfd_cloexec(stdout(), above_standard)?);
+    redirect_input_and_output(null.as_fd())?;
+    Ok(streams)
 }
 
 /// Makes `null` the standard input and output, and `log` the standard error.

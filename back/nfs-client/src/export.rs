@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Client, Export, FileSystem, Profile};
 use tombolo_core::{Result, block_on};
-use tombolo_host_rpc::client::{Counts, InFlight, RpcClient};
+use tombolo_host_rpc::client::{Counts, InFlight, RpcClient, Tunnel};
 use tombolo_host_rpc::link::Route;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
@@ -60,6 +60,19 @@ impl NfsExport {
         block_on(Self::mounted(Endpoint::Links(route.clone()), path, options))
     }
 
+    /// As [`NfsExport::mount`], over the standard streams of a program. It takes the tunnel for itself, and closes it in the end.
+    ///
+    /// # Errors
+    /// [`MountError`], a line for people.
+    pub fn mount_through(
+        tunnel: &Arc<Tunnel>,
+        path: &str,
+        options: Options,
+    ) -> std::result::Result<Self, MountError> {
+        let mounted = block_on(Self::mounted(Endpoint::Tunnel(Arc::clone(tunnel)), path, options));
+        mounted.inspect_err(|_| tunnel.close())
+    }
+
     /// The paths that a server exports, in its order.
     ///
     /// # Errors
@@ -77,10 +90,10 @@ impl NfsExport {
         mut options: Options,
     ) -> std::result::Result<Self, MountError> {
         let reserved_port = options.rpc.reserved_port;
-        let handle = mounting::root(&endpoint, path, reserved_port).await?;
+        let (handle, mount) = mounting::root(&endpoint, path, reserved_port).await?;
         let program = mounting::nfs_endpoint(&endpoint).await?;
-        let probe = program.start_probe(mounting::NFS, reserved_port)?;
-        let label = format!("{endpoint}:{path}");
+        let probe = program.start_probe_after(&mount, mounting::NFS, reserved_port)?;
+        let label = endpoint.label(path);
         let probing = Nfs::new(probe, &label, UNKNOWN);
         let about = mounting::about(&probing, handle, &options).await;
         let mut about = about.map_err(|source| MountError::Root {
@@ -126,11 +139,18 @@ impl NfsExport {
     /// removed while open), and tells the server that this export is not in use here any more, which is for its list of
     /// clients only. Waits for a few seconds at most.
     pub fn leave(&self) {
-        if !self.root.background.wait(LEAVING) {
+        let is_done = self.root.background.wait(LEAVING);
+        if !is_done {
             tracing::warn!(server = self.nfs.label(), "server not responding: unflushed data lost");
-            return;
         }
         let Some(Mounted { endpoint, path, reserved_port }) = &self.root.mounted else { return };
+        if let Endpoint::Tunnel(tunnel) = endpoint {
+            // Its server's list ends with it.
+            return tunnel.close();
+        }
+        if !is_done {
+            return;
+        }
         if let Err(error) = block_on(mounting::leave(endpoint, path, *reserved_port)) {
             tracing::debug!(%error, "UMNT failed");
         }

@@ -2,13 +2,14 @@
 
 use std::fmt::Display;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error as ThisError;
 use tombolo_core::fs::{PermissionCheck, Profile};
 use tombolo_host_rpc::client::{
-    Call, CallError, Interrupts, Options as RpcOptions, Recovery, RpcClient, Target, Transport,
+    Call, CallError, Interrupts, Options as RpcOptions, Recovery, RpcClient, Target, Transport, Tunnel,
 };
 use tombolo_host_rpc::link::Route;
 use tombolo_wire_nfs3::mount::{self, DirPath, ExportReply, MntReply};
@@ -25,6 +26,9 @@ use crate::server::{Endpoint, Ports, Server};
 
 /// A mount reports at once whether it can succeed.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same where a program has to connect first, and to prove who it is.
+const TUNNEL_PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why an export cannot be mounted. With its sources, each of which adds what the one above lacks, it is one line.
 #[derive(Debug, ThisError)]
@@ -131,6 +135,7 @@ pub(crate) async fn nfs_endpoint(endpoint: &Endpoint) -> Result<ProgramEndpoint<
     match endpoint {
         Endpoint::Network(server) => Ok(ProgramEndpoint::Port(server, nfs_port(server).await?)),
         Endpoint::Links(route) => Ok(ProgramEndpoint::Links(route)),
+        Endpoint::Tunnel(tunnel) => Ok(ProgramEndpoint::Tunnel(tunnel)),
     }
 }
 
@@ -138,6 +143,7 @@ async fn mount_endpoint(endpoint: &Endpoint) -> Result<ProgramEndpoint<'_>, Moun
     match endpoint {
         Endpoint::Network(server) => Ok(ProgramEndpoint::Port(server, mount_port(server).await?)),
         Endpoint::Links(route) => Ok(ProgramEndpoint::Links(route)),
+        Endpoint::Tunnel(tunnel) => Ok(ProgramEndpoint::Tunnel(tunnel)),
     }
 }
 
@@ -148,6 +154,8 @@ pub(crate) enum ProgramEndpoint<'a> {
     Port(&'a Server, u16),
     /// Over links: all programs of the server are there.
     Links(&'a Arc<Route>),
+    /// Over the streams of a program: likewise.
+    Tunnel(&'a Arc<Tunnel>),
 }
 
 impl ProgramEndpoint<'_> {
@@ -166,6 +174,11 @@ impl ProgramEndpoint<'_> {
             ProgramEndpoint::Links(route) => {
                 RpcClient::over_links(route.clone(), (program, version), options)
             }
+            ProgramEndpoint::Tunnel(tunnel) => {
+                let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+                let target = Target { address, transport: Transport::Tcp, program, version };
+                RpcClient::start(target, RpcOptions { tunnel: Some(tunnel.clone()), ..options })
+            }
         };
         started.map_err(MountError::Start)
     }
@@ -182,6 +195,23 @@ impl ProgramEndpoint<'_> {
                 let label = route.label().to_string();
                 self.start(program, RpcOptions { label, ..probe_options(Transport::Tcp) })
             }
+            ProgramEndpoint::Tunnel(tunnel) => {
+                let (label, timeout) = (tunnel.label().to_owned(), TUNNEL_PROBE_TIMEOUT);
+                self.start(program, RpcOptions { label, timeout, ..probe_options(Transport::Tcp) })
+            }
+        }
+    }
+
+    /// The same, once the mount service has answered `mount`: where a connection is dear, over that one.
+    pub(crate) fn start_probe_after(
+        self,
+        mount: &RpcClient,
+        program: (u32, u32),
+        reserved_port: Option<bool>,
+    ) -> Result<RpcClient, MountError> {
+        match self {
+            ProgramEndpoint::Tunnel(_) => Ok(mount.of_program(program)),
+            _ => self.start_probe(program, reserved_port),
         }
     }
 }
@@ -253,12 +283,12 @@ async fn ask_portmapper(
     }
 }
 
-/// The handle of an export's root (RFC 1813 appendix I, MNT).
+/// The handle of an export's root (RFC 1813 appendix I, MNT), and the client that has asked for it.
 pub(crate) async fn root(
     endpoint: &Endpoint,
     path: &str,
     reserved_port: Option<bool>,
-) -> Result<FileHandleBuf, MountError> {
+) -> Result<(FileHandleBuf, RpcClient), MountError> {
     let name = || endpoint.to_string();
     let Some(dir) = DirPath::new(path.as_bytes()) else {
         return Err(MountError::PathTooLong { server: name() });
@@ -274,7 +304,7 @@ pub(crate) async fn root(
             Err(MountError::Refused { server: name(), path: path.to_owned(), status })
         }
         Reply::Ok(ok) if ok.flavors.is_empty() || ok.flavors.contains(&AuthFlavor::SYS) => {
-            Ok(ok.handle.to_owned())
+            Ok((ok.handle.to_owned(), rpc))
         }
         Reply::Ok(_) => Err(MountError::Credentials { server: name(), path: path.to_owned() }),
     }

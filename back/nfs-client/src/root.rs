@@ -28,6 +28,14 @@ pub(crate) struct Mounted {
     pub reserved_port: Option<bool>,
 }
 
+impl Drop for Root {
+    fn drop(&mut self) {
+        if let Some(Mounted { endpoint: Endpoint::Tunnel(tunnel), .. }) = &self.mounted {
+            tunnel.close();
+        }
+    }
+}
+
 impl Root {
     /// The root's handle, which may be another one since the server was started anew. None if the export is gone.
     pub(crate) async fn handle_again(&self, caller: &Caller) -> Result<Option<FileHandleBuf>> {
@@ -36,7 +44,7 @@ impl Root {
         }
         let Some(Mounted { endpoint, path, reserved_port }) = &self.mounted else { return Ok(None) };
         match mounting::root(endpoint, path, *reserved_port).await {
-            Ok(handle) => Ok(Some(handle)),
+            Ok((handle, _)) => Ok(Some(handle)),
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(error, "root handle is stale and mounting again failed");

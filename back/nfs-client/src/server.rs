@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use tombolo_host_rpc::client::Transport;
+use tombolo_host_rpc::client::Tunnel;
 use tombolo_host_rpc::link::Route;
 use tombolo_host_tls::ClientTls;
 
@@ -49,6 +50,19 @@ pub(crate) enum Endpoint {
     Network(Server),
     /// Over links in shared memory.
     Links(Arc<Route>),
+    /// Over the standard streams of a program.
+    Tunnel(Arc<Tunnel>),
+}
+
+impl Endpoint {
+    /// What an export is called there.
+    pub fn label(&self, path: &str) -> String {
+        match self {
+            // It leads to one export.
+            Self::Tunnel(tunnel) => tunnel.label().to_owned(),
+            Self::Network(_) | Self::Links(_) => format!("{self}:{path}"),
+        }
+    }
 }
 
 impl fmt::Display for Endpoint {
@@ -56,6 +70,7 @@ impl fmt::Display for Endpoint {
         match self {
             Self::Network(server) => server.fmt(f),
             Self::Links(route) => f.write_str(route.label()),
+            Self::Tunnel(tunnel) => f.write_str(tunnel.label()),
         }
     }
 }

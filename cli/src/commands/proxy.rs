@@ -12,7 +12,7 @@ use crate::failure::Outcome;
 
 /// Cache a tree that is far away, and share it with guests, other processes and NFS clients.
 ///
-/// DIR is where it lies: nfs://HOST/NAME, shm:SOCKET/NAME or a directory. What was looked at once is answered from the cache directory,
+/// DIR is where it lies: nfs://HOST/NAME, nfs+ssh://HOST/PATH, shm:SOCKET/NAME or a directory. What was looked at once is answered from the cache directory,
 /// as the contract allows. Stays in the foreground; otherwise as `tombolo serve`.
 ///
 /// With --mode write-back, SIGUSR1 has all changes brought to the origin, SIGUSR2 has that done and everything asked anew, and SIGINT or
@@ -40,6 +40,7 @@ Examples:
   tombolo proxy nfs://far.example/src --cache /var/cache/src --mode write-back --contract exclusive --fuse /mnt/src
   tombolo proxy nfs://far.example/golden --cache /var/cache/golden --share-cache --virtiofs /run/vm1.sock
   tombolo proxy nfs://far.example/golden --cache /var/cache/g2 --borrow-from /var/cache/golden --virtiofs /run/vm2.sock
+  tombolo proxy nfs+ssh://far.example/srv/src --cache /var/cache/src --fuse /mnt/src
   tombolo proxy nfs://far.example/home --cache /var/cache/home --nfs :2049 --allow 10.0.0.0/8";
 
 impl ProxyArgs {

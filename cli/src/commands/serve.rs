@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::assembly::options::ServerOptions;
+use crate::assembly::options::{NFS, ServerOptions};
 use crate::assembly::plan::Plan;
-use crate::assembly::servers;
+use crate::assembly::servers::{self, stdio};
 use crate::failure::Outcome;
 
 /// Share directories of this host with guests, other processes and NFS clients.
@@ -19,6 +19,12 @@ use crate::failure::Outcome;
 pub struct ServeArgs {
     #[command(flatten)]
     options: ServerOptions,
+    /// Serve NFS over standard input and output, for `nfs+ssh://` URLs, whose clients have ssh(1) start this on the other host.
+    ///
+    /// All directories are offered. One of the processes with the same options serves, and the others pass on to it; it ends when no
+    /// connection is left.
+    #[arg(long, help_heading = NFS)]
+    stdio: bool,
     /// Read what is not said here from a TOML file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -58,6 +64,8 @@ Configuration file: the same names; what the command line says counts before it.
 
 impl ServeArgs {
     pub fn run(self) -> Outcome {
-        servers::serve(&Plan::new(self.options.over_file(self.config.as_deref())?)?)
+        let options = ServerOptions { stdio: self.stdio, ..self.options.over_file(self.config.as_deref())? };
+        let serve = if self.stdio { stdio::serve } else { servers::serve };
+        serve(&Plan::new(options)?)
     }
 }

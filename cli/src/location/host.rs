@@ -24,11 +24,19 @@ impl Host {
         match name {
             "" => Err("a host is missing".into()),
             _ if name.contains('@') => Err(format!("{name:?} names a user: an NFS URL has none")),
-            _ if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) => {
+            // No program that gets it takes it for an option.
+            _ if !name.starts_with('-')
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) =>
+            {
                 Ok((Self(name.into()), rest))
             }
             _ => Err(format!("{name:?} is not the name of a host")),
         }
+    }
+
+    /// As programs take it: an IPv6 address without its brackets.
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 
     /// Its addresses, in the order in which the system wants them tried.

@@ -8,6 +8,7 @@ mod local;
 mod nfs;
 mod nfs_options;
 mod nfs_shm;
+mod nfs_ssh;
 mod not_mounted;
 mod percent;
 mod shm;
@@ -38,11 +39,11 @@ pub use not_mounted::{NotMounted, ServerState};
 pub use percent::encoded;
 pub use shm::ShmLocation;
 pub use shm_link::mount as mount_shm;
-pub use url::NfsUrl;
+pub use url::{NfsUrl, Ssh};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]`, or `HOST:/NAME[/PATH]` as mount.nfs(8) writes it.
+    /// `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]` or `nfs+ssh://[USER@]HOST[:PORT]/PATH…`, or `HOST:/NAME[/PATH]` as mount.nfs(8) writes it.
     Nfs(NfsUrl),
     /// `nfs+shm:SOCKET/NAME[/PATH]` and the like, an export of an NFS server behind shared memory.
     NfsShm(NfsShmUrl),
@@ -184,11 +185,11 @@ impl FromStr for Location {
             Some((scheme, place)) if NfsShmUrl::is_scheme(scheme) && !place.starts_with("//") => {
                 NfsShmUrl::new(scheme, place).map(Self::NfsShm)
             }
-            Some((scheme, rest)) if rest.starts_with("//") && scheme != "nfs" => Err(match meant(text) {
+            Some(("nfs" | "nfs+ssh", rest)) if rest.starts_with("//") => text.parse().map(Self::Nfs),
+            Some((scheme, rest)) if rest.starts_with("//") => Err(match meant(text) {
                 Some(meant) => format!("{scheme}:// is not understood: did you mean {meant}?"),
                 None => format!("{scheme}:// is not understood: write {EXAMPLES}"),
             }),
-            Some(("nfs", rest)) if rest.starts_with("//") => text.parse().map(Self::Nfs),
             _ if is_marked(text) => NfsUrl::of_mount_word(text).map(Self::Nfs),
             Some(_) if let Some(meant) = meant(text) => {
                 Err(format!("{text:?} is not a valid source: did you mean {meant}?"))
@@ -216,6 +217,7 @@ const SCHEMES: &[&str] = &[
     "nfs+shm+file",
     "nfs+shm+mmapper",
     "nfs+shm+pci",
+    "nfs+ssh",
     "shm",
     "shm+file",
     "shm+mmapper",
@@ -252,6 +254,7 @@ mod tests {
             ("shm+pci:/src", "shm+pci:/src"),
             ("nfs+shm:x.sock/src?soft", "nfs+shm:x.sock/src?soft"),
             ("nfs+shm+pci:/src", "nfs+shm+pci:/src"),
+            ("nfs+ssh://joe@host/a", "nfs+ssh://joe@host/a"),
             ("shm+file:region/src", "shm+file:region/src"),
             ("./shm:x", "dir:./shm:x"),
             ("/srv/x:/y", "dir:/srv/x:/y"),
@@ -271,7 +274,8 @@ mod tests {
     #[test]
     fn each_scheme_is_understood() {
         for scheme in SCHEMES {
-            let text = format!("{scheme}:{}/a", if *scheme == "nfs" { "//h" } else { "" });
+            let text =
+                format!("{scheme}:{}/a", if matches!(*scheme, "nfs" | "nfs+ssh") { "//h" } else { "" });
             let place = text.parse::<Location>().or_else(|_| format!("{scheme}:x/a").parse());
             assert!(
                 place.is_ok_and(|place| place.to_string().starts_with(&format!("{scheme}:"))),

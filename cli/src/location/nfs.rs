@@ -19,10 +19,13 @@ use crate::certificates::tls_dir;
 use crate::failure::Reason;
 
 use super::nfs_options::{AttributeTime, NfsOption, NfsOptions};
-use super::{End, NfsUrl, NotMounted, OpenOptions, Opened, ServerState};
+use super::{End, NfsUrl, NotMounted, OpenOptions, Opened, ServerState, nfs_ssh};
 
 /// Opens the export that the URL's path leads to or into.
 pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
+    if let Some(ssh) = &url.ssh {
+        return nfs_ssh::open(url, ssh, options);
+    }
     let path = text(&url.path).map_err(NotMounted::new)?;
     let settings = Settings::of(url, options)?;
     let (export, length) = at_any_address(url, &settings, |server| {
@@ -46,6 +49,9 @@ pub fn exports(url: &NfsUrl) -> Result<Vec<Vec<u8>>, NotMounted> {
 
 /// Mounts exactly the URL's path, as mount.nfs(8) does: an export, or what the server lets one mount below it.
 pub fn mount(url: &NfsUrl, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
+    if let Some(ssh) = &url.ssh {
+        return nfs_ssh::mount(url, ssh, options);
+    }
     let path = text(&url.path).map_err(NotMounted::new)?;
     let settings = Settings::of(url, options)?;
     at_any_address(url, &settings, |server| NfsExport::mount(server, path, settings.client.clone()))
@@ -90,6 +96,7 @@ const NFS_PORT: u16 = 2049;
 impl Settings {
     fn of(url: &NfsUrl, options: &OpenOptions) -> Result<Self, NotMounted> {
         let asked = url.options.clone().then(&options.nfs);
+        url.check(&asked).map_err(NotMounted::new)?;
         let said = |option| if let NfsOption::Transport(transport) = option { Some(transport) } else { None };
         let transport = asked.last(said).unwrap_or(Transport::Tcp);
         let mut client = ClientOptions { rpc: RpcOptions::of(transport), ..ClientOptions::default() };
@@ -177,6 +184,8 @@ fn apply(client: &mut ClientOptions, option: &NfsOption) {
         | NfsOption::Retry(_)
         | NfsOption::Security(_)
         | NfsOption::TlsDir(_)
+        | NfsOption::SshCommand(_)
+        | NfsOption::RemoteProgram(_)
         | NfsOption::SoAnyway => {}
     }
 }

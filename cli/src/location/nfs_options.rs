@@ -40,6 +40,10 @@ pub enum NfsOption {
     Security(Option<Presents>),
     /// `tlsdir=`: where the certificates for that are.
     TlsDir(PathBuf),
+    /// `ssh=`: the program that leads to another host, and words in front of ours.
+    SshCommand(String),
+    /// `tombolo=`: the program there, as its shell takes it.
+    RemoteProgram(String),
     /// `retry=`, in minutes there: for so long a server that is not there is tried again.
     Retry(Duration),
     /// Accepted for what it says: it is so anyway.
@@ -183,6 +187,8 @@ const WITH_VALUE: &[(&str, Parse)] = &[
         _ => Err(setting.wrong("it is one of none, tls, mtls")),
     }),
     ("tlsdir", |_, value| Ok(NfsOption::TlsDir(value.into()))),
+    ("ssh", |setting, value| named(setting, value).map(NfsOption::SshCommand)),
+    ("tombolo", |setting, value| named(setting, value).map(NfsOption::RemoteProgram)),
     ("vers", version_3),
     ("nfsvers", version_3),
     ("mountvers", version_3),
@@ -227,6 +233,13 @@ fn version_3(setting: &Setting<'_>, value: &str) -> Result<NfsOption, String> {
     match value {
         "3" => Ok(NfsOption::SoAnyway),
         _ => Err(setting.wrong("only version 3 is spoken")),
+    }
+}
+
+fn named(setting: &Setting<'_>, value: &str) -> Result<String, String> {
+    match value.trim() {
+        "" => Err(setting.wrong("a program is missing")),
+        program => Ok(program.into()),
     }
 }
 
@@ -281,6 +294,8 @@ mod tests {
             ("xprtsec=mtls", Is::Security(Some(Presents::Certificate))),
             ("xprtsec=none", Is::Security(None)),
             ("tlsdir=/etc/pki/nfs", Is::TlsDir("/etc/pki/nfs".into())),
+            ("ssh=ssh -p 7", Is::SshCommand("ssh -p 7".into())),
+            ("tombolo=sudo tombolo", Is::RemoteProgram("sudo tombolo".into())),
         ] {
             assert_eq!(one(word), Ok(Some(meaning)), "{word}");
         }

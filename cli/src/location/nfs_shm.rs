@@ -75,6 +75,8 @@ pub fn check(options: &NfsOptions) -> Result<(), String> {
                 | NfsOption::ReservedPort(_)
                 | NfsOption::Security(_)
                 | NfsOption::TlsDir(_)
+                | NfsOption::SshCommand(_)
+                | NfsOption::RemoteProgram(_)
         )
     };
     match options.iter().zip(options.words()).find(|(option, _)| of_networks(option)) {

@@ -1,22 +1,32 @@
-//! `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]` (RFC 2224 §2, with options after the question mark).
+//! `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]` (RFC 2224 §2, with options after the question mark), and `nfs+ssh://[USER@]HOST[:PORT]/PATH…`,
+//! what a server shows that is started there through ssh(1).
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::NfsOptions;
 use super::host::Host;
 use super::percent::{decoded, encoded};
+use super::{NfsOption, NfsOptions};
 use crate::setting::Setting;
 use crate::suggestion::unknown;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsUrl {
+    /// How to get to the server, if not over the network.
+    pub ssh: Option<Ssh>,
     /// The server.
     pub host: Host,
     pub port: Option<u16>,
     /// The path on the server, from its root: `/` and components. Which of them name the export only the server knows.
     pub path: Vec<u8>,
     pub options: NfsOptions,
+}
+
+/// Through ssh(1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ssh {
+    /// As which user, if that is said.
+    pub user: Option<String>,
 }
 
 impl NfsUrl {
@@ -26,23 +36,60 @@ impl NfsUrl {
         let (host, rest) = Host::cut(text).map_err(wrong)?;
         let path = rest.strip_prefix(':').unwrap_or(rest);
         let path = checked_path(path.as_bytes()).map_err(wrong)?;
-        Ok(Self { host, port: None, path, options: NfsOptions::default() })
+        Ok(Self { ssh: None, host, port: None, path, options: NfsOptions::default() })
     }
 
     /// `HOST:/PATH`, as mounts are listed.
     pub fn mount_word(&self) -> String {
-        format!("{}:{}", self.host, String::from_utf8_lossy(&self.path))
+        match self.ssh {
+            None => format!("{}:{}", self.host, String::from_utf8_lossy(&self.path)),
+            Some(_) => self.bare().to_string(),
+        }
+    }
+
+    /// Without options.
+    fn bare(&self) -> Self {
+        Self { options: NfsOptions::default(), ..self.clone() }
+    }
+
+    /// Are these options of use on this way to a server?
+    pub fn check(&self, options: &NfsOptions) -> Result<(), String> {
+        let problem = |option: &NfsOption| match (option, &self.ssh) {
+            (NfsOption::SshCommand(_) | NfsOption::RemoteProgram(_), None) => Some("is for nfs+ssh://"),
+            (
+                NfsOption::Transport(_)
+                | NfsOption::Port(_)
+                | NfsOption::MountPort(_)
+                | NfsOption::ReservedPort(_)
+                | NfsOption::Security(_)
+                | NfsOption::TlsDir(_),
+                Some(_),
+            ) => Some("is for networks, not for ssh"),
+            _ => None,
+        };
+        let mut said = options.iter().zip(options.words());
+        let wrong = said.find_map(|(option, word)| Some(format!("option {word} {}", problem(&option)?)));
+        wrong.map_or(Ok(()), Err)
     }
 }
 
 const FORM: &str = "nfs://HOST[:PORT]/NAME";
+const SSH_FORM: &str = "nfs+ssh://[USER@]HOST[:PORT]/PATH";
+const NFS: &str = "nfs://";
+const NFS_SSH: &str = "nfs+ssh://";
 
 impl FromStr for NfsUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = |reason: String| format!("{text}: {reason}: write {FORM}");
-        let rest = text.strip_prefix("nfs://").ok_or_else(|| wrong("not a URL of NFS".into()))?;
+        let over_ssh = text.strip_prefix(NFS_SSH);
+        let form = if over_ssh.is_some() { SSH_FORM } else { FORM };
+        let wrong = |reason: String| format!("{text}: {reason}: write {form}");
+        let rest = over_ssh.or(text.strip_prefix(NFS)).ok_or_else(|| wrong("not a URL of NFS".into()))?;
+        let (ssh, rest) = match over_ssh {
+            Some(rest) => cut_user(rest).map(|(user, rest)| (Some(Ssh { user }), rest)).map_err(wrong)?,
+            None => (None, rest),
+        };
         let (host, rest) = Host::cut(rest).map_err(wrong)?;
         let (port, rest) = cut_port(rest).map_err(wrong)?;
         let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
@@ -51,8 +98,21 @@ impl FromStr for NfsUrl {
         }
         let path = decoded(path).and_then(|path| checked_path(&path)).map_err(wrong)?;
         let options = parsed_options(options).map_err(|reason| format!("{text}: {reason}"))?;
-        Ok(Self { host, port, path, options })
+        let url = Self { ssh, host, port, path, options };
+        url.check(&url.options).map_err(|reason| format!("{text}: {reason}"))?;
+        Ok(url)
     }
+}
+
+/// `[USER@]` off the front of `text`, and what follows. A user is a word that no program takes for an option.
+fn cut_user(text: &str) -> Result<(Option<String>, &str), String> {
+    let authority = text.find(['/', '?', '#']).and_then(|end| text.get(..end)).unwrap_or(text);
+    let Some((user, _)) = authority.rsplit_once('@') else { return Ok((None, text)) };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if user.is_empty() || user.starts_with('-') || !user.bytes().all(is_plain) {
+        return Err(format!("{user:?} is not the name of a user"));
+    }
+    Ok((Some(user.into()), text.get(user.len() + 1..).unwrap_or_default()))
 }
 
 /// `[:PORT]` off the front of `text`, and what follows.
@@ -97,7 +157,12 @@ pub(super) fn parsed_options(text: &str) -> Result<NfsOptions, String> {
 
 impl fmt::Display for NfsUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nfs://{}", self.host)?;
+        match &self.ssh {
+            None => f.write_str(NFS)?,
+            Some(Ssh { user: None }) => f.write_str(NFS_SSH)?,
+            Some(Ssh { user: Some(user) }) => write!(f, "{NFS_SSH}{user}@")?,
+        }
+        write!(f, "{}", self.host)?;
         if let Some(port) = self.port {
             write!(f, ":{port}")?;
         }
@@ -124,6 +189,8 @@ mod tests {
             "nfs://host.example:2049/a/b%20c",
             "nfs://[fe80::1]:20049/",
             "nfs://10.0.0.1/gr%C3%B6%C3%9Fe?proto=udp&hard&inflight=32",
+            "nfs+ssh://host/srv/a",
+            "nfs+ssh://joe.b@host:22/srv/a?ssh=ssh%20-i%20k&tombolo=/opt/tombolo&nconnect=4",
         ] {
             assert_eq!(text.parse::<NfsUrl>().expect(text).to_string(), text);
         }
@@ -151,6 +218,17 @@ mod tests {
         assert!(mistake("nfs://[::1/a").contains("a ] is missing"));
         assert!(mistake("nfs://[host]/a").contains("[host] is not an IPv6 address"));
         assert!(mistake("nfs://joe@host/a").contains("names a user"));
+        assert_eq!(
+            mistake("nfs+ssh://host"),
+            "nfs+ssh://host: a name is missing: write nfs+ssh://[USER@]HOST[:PORT]/PATH"
+        );
+        for user in ["", "-oProxyCommand", "a b", "a@b", "a:b"] {
+            let said = mistake(&format!("nfs+ssh://{user}@host/a"));
+            assert!(said.contains(&format!("{user:?} is not the name of a user")), "{said}");
+        }
+        assert!(mistake("nfs+ssh://-oProxyCommand/a").contains("is not the name of a host"));
+        assert!(mistake("nfs+ssh://h/a?udp").ends_with("option udp is for networks, not for ssh"));
+        assert!(mistake("nfs://h/a?ssh=x").ends_with("option ssh=x is for nfs+ssh://"));
         assert!(mistake("nfs://ho st/a").contains("\"ho st\" is not the name of a host"));
         assert!(mistake("nfs://h/a/../b").contains("`..`"));
         assert!(mistake("nfs://h/a%zz").contains("two hexadecimal digits"));

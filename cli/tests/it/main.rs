@@ -11,6 +11,7 @@ mod mount;
 mod mount_nfs;
 mod nfs;
 mod nfs_shm;
+mod nfs_ssh;
 mod nfs_tls;
 mod proxy;
 mod serve;

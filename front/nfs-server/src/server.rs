@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
@@ -28,6 +29,11 @@ impl NfsServer {
         let idle_closer = IdleCloser::start(service).map_err(StartError::Thread)?;
         let transport = Server::start(bound, options, service)?;
         Ok(Self { transport: Some(transport), _idle_closer: idle_closer })
+    }
+
+    /// Serves a stream that is there already, as one of a caller at this address. False, and it is closed, at the limit of connections.
+    pub fn adopt(&self, stream: OwnedFd, address: SocketAddr) -> bool {
+        self.transport.as_ref().is_some_and(|transport| transport.adopt(stream, address))
     }
 
     /// Where it takes connections, with real ports.

@@ -190,10 +190,14 @@ pub struct ServerOptions {
     /// Take calls over TCP only.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false", help_heading = NFS)]
     pub nfs_no_udp: Option<bool>,
+    /// Whether NFS is served over streams that others open.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub stdio: bool,
 }
 
 const SHM: &str = "Shared memory";
-const NFS: &str = "NFS";
+pub const NFS: &str = "NFS";
 
 impl ServerOptions {
     /// These options, and those of the configuration file where these say nothing.
@@ -240,6 +244,7 @@ impl ServerOptions {
             async_names: self.async_names.or(below.async_names),
             nfs_threads: self.nfs_threads.or(below.nfs_threads),
             nfs_no_udp: self.nfs_no_udp.or(below.nfs_no_udp),
+            stdio: self.stdio || below.stdio,
         }
     }
 }

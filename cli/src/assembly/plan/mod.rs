@@ -105,7 +105,7 @@ impl Plan {
         ask_for(std::mem::take(&mut options.ask), &mut exports)?;
         let front_ends = FrontEnds::new(&mut options, &exports)?;
         front_ends.reach_all(&exports)?;
-        if options.state.is_some() && front_ends.nfs.ports.is_empty() && !front_ends.shm.is_any() {
+        if options.state.is_some() && !front_ends.nfs.is_any() && !front_ends.shm.is_any() {
             let problem = "--state requires --nfs, --shm or --shm-file";
             return Err(Failure::usage(problem).remedy("add --nfs PORT or --shm SOCKET"));
         }
@@ -162,6 +162,12 @@ impl FrontEnds {
         }
         let shm = ShmPlan::new(options, exports)?;
         let nfs = NfsPlan::new(options, exports, shm.is_any())?;
+        if nfs.over_stdio
+            && !(guests.is_empty() && mounts.is_empty() && nfs.ports.is_empty() && !shm.is_any())
+        {
+            let problem = "--stdio serves as long as its connections last, and nothing else";
+            return Err(Failure::usage(problem).remedy("serve the rest by another server"));
+        }
         let xattrs = options.xattrs.unwrap_or_default();
         if options.xattrs.is_some() && guests.is_empty() && mounts.is_empty() {
             let problem = "--xattrs requires --virtiofs or --fuse";
@@ -175,7 +181,7 @@ impl FrontEnds {
         let leads = |index: usize| {
             self.guests.iter().any(|guest| guest.export == index)
                 || self.mounts.iter().any(|mount| mount.export == index)
-                || self.nfs.ports.iter().any(|place| place.exports.contains(&index))
+                || self.nfs.offers(index)
                 || self.shm.offers(index)
         };
         let Some((_, export)) = exports.iter().enumerate().find(|(index, _)| !leads(*index)) else {

@@ -17,6 +17,8 @@ use crate::failure::Failure;
 #[derive(Debug, Default)]
 pub struct NfsPlan {
     pub ports: Vec<PlannedPort>,
+    /// Whether all exports are offered over streams that others open.
+    pub over_stdio: bool,
     /// Where the certificates for those ports are that have TLS.
     pub tls_dir: Option<PathBuf>,
     /// Who those that show certificates may act as.
@@ -41,6 +43,14 @@ pub struct PlannedPort {
 }
 
 impl NfsPlan {
+    pub fn is_any(&self) -> bool {
+        self.over_stdio || !self.ports.is_empty()
+    }
+
+    pub fn offers(&self, export: usize) -> bool {
+        self.over_stdio || self.ports.iter().any(|port| port.exports.contains(&export))
+    }
+
     /// Takes the options of NFS, and checks them. Links over shared memory (`over_shm`) carry NFS too, without a port of its own.
     pub fn new(
         options: &mut ServerOptions,
@@ -49,7 +59,7 @@ impl NfsPlan {
     ) -> Result<Self, Failure> {
         if options.nfs.is_empty()
             && options.nfs_tls.is_empty()
-            && let Some(option) = given(options, over_shm)
+            && let Some(option) = given(options, over_shm || options.stdio)
         {
             let problem = format!("{option} requires --nfs");
             return Err(Failure::usage(problem).remedy("add --nfs PORT"));
@@ -80,6 +90,7 @@ impl NfsPlan {
             claims: claims_of(options, &ports)?,
             tls_dir: tls_dir_of(options, &ports)?,
             ports,
+            over_stdio: options.stdio,
             squash,
             allow: AllowList::new(
                 mem::take(&mut options.allow).into_iter().map(|AllowArg(network)| network).collect(),
@@ -116,15 +127,15 @@ fn claims_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Optio
     tls_users::read(&path).map(Some)
 }
 
-/// An option other than `--nfs` that was given, and means nothing without that.
-fn given(options: &ServerOptions, over_shm: bool) -> Option<&'static str> {
+/// An option other than `--nfs` that was given, and means nothing without that. Some mean something over links and streams.
+fn given(options: &ServerOptions, without_port: bool) -> Option<&'static str> {
     let given = [
-        (options.squash.is_some() && !over_shm, "--squash"),
-        (options.anonuid.is_some() && !over_shm, "--anonuid"),
-        (options.anongid.is_some() && !over_shm, "--anongid"),
+        (options.squash.is_some() && !without_port, "--squash"),
+        (options.anonuid.is_some() && !without_port, "--anonuid"),
+        (options.anongid.is_some() && !without_port, "--anongid"),
         (!options.allow.is_empty(), "--allow"),
-        (options.manage_gids.is_some() && !over_shm, "--manage-gids"),
-        (options.async_names.is_some() && !over_shm, "--async-names"),
+        (options.manage_gids.is_some() && !without_port, "--manage-gids"),
+        (options.async_names.is_some() && !without_port, "--async-names"),
         (options.nfs_threads.is_some(), "--nfs-threads"),
         (options.nfs_no_udp.is_some(), "--nfs-no-udp"),
     ];

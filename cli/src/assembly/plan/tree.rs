@@ -60,7 +60,7 @@ impl Tree {
         let word = word.to_str().and_then(|word| word.split_once(':'));
         word.is_some_and(|(front, rest)| match front {
             "dir" => true,
-            "nfs" => rest.starts_with("//"),
+            "nfs" | "nfs+ssh" => rest.starts_with("//"),
             _ => ShmLocation::is_scheme(front) || NfsShmUrl::is_scheme(front),
         })
     }

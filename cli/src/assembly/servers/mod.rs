@@ -10,6 +10,7 @@ mod sessions;
 mod shm;
 mod shm_registry;
 pub mod state;
+pub mod stdio;
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +24,7 @@ use tombolo_core::fs::Export;
 use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
 use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
+use tombolo_front_nfs_server::NfsServer;
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::{Answers, Server as ControlServer};
@@ -48,7 +50,7 @@ use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
 use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::assembly::servers::state::DurableState;
 use detach::{KeptBack, Left};
-use nfs::{NfsServers, Taken};
+use nfs::{NfsServers, STDIO, Taken};
 use sessions::{SessionAnswers, Sessions};
 use shm::ShmServers;
 
@@ -244,6 +246,11 @@ impl Serving {
 }
 
 impl Serving {
+    /// What serves streams that others open.
+    fn stdio(&self) -> Option<Arc<NfsServer>> {
+        self.nfs.as_ref().and_then(NfsServers::stdio)
+    }
+
     /// From here on nothing comes in.
     fn end_front_ends(&mut self) {
         for mount in self.mounts.drain(..) {
@@ -295,7 +302,7 @@ fn open(index: usize, planned: &PlannedExport, plan: &Plan) -> Result<OpenedExpo
         ..DirOptions::default()
     };
     // All NFS clients of an export share a session, and each of them has a limit of its own.
-    if plan.front_ends.nfs.ports.iter().any(|place| place.exports.contains(&index)) {
+    if plan.front_ends.nfs.offers(index) {
         options.limits.pending = NFS_PENDING_MAX;
         options.pool.queue_len = NFS_PENDING_MAX as usize;
     }
@@ -411,6 +418,11 @@ fn status(plan: &Plan, sockets: &[GuestSocket], nfs: &NfsServers, shm: &ShmServe
             export: export.name.to_string(),
         })
     });
-    let endpoints = guests.chain(mounts).chain(shm.endpoints()).chain(ports);
+    let stdio = plan.exports.iter().filter(|_| plan.front_ends.nfs.over_stdio).map(|export| EndpointStatus {
+        kind: "nfs".into(),
+        at: STDIO.into(),
+        export: export.name.to_string(),
+    });
+    let endpoints = guests.chain(mounts).chain(shm.endpoints()).chain(ports).chain(stdio);
     Status::of_this_process(exports.collect(), endpoints.collect())
 }

@@ -1,10 +1,11 @@
 //! The NFS servers of a server.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tombolo_front_nfs_server::NfsServer;
+use tombolo_front_nfs_server::{NfsServer, NfsService};
 use tombolo_host_rpc::server::{BindError, Bound, Listeners, Options as TransportOptions, StartError};
 use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
 use tombolo_host_tls::ServerTls;
@@ -27,6 +28,16 @@ const RAISE_LIMIT: &str =
 
 pub struct NfsServers {
     ports: Vec<Port>,
+    stdio: Option<Served>,
+}
+
+/// What tools call standard input and output, where they have addresses of others.
+pub const STDIO: &str = "stdio";
+
+/// A server, and what it needs of the process.
+struct Served {
+    server: Arc<NfsServer>,
+    _descriptors: Share,
 }
 
 pub struct Port {
@@ -35,8 +46,7 @@ pub struct Port {
     pub over_tls: bool,
     /// Where in the plan's exports those are that are offered.
     pub exports: Vec<usize>,
-    server: Arc<NfsServer>,
-    _descriptors: Share,
+    served: Served,
 }
 
 impl Port {
@@ -60,9 +70,6 @@ impl Taken {
 impl NfsServers {
     /// Starts what was planned, on ports that were taken.
     pub fn start(plan: &Plan, taken: Taken, state: &DurableState) -> Result<Self, Failure> {
-        if plan.front_ends.nfs.ports.is_empty() {
-            return Ok(Self { ports: Vec::new() });
-        }
         let tls = tls(&plan.front_ends.nfs)?;
         let mut ports = Vec::with_capacity(plan.front_ends.nfs.ports.len());
         for (port, bound) in plan.front_ends.nfs.ports.iter().zip(taken.0) {
@@ -70,29 +77,23 @@ impl NfsServers {
             let service = state.service(&port.exports)?;
             let mut options = transport(plan);
             options.tls = tls.clone().filter(|_| port.over_tls);
-            let descriptors = for_connections(options.connections_max).ok_or_else(|| {
-                let why = format!("fewer than {CONNECTIONS_MIN} descriptors are left for its connections");
-                Failure::cannot(format_args!("serve NFS at {address}"), why).remedy(RAISE_LIMIT)
-            })?;
-            options.connections_max = descriptors.guaranteed();
-            let server = NfsServer::start(bound, options, &service).map_err(|error| match error {
-                StartError::Bind(error) => not_served(address, &error),
-                error @ StartError::Thread(_) => {
-                    Failure::cannot(format_args!("serve NFS at {address}"), &error)
-                }
-            })?;
+            let served = Served::start(&address, bound, options, &service)?;
             if plan.front_ends.nfs.allow.is_open() && !address.ip().is_loopback() && !port.over_tls {
                 tracing::warn!(%address, "all clients that reach this address are served; --allow CIDR narrows that");
             }
-            ports.push(Port {
-                address,
-                over_tls: port.over_tls,
-                exports: port.exports.clone(),
-                server: Arc::new(server),
-                _descriptors: descriptors,
-            });
+            let (over_tls, exports) = (port.over_tls, port.exports.clone());
+            ports.push(Port { address, over_tls, exports, served });
         }
-        Ok(Self { ports })
+        let stdio = plan.front_ends.nfs.over_stdio.then(|| {
+            let all: Vec<_> = (0..plan.exports.len()).collect();
+            Served::start(&STDIO, Bound::default(), transport(plan), &state.service(&all)?)
+        });
+        Ok(Self { ports, stdio: stdio.transpose()? })
+    }
+
+    /// What serves streams that others open.
+    pub fn stdio(&self) -> Option<Arc<NfsServer>> {
+        self.stdio.as_ref().map(|served| Arc::clone(&served.server))
     }
 
     pub fn ports(&self) -> &[Port] {
@@ -101,12 +102,35 @@ impl NfsServers {
 
     /// Where to ask what they have done. It does not keep them open.
     pub fn counts(&self) -> Vec<NfsCounts> {
-        let of = |port: &Port| {
-            let server = Arc::downgrade(&port.server);
+        let of = |(at, served): (String, &Served)| {
+            let server = Arc::downgrade(&served.server);
             let counts = move || server.upgrade().map(|server| server.counts());
-            (port.address.to_string(), Box::new(counts) as _)
+            (at, Box::new(counts) as _)
         };
-        self.ports.iter().map(of).collect()
+        let ports = self.ports.iter().map(|port| (port.address.to_string(), &port.served));
+        ports.chain(self.stdio.iter().map(|stdio| (STDIO.into(), stdio))).map(of).collect()
+    }
+}
+
+impl Served {
+    /// `at` is what people call the place.
+    fn start(
+        at: &dyn Display,
+        bound: Bound,
+        mut options: TransportOptions,
+        service: &Arc<NfsService>,
+    ) -> Result<Self, Failure> {
+        let serving = format!("serve NFS at {at}");
+        let descriptors = for_connections(options.connections_max).ok_or_else(|| {
+            let why = format!("fewer than {CONNECTIONS_MIN} descriptors are left for its connections");
+            Failure::cannot(&serving, why).remedy(RAISE_LIMIT)
+        })?;
+        options.connections_max = descriptors.guaranteed();
+        let server = NfsServer::start(bound, options, service).map_err(|error| match error {
+            StartError::Bind(error) => not_served(error.address, &error),
+            error @ StartError::Thread(_) => Failure::cannot(&serving, &error),
+        })?;
+        Ok(Self { server: Arc::new(server), _descriptors: descriptors })
     }
 }
 

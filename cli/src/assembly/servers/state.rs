@@ -27,6 +27,8 @@ pub struct DurableState {
     asked: Option<PathBuf>,
     /// Whether the server fails without it.
     must: bool,
+    /// Whether what has it may serve other streams of the same.
+    over_stdio: bool,
     name: String,
     sources: Vec<(PlannedExport, Arc<dyn Export>)>,
     squash: Squash,
@@ -55,7 +57,8 @@ impl DurableState {
     pub fn new(plan: &Plan, exports: &[Arc<dyn Export>], session_ids: &Arc<AtomicU64>) -> Arc<Self> {
         Arc::new(Self {
             asked: plan.state.clone(),
-            must: plan.state.is_some() || !plan.front_ends.nfs.ports.is_empty(),
+            must: plan.state.is_some() || plan.front_ends.nfs.is_any(),
+            over_stdio: plan.front_ends.nfs.over_stdio,
             name: plan.exports.first().map_or_else(|| "serve".to_owned(), |export| export.name.word()),
             sources: plan.exports.iter().cloned().zip(exports.iter().cloned()).collect(),
             squash: plan.front_ends.nfs.squash,
@@ -146,6 +149,9 @@ impl DurableState {
         state.map_err(|error| {
             let failure = Failure::cannot(&keeping, &error);
             match error {
+                StateError::InUse { .. } if self.over_stdio => failure.remedy(
+                    "it has other options: say the same, wait until its last connection has ended, or take another directory with --state DIR",
+                ),
                 StateError::InUse { .. } => failure
                     .remedy("end that server, or give this one a directory of its own with --state DIR"),
                 _ => failure.remedy("choose another place with --state DIR"),

@@ -32,8 +32,8 @@ pub use server::reason;
 #[derive(Args)]
 #[command(after_help = OPTIONS_HELP)]
 pub struct MountArgs {
-    /// What to mount: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; `shm:SOCKET/NAME`, an export of a server on this host, over shared
-    /// memory (see below for guests); or `dir:PATH`, a directory of this host.
+    /// What to mount: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; `nfs+ssh://[USER@]HOST/PATH`, a directory of another host through
+    /// ssh(1); `shm:SOCKET/NAME`, an export of a server on this host, over shared memory (see below for guests); or `dir:PATH`, a directory of this host.
     source: Location,
     /// Where: an existing directory.
     mountpoint: PathBuf,
@@ -105,6 +105,8 @@ Of NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&s
   bg, fg                return when the server is not there yet, and go on trying in the background; or not (the default)
   resvport, noresvport  call from a port below 1024, as many servers want (default: where we may)
   noperm                with allow_other: let the server alone check permissions, not the kernel before it (not in a URL)
+  ssh=COMMAND           of nfs+ssh://: what leads to the other host (default: ssh), and words of its own
+  tombolo=PROGRAM       of nfs+ssh://: this program there (default: tombolo)
   vers=3, sec=sys, nolock are so anyway: locks work between the programs of this host.";
 
 impl MountArgs {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::batch::Batch;
+use super::error::Fault;
 use super::wire::{Socket, SocketToken};
-use tombolo_host_tls::TlsError;
 use tombolo_sys::Errno;
 
 /// How long to wait before another attempt to connect: at first, and at most.
@@ -43,8 +43,8 @@ pub(super) struct Connection {
     pub(super) useful: bool,
     /// What the last failure was.
     pub(super) last_error: Option<Errno>,
-    /// The same in words, where it was TLS that failed.
-    pub(super) last_fault: Option<TlsError>,
+    /// The same in words, where it was not the system that failed.
+    pub(super) last_fault: Option<Fault>,
     back_off: Duration,
 }
 

@@ -8,6 +8,8 @@ use tombolo_host_tls::TlsError;
 use tombolo_sys::Errno;
 use tombolo_wire_rpc::{Accepted, RecordError, Rejected};
 
+use super::tunnel::TunnelFault;
+
 /// Whose call it was: [`Options::label`](super::Options::label) and the procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Callee {
@@ -48,6 +50,14 @@ pub enum CallError {
         callee: Callee,
         /// Why the last attempt failed.
         source: TlsError,
+    },
+    /// The program that is the connection has ended (with [`Recovery::Soft`](super::Recovery::Soft) only).
+    #[error("{callee}: {source}")]
+    NoTunnel {
+        /// Whose call it was.
+        callee: Callee,
+        /// Why the last one ended.
+        source: TunnelFault,
     },
     /// There is no link to the server (with [`Recovery::Soft`](super::Recovery::Soft) only).
     #[error("{callee}: no link: {why}")]
@@ -107,6 +117,26 @@ pub enum CallError {
         /// Whose call it was.
         callee: Callee,
     },
+}
+
+/// Why a connection is of no use, where that is not the system's word.
+#[derive(Clone, Debug, PartialEq, ThisError)]
+pub enum Fault {
+    /// That of TLS.
+    #[error("no secure connection: {0}")]
+    Tls(TlsError),
+    /// That of a program.
+    #[error("{0}")]
+    Tunnel(TunnelFault),
+}
+
+impl Fault {
+    pub(super) fn of(self, callee: Callee) -> CallError {
+        match self {
+            Self::Tls(source) => CallError::Insecure { callee, source },
+            Self::Tunnel(source) => CallError::NoTunnel { callee, source },
+        }
+    }
 }
 
 /// What is wrong with a reply.

@@ -8,6 +8,8 @@
 //! The [`Engine`] knows sockets, the clock and chance by the traits of [`Wire`] only, and does nothing by itself: a simulation
 //! can turn it in one thread, and get the same each time.
 //!
+//! A connection may be a program's standard input and output (`tunnel`).
+//!
 //! Over a link in shared memory there is no engine: see `link_call`.
 //!
 //! Not here: what procedures mean, retries of failed operations, TLS itself (`host/tls`), RPCSEC_GSS.
@@ -15,7 +17,7 @@
 //! Main types: [`RpcClient`], [`Call`], [`Pending`], [`Reply`], [`CallError`], [`Options`]; [`Engine`], [`Wire`], [`Socket`].
 //!
 //! Reading order: `rpc_client`, `state` and `call_entry`; `sending`, `connection` and `batch` for what goes out; `engine`,
-//! `reply_reader` and `reply` for what comes in; `reconnect` for time-outs and connections; `limit` and `round_trip`; `secure_socket`.
+//! `reply_reader` and `reply` for what comes in; `reconnect` for time-outs and connections; `limit` and `round_trip`; `secure_socket`; `tunnel`.
 
 mod adaptive_limit;
 mod batch;
@@ -44,15 +46,17 @@ mod shared;
 mod state;
 mod system_wire;
 mod timers;
+mod tunnel;
 mod wire;
 
 pub use call::{Call, DataLocation, FindData, ReceiveBuffer, Reply};
 pub use counters::Counts;
 pub use engine::Engine;
-pub use error::{CallError, Callee, Garbage};
+pub use error::{CallError, Callee, Fault, Garbage};
 pub use options::{InFlight, Interrupts, Options, Recovery, Target, Transport};
 pub use pending::Pending;
 pub use permit::NextPermit;
 pub use rpc_client::RpcClient;
 pub use timers::Sleep;
+pub use tunnel::{Tunnel, TunnelFault};
 pub use wire::{Event, Socket, SocketToken, Wire};

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::tunnel::Tunnel;
 use tombolo_host_tls::ClientTls;
 
 /// Connections at most.
@@ -97,6 +98,8 @@ pub struct Options {
     pub reply_bytes_max: usize,
     /// With this no call is sent but over TLS (RFC 9289), and only to the server that it is for. UDP has none.
     pub tls: Option<Arc<ClientTls>>,
+    /// With this each connection is a process of a program, and the target's address means nothing. Instead of TLS, and of UDP.
+    pub tunnel: Option<Arc<Tunnel>>,
     /// Whose calls these are, for errors and the log: `host:/name`.
     pub label: String,
 }
@@ -119,6 +122,7 @@ impl Options {
             reserved_port: None,
             reply_bytes_max: (1 << 20) + (64 << 10),
             tls: None,
+            tunnel: None,
             label: String::new(),
         }
     }

@@ -49,9 +49,9 @@ impl Engine {
         // Of a soft call it is the error.
         let is_hard = self.shared.lock().options.recovery == Recovery::Hard;
         if let Some(fault) = self.lane(index).filter(|_| is_hard).and_then(|lane| lane.socket.fault())
-            && let Some(suppressed) = self.shared.insecure.allow()
+            && let Some(suppressed) = self.shared.faults.allow()
         {
-            tracing::warn!(suppressed, "server {}: no secure connection: {fault}", self.shared.host());
+            tracing::warn!(suppressed, "server {}: {fault}", self.shared.host());
         }
         self.shared.lock().lose(index, Some(why), now, &mut self.finished);
         if let Some(lane) = self.lanes.get_mut(index) {
@@ -336,7 +336,7 @@ impl State {
             let connection = self.connections.get(entry.connection);
             let failing = connection.filter(|connection| !connection.is_up() || self.datagrams());
             match failing.map(|connection| (connection.last_fault.clone(), connection.last_error)) {
-                Some((Some(source), _)) => CallError::Insecure { callee, source },
+                Some((Some(fault), _)) => fault.of(callee),
                 Some((None, Some(source))) => CallError::Unreachable { callee, source },
                 _ => CallError::TimedOut { callee },
             }

@@ -39,6 +39,8 @@ pub struct RpcClient(Arc<Handle>);
 
 struct Handle {
     shared: Arc<Shared>,
+    /// Dropped by the last client.
+    user: Arc<User>,
     /// Where calls go if not to the engine, which only keeps the time then.
     linked: Option<Arc<Linked>>,
     target: Target,
@@ -52,7 +54,7 @@ impl RpcClient {
     /// The system has no thread or descriptor left.
     pub fn start(target: Target, options: Options) -> io::Result<Self> {
         let alarm = Alarm::with_wakeup()?;
-        let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref(), options.tls.clone())?);
+        let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref(), &options)?);
         let (client, engine) = Self::with(wire.clone(), target, options, alarm, None);
         receiver::start(engine, wire)?;
         Ok(client)
@@ -73,7 +75,7 @@ impl RpcClient {
         let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let target = Target { address, transport: Transport::Tcp, program, version };
         let alarm = Alarm::with_wakeup()?;
-        let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref(), None)?);
+        let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref(), &options)?);
         let (client, engine) = Self::with(wire.clone(), target, options, alarm, Some(route));
         receiver::start(engine, wire)?;
         Ok(client)
@@ -98,7 +100,21 @@ impl RpcClient {
         let state = State::new(options, target, wire.now(), wire.random());
         let shared = Shared::new(wire, state, alarm);
         let engine = Engine::new(shared.clone());
-        (Self(Arc::new(Handle { shared, linked, target, interrupts })), engine)
+        let user = Arc::new(User(shared.clone()));
+        (Self(Arc::new(Handle { shared, user, linked, target, interrupts })), engine)
+    }
+
+    /// A client of another program at the same place, over the same connections.
+    #[must_use]
+    pub fn of_program(&self, (program, version): (u32, u32)) -> Self {
+        let Handle { shared, user, linked, target, interrupts } = &*self.0;
+        Self(Arc::new(Handle {
+            shared: shared.clone(),
+            user: user.clone(),
+            linked: linked.clone(),
+            target: Target { program, version, ..*target },
+            interrupts: *interrupts,
+        }))
     }
 
     /// Makes a call. This thread encodes it, and sends it at once if the in-flight limit and the socket allow; else it waits its
@@ -264,10 +280,13 @@ impl std::fmt::Debug for RpcClient {
     }
 }
 
-impl Drop for Handle {
+/// Ends the engine when it is dropped.
+struct User(Arc<Shared>);
+
+impl Drop for User {
     fn drop(&mut self) {
-        self.shared.lock().ended = true;
-        self.shared.alarm.raise();
+        self.0.lock().ended = true;
+        self.0.alarm.raise();
     }
 }
 

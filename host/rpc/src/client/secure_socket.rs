@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::error::Fault;
 use super::options::Target;
 use super::system_wire::shut_down;
 use super::wire::Socket;
@@ -130,11 +131,12 @@ impl Socket for SecureSocket {
         if self.is_up() { self.session.receive(self.fd.as_fd(), into) } else { Err(Errno::AGAIN) }
     }
 
-    fn fault(&self) -> Option<TlsError> {
-        match *self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
+    fn fault(&self) -> Option<Fault> {
+        let fault = match *self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
             Stage::Refused => Some(TlsError::NotOffered),
             _ => self.session.fault(),
-        }
+        };
+        fault.map(Fault::Tls)
     }
 
     fn shut_down(&self) {

@@ -20,8 +20,8 @@ pub(super) struct Shared {
     pub(super) label: Arc<str>,
     /// Whether it is UDP.
     pub(super) datagrams: bool,
-    /// Of the log lines about TLS.
-    pub(super) insecure: RateLimit,
+    /// Of the log lines about connections that are of no use.
+    pub(super) faults: RateLimit,
     state: Mutex<State>,
 }
 
@@ -29,7 +29,7 @@ impl Shared {
     pub(super) fn new(wire: Arc<dyn Wire>, state: State, alarm: Alarm) -> Arc<Self> {
         let (label, datagrams) = (state.callee(0).label, state.datagrams());
         let (counters, state) = (Counters::default(), Mutex::new(state));
-        Arc::new(Self { wire, counters, alarm, label, datagrams, insecure: RateLimit::default(), state })
+        Arc::new(Self { wire, counters, alarm, label, datagrams, faults: RateLimit::default(), state })
     }
 
     /// The callee's host.

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::options::{Target, Transport};
+use super::options::{Options, Target, Transport};
 use super::secure_socket::SecureSocket;
+use super::tunnel::Tunnel;
 use super::wire::{Socket, SocketToken, Wire};
 use tombolo_host_tls::ClientTls;
 use tombolo_mem::Sink;
@@ -33,6 +34,7 @@ pub(super) struct SystemWire {
     /// The port that each connection was made from last. A server may know a call that is sent again by it.
     ports: Mutex<BTreeMap<usize, u16>>,
     tls: Option<Arc<ClientTls>>,
+    tunnel: Option<Arc<Tunnel>>,
 }
 
 struct SystemSocket {
@@ -42,12 +44,13 @@ struct SystemSocket {
 
 impl SystemWire {
     /// `wakeup` ends [`wait`](Self::wait).
-    pub(super) fn new(wakeup: Option<&EventFd>, tls: Option<Arc<ClientTls>>) -> Result<Self> {
+    pub(super) fn new(wakeup: Option<&EventFd>, options: &Options) -> Result<Self> {
         let epoll = Epoll::new()?;
         if let Some(wakeup) = wakeup {
             epoll.add(wakeup, WAKEUP, Interest::Readable)?;
         }
-        Ok(Self { epoll, ports: Mutex::default(), tls })
+        let (tls, tunnel) = (options.tls.clone(), options.tunnel.clone());
+        Ok(Self { epoll, ports: Mutex::default(), tls, tunnel })
     }
 
     /// Waits for something to happen, or for so long. Events go to `events`; the wakeup is no event.
@@ -123,6 +126,11 @@ impl Wire for SystemWire {
         token: SocketToken,
         reserved_port: Option<bool>,
     ) -> Result<Box<dyn Socket>> {
+        if let Some(tunnel) = &self.tunnel {
+            let socket = tunnel.start()?;
+            self.epoll.add(&socket, token.number(), Interest::Changes)?;
+            return Ok(Box::new(socket));
+        }
         let fd = self.open_again(target, token.index(), reserved_port)?;
         if target.transport == Transport::Tcp {
             tcp::tune(&fd, SILENCE)?;

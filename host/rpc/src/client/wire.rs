@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use super::error::Fault;
 use super::options::Target;
-use tombolo_host_tls::TlsError;
 use tombolo_mem::Sink;
 use tombolo_sys::Result;
 use tombolo_sys::gather::Gather;
@@ -39,8 +39,8 @@ pub trait Socket: Send + Sync {
     /// nothing is there: then it is told once it is readable. A datagram is received whole or cut.
     fn receive(&self, into: &[&Sink]) -> Result<usize>;
 
-    /// Why it is of no use, where that was not the system's word but that of TLS.
-    fn fault(&self) -> Option<TlsError> {
+    /// Why it is of no use, where that was not the system's word. Does not wait.
+    fn fault(&self) -> Option<Fault> {
         None
     }
 

@@ -148,12 +148,7 @@ impl Listening {
             tracing::debug!(peer = %address, %error, "accept failed: client left");
             return;
         }
-        let least = self.threads.iter().min_by_key(|thread| thread.connections.load(Ordering::Relaxed));
-        if let Some(thread) = least {
-            self.common.counters.connections_total.add(1);
-            thread.connections.fetch_add(1, Ordering::Relaxed);
-            thread.add_caller(stream, address, admitted);
-        }
+        hand_over(&self.common, &self.threads, stream, address, admitted);
     }
 
     fn ignore(&self, epoll: &Epoll) {
@@ -161,6 +156,22 @@ impl Listening {
             // It is not watched during a pause.
             let _ = epoll.remove(socket);
         }
+    }
+}
+
+/// Gives a connection to the event thread that has the fewest.
+pub(super) fn hand_over(
+    common: &Common,
+    threads: &[Arc<ThreadQueue>],
+    stream: OwnedFd,
+    address: SocketAddr,
+    admitted: Admitted,
+) {
+    let least = threads.iter().min_by_key(|thread| thread.connections.load(Ordering::Relaxed));
+    if let Some(thread) = least {
+        common.counters.connections_total.add(1);
+        thread.connections.fetch_add(1, Ordering::Relaxed);
+        thread.add_caller(stream, address, admitted);
     }
 }
 

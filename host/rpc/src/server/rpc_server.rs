@@ -1,17 +1,19 @@
 //! Starting and stopping.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use thiserror::Error;
 
 use super::calls::{Datagrams, calls_of};
+use super::clients::Admitted;
 use super::common::{Common, Counts, Exchanges};
 use super::connection::ThreadContext;
 use super::datagrams::DatagramReader;
 use super::event_thread::EventThread;
-use super::listening::{BindError, Bound, Listening};
+use super::listening::{BindError, Bound, Listening, hand_over};
 use super::options::Options;
 use super::record_reader::ReceiveArea;
 use super::service::{Service, Transport};
@@ -69,6 +71,15 @@ impl Server {
         Ok(server)
     }
 
+    /// Serves calls over a stream that is there already: a unix socket, say. Its caller counts as one at this address. False, and the
+    /// stream is closed, where the limit of connections is reached.
+    pub fn adopt(&self, stream: OwnedFd, address: SocketAddr) -> bool {
+        let client = self.common.clients.of(address.ip());
+        let Some(admitted) = Admitted::new(&self.common, &client) else { return false };
+        hand_over(&self.common, &self.mailboxes, stream, address, admitted);
+        true
+    }
+
     /// Where it takes connections, with real ports.
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         &self.tcp
@@ -93,7 +104,7 @@ impl Server {
     fn start_thread<S: Service>(
         &mut self,
         index: usize,
-        streams: Vec<std::os::fd::OwnedFd>,
+        streams: Vec<OwnedFd>,
         sockets: impl Iterator<Item = Arc<Datagrams>>,
         service: Arc<S>,
     ) -> Result<(), StartError> {

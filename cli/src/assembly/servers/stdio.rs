@@ -1,0 +1,204 @@
+//! NFS over the standard input and output, which ssh(1) makes a connection between hosts.
+//!
+//! A client has several connections, each of which starts a process here, and what it sends again over one of them has to be known from
+//! the others. So one process serves: the first that listens at a socket in the state directory, whose name stands for all options. It
+//! serves until no connection is left, its own or another's. The others carry bytes between their streams and that socket.
+//! A process with other options finds no such socket, and then the state in use.
+
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, IsTerminal, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tombolo_front_nfs_server::NfsServer;
+use tombolo_host_runtime::descriptors::DescriptorBudget;
+use tombolo_host_runtime::listener::{ListenError, Listener};
+use tombolo_host_runtime::{lock, signals, time_slices};
+use tombolo_host_service::state_dir::StateDir;
+use tombolo_sys::{process, socket};
+
+use super::Server;
+use super::state::state_path;
+use crate::assembly::plan::Plan;
+use crate::failure::{Failure, Outcome};
+
+const SERVING: &str = "serve NFS over standard input and output";
+
+/// How often is looked whether a connection is left.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Until the next look at a server that ends.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// What the server says first to a process that joins it, and to no other.
+const WELCOME: [u8; 1] = [b'+'];
+
+const PIECE_BYTES: usize = 256 << 10;
+
+const OWNER_ONLY: u32 = 0o600;
+
+/// What is called from there counts as one client of this host.
+const CALLER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Serves one connection, and those of other processes besides if there was no server yet.
+pub fn serve(plan: &Plan) -> Outcome {
+    if io::stdin().is_terminal() {
+        let problem = format!("cannot {SERVING}: it is a terminal");
+        return Err(Failure::usage(problem).remedy("have ssh start it: tombolo ls nfs+ssh://HOST/PATH"));
+    }
+    // Before anything is open, and before any thread starts.
+    DescriptorBudget::of_process();
+    let cannot = |error: io::Error| Failure::cannot(SERVING, &error);
+    let null = File::options().read(true).write(true).open("/dev/null").map_err(cannot)?;
+    let (input, output) = process::take_standard_streams(null).map_err(|error| cannot(error.into()))?;
+    let streams = Streams { input: input.into(), output: output.into() };
+    let place = place(plan)?;
+    loop {
+        if let Some(joined) = joined(&place) {
+            return streams.carry(&joined).map_err(cannot);
+        }
+        match Listener::bind(&place, OWNER_ONLY) {
+            Ok(listener) => return serve_all(plan, &listener, streams),
+            Err(ListenError::Busy { .. }) => thread::sleep(RETRY),
+            Err(error) => {
+                return Err(Failure::cannot(SERVING, &error).remedy("choose another place with --state DIR"));
+            }
+        }
+    }
+}
+
+/// Where the processes that were asked for the same find each other. Only those of one program agree on it.
+fn place(plan: &Plan) -> Result<PathBuf, Failure> {
+    let dir = state_path(plan.state.as_deref())?;
+    StateDir::open(&dir).map_err(|error| Failure::cannot(SERVING, &error))?;
+    let mut options = DefaultHasher::new();
+    format!("{plan:?}").hash(&mut options);
+    Ok(dir.join(format!("stdio-{:016x}", options.finish())))
+}
+
+/// A connection to the server there. None if there is none, or it ends.
+fn joined(place: &Path) -> Option<UnixStream> {
+    let mut stream = UnixStream::connect(place).ok()?;
+    stream.read_exact(&mut WELCOME.clone()).ok()?;
+    Some(stream)
+}
+
+/// `streams` are those of this process.
+fn serve_all(plan: &Plan, listener: &Listener, streams: Streams) -> Outcome {
+    let cannot = |error: io::Error| Failure::cannot(SERVING, &error);
+    time_slices::ask_for_short();
+    let (stop, stopped) = mpsc::channel();
+    signals::on_stop(move |signal| {
+        let _ = stop.send(signal);
+    })
+    .map_err(cannot)?;
+    let mut server = Server::start(plan)?;
+    let door = Door(Mutex::new(server.serving.stdio()));
+    let (ours, served) = UnixStream::pair().map_err(cannot)?;
+    door.admit(served);
+    thread::Builder::new().name("stdio".into()).spawn(move || streams.carry(&ours)).map_err(cannot)?;
+    thread::scope(|scope| {
+        scope.spawn(|| door.welcome_all(listener));
+        while matches!(stopped.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout)) {
+            if door.close_if_unused() {
+                break;
+            }
+        }
+        door.close();
+        let ended = server.end();
+        // Only now: processes that come meanwhile try this socket until the state is free for the next server.
+        drop(server);
+        let _ = socket::shut_down(listener.socket());
+        ended
+    })
+}
+
+/// Where connections come in; none once it is closed.
+struct Door(Mutex<Option<Arc<NfsServer>>>);
+
+impl Door {
+    fn admit(&self, stream: UnixStream) {
+        if let Some(server) = &*lock(&self.0) {
+            server.adopt(stream.into(), CALLER);
+        }
+    }
+
+    /// Takes in what comes, until the socket is shut down.
+    fn welcome_all(&self, listener: &Listener) {
+        loop {
+            let caller = listener.socket().accept();
+            let server = lock(&self.0);
+            match (caller, &*server) {
+                (Ok((mut stream, _)), Some(server)) => {
+                    if stream.write_all(&WELCOME).is_ok() {
+                        server.adopt(stream.into(), CALLER);
+                    }
+                }
+                // Not welcomed, it looks for the next server.
+                (Ok(_), None) => {}
+                (Err(_), None) => return,
+                (Err(error), Some(_)) => {
+                    drop(server);
+                    tracing::warn!(%error, "cannot accept connections");
+                    thread::sleep(RETRY);
+                }
+            }
+        }
+    }
+
+    /// Closes it where no connection is left. Whether that is so.
+    fn close_if_unused(&self) -> bool {
+        let mut server = lock(&self.0);
+        let is_unused = server.as_ref().is_none_or(|server| server.counts().connections == 0);
+        if is_unused {
+            *server = None;
+        }
+        is_unused
+    }
+
+    fn close(&self) {
+        *lock(&self.0) = None;
+    }
+}
+
+/// What the process was started with as its standard input and output.
+struct Streams {
+    input: File,
+    output: File,
+}
+
+impl Streams {
+    /// Carries bytes both ways, until no more come from the server or nothing more can be put out.
+    fn carry(self, connection: &UnixStream) -> io::Result<()> {
+        let Self { input, output } = self;
+        let inwards = connection.try_clone()?;
+        // It is not waited for: the input may end never.
+        thread::Builder::new().name("stdin".into()).spawn(move || {
+            copy(&input, &inwards);
+            let _ = inwards.shutdown(Shutdown::Write);
+        })?;
+        copy(connection, &output);
+        connection.shutdown(Shutdown::Both)
+    }
+}
+
+/// Until either side ends. Not `io::copy`, whose splice(2) keeps a pipe locked while it waits for more.
+fn copy(mut from: impl Read, mut to: impl Write) {
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let count = match from.read(&mut piece) {
+            Ok(count @ 1..) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            _ => return,
+        };
+        if piece.get(..count).is_none_or(|piece| to.write_all(piece).is_err()) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Trees of other hosts through ssh: a stand-in for it, which does what a test asks, and the real one on this host.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use crate::common::{MountPlace, Ran, Scratch, free_port, numbers, signal, until};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tombolo");
+
+/// Runs the command in a session of its own, as sshd does, so that it outlives the link. Notes each link's process. If there is a file `deaf`,
+/// nothing that the command says comes through once the file that this names is there.
+const STAND_IN: &str = r#"#!/bin/bash
+while [ "$1" != -- ]; do shift; done
+shift 2
+echo $$ >>"$0.links"
+mkfifo "$0.in.$$"
+exec 3<&0
+cat <&3 >"$0.in.$$" &
+exec 3<&-
+if [ -e "$0.deaf" ]; then
+    setsid -w sh -c "$*" <"$0.in.$$" | while dd bs=64k count=1 of="$0.out.$$" 2>/dev/null && [ -s "$0.out.$$" ]; do
+        [ -e "$(cat "$0.deaf")" ] || cat "$0.out.$$"
+    done
+else
+    setsid -w sh -c "$*" <"$0.in.$$" | cat
+fi
+code=${PIPESTATUS[0]}
+kill %1 2>/dev/null
+exit "$code"
+"#;
+
+/// A host whose tree is `tree`, and what leads there.
+struct Remote<'a> {
+    scratch: &'a Scratch,
+}
+
+impl<'a> Remote<'a> {
+    fn new(scratch: &'a Scratch) -> Self {
+        let script = scratch.path("ssh");
+        fs::write(&script, STAND_IN).expect("write");
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+        // As if it were another host.
+        fs::create_dir(scratch.path("there")).expect("mkdir");
+        Self { scratch }
+    }
+
+    fn url(&self, path: &str, options: &str) -> String {
+        let program = format!("env XDG_STATE_HOME={} {PROGRAM}", self.scratch.text("there"));
+        let program = program.replace(' ', "%20");
+        let (ssh, tree) = (self.scratch.text("ssh"), self.scratch.text("tree"));
+        format!("nfs+ssh://joe@far.example{tree}{path}?ssh={ssh}&tombolo={program}{options}")
+    }
+
+    /// A process of the server there with these words, as ssh starts it.
+    fn joined(&self, more: &[&str]) -> Joined {
+        let export = format!("{}=/", self.scratch.text("tree"));
+        let words = ["serve", "--stdio", "--squash", "none", &export];
+        let mut command = self.scratch.tombolo(&[&words[..], more].concat());
+        command.env("XDG_STATE_HOME", self.scratch.path("there"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Joined(command.spawn().expect("start"))
+    }
+
+    /// Cuts all links that there have been.
+    fn cut(&self) {
+        for link in fs::read_to_string(self.scratch.path("ssh.links")).expect("links").lines() {
+            let _ = Command::new("kill").args(["-KILL", "--", &format!("-{link}")]).output();
+        }
+    }
+
+    /// Kills all processes of the server there.
+    fn kill_servers(&self) {
+        let mut pgrep = Command::new("pgrep");
+        let found = pgrep.args(["-f", &format!("serve --stdio .*{}=/", self.scratch.text("tree"))]).output();
+        for server in String::from_utf8(found.expect("pgrep").stdout).expect("numbers").lines() {
+            let _ = Command::new("kill").args(["-KILL", server]).output();
+        }
+    }
+
+    /// The sockets by which processes there find each other.
+    fn meeting_places(&self) -> usize {
+        let entries = fs::read_dir(self.scratch.path("there/tombolo")).expect("list").flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("stdio-")).count()
+    }
+}
+
+/// `tombolo serve --stdio`, killed when the test ends in the middle.
+struct Joined(Child);
+
+impl Joined {
+    /// Calls NFS's NULL, and takes the answer.
+    fn is_answered(&mut self) {
+        let words = [1_u32 << 31 | 40, 7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0];
+        let call: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        self.0.stdin.as_mut().expect("its input").write_all(&call).expect("write");
+        let mut reply = [0; 28];
+        self.0.stdout.as_mut().expect("its output").read_exact(&mut reply).expect("an answer");
+        let expected = [1_u32 << 31 | 24, 7, 1, 0, 0, 0, 0];
+        assert_eq!(reply.to_vec(), expected.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>());
+    }
+
+    fn hang_up(&mut self) {
+        drop(self.0.stdin.take());
+    }
+
+    /// It ends by itself, and has said no more.
+    fn ended(mut self) {
+        self.hang_up();
+        let mut rest = Vec::new();
+        self.0.stdout.as_mut().expect("its output").read_to_end(&mut rest).expect("read");
+        assert_eq!(self.0.wait().expect("wait").code(), Some(0));
+        assert!(rest.is_empty());
+    }
+
+    fn failed(mut self, said: &[&str]) {
+        assert_eq!(self.0.wait().expect("wait").code(), Some(1));
+        let mut all = String::new();
+        self.0.stderr.as_mut().expect("its messages").read_to_string(&mut all).expect("text");
+        for word in said {
+            assert!(all.contains(word), "{word:?} is not in: {all}");
+        }
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn files_go_both_ways_through_a_program() {
+    let scratch = Scratch::new();
+    let remote = Remote::new(&scratch);
+    fs::write(scratch.path("much"), numbers()).expect("write");
+    scratch.run(&["cp", "much", &remote.url("/it's here", "&nconnect=3").replace(' ', "%20")]).succeeded();
+    assert!(fs::read_to_string(scratch.path("tree/it's here")).expect("read") == numbers());
+    scratch.run(&["cp", &remote.url("/it's%20here", ""), "back"]).succeeded();
+    assert!(fs::read_to_string(scratch.path("back")).expect("read") == numbers());
+    let listed = scratch.run(&["ls", &remote.url("", "")]);
+    assert_eq!((listed.out.as_str(), listed.code), ("file\nit's here\n", Some(0)), "{listed:?}");
+    until("the server there has ended", || remote.meeting_places() == 0);
+}
+
+#[test]
+fn what_is_wrong_there_is_one_line_here() {
+    let scratch = Scratch::new();
+    let remote = Remote::new(&scratch);
+    let cat = |url: &str| scratch.run(&["cat", url]);
+    cat(&remote.url("/none", "")).failed(1, &["no such file"]);
+    let no_program = remote.url("/file", "&tombolo=/no/tombolo");
+    cat(&no_program).failed(1, &["/no/tombolo", "install tombolo on that host", "tombolo=PROGRAM"]);
+    let no_ssh = remote.url("/file", "&ssh=/no/ssh");
+    cat(&no_ssh).failed(1, &["cannot run /no/ssh", "install OpenSSH's client"]);
+    let mount = ["mount", &remote.url("/none", ""), "mnt"];
+    scratch.run(&mount).failed(1, &["none: No such file"]);
+    scratch.run(&["serve", "--stdio", "tree", "--nfs", "0"]).failed(2, &["--stdio serves", "nothing else"]);
+    scratch.run(&["serve", "--stdio", "tree", "--allow", "::/0"]).failed(2, &["--allow requires --nfs"]);
+}
+
+#[test]
+fn processes_with_the_same_options_are_one_server_until_the_last_has_ended() {
+    let scratch = Scratch::new();
+    let remote = Remote::new(&scratch);
+    let mut first = remote.joined(&[]);
+    first.is_answered();
+    let mut second = remote.joined(&[]);
+    second.is_answered();
+    let servers = scratch.run(&["top", "--once", "--json"]).out;
+    let servers: serde_json::Value = serde_json::from_str(&servers).expect("JSON");
+    assert_eq!(servers["servers"].as_array().map(Vec::len), Some(1), "{servers}");
+    assert_eq!(servers["servers"][0]["status"]["ways"][0]["at"], "stdio", "{servers}");
+    remote.joined(&["--readonly"]).failed(&["in use by another server", "other options", "--state DIR"]);
+    first.hang_up();
+    // It has looked at least once whether there are others.
+    thread::sleep(std::time::Duration::from_millis(1500));
+    second.is_answered();
+    second.ended();
+    first.ended();
+    assert_eq!(remote.meeting_places(), 0);
+    let mut other = remote.joined(&["--readonly"]);
+    other.is_answered();
+    other.ended();
+}
+
+#[test]
+fn a_server_that_is_killed_is_followed_by_another() {
+    let scratch = Scratch::new();
+    let remote = Remote::new(&scratch);
+    let (mut first, mut second) = (remote.joined(&[]), remote.joined(&[]));
+    first.is_answered();
+    second.is_answered();
+    for mut each in [first, second] {
+        let _ = each.0.kill();
+    }
+    let mut third = remote.joined(&[]);
+    third.is_answered();
+    signal(third.0.id(), "TERM");
+    third.ended();
+    assert_eq!(remote.meeting_places(), 0);
+}
+
+/// Does `work`, which makes the file `made` there, and cuts the links before the answer to that has come through.
+fn answered_late(
+    remote: &Remote<'_>,
+    made: &Path,
+    work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+    cut: impl FnOnce(),
+) {
+    let mark = remote.scratch.path("ssh.deaf");
+    fs::write(&mark, made.to_str().expect("text")).expect("write");
+    remote.cut();
+    let working = thread::spawn(work);
+    until("it is done there", || made.exists());
+    thread::sleep(std::time::Duration::from_millis(300));
+    assert!(!working.is_finished(), "it was answered");
+    fs::remove_file(&mark).expect("remove");
+    cut();
+    working.join().expect("join").expect("done once, though asked twice");
+}
+
+#[test]
+fn what_is_asked_again_over_another_link_is_done_once() {
+    let Some(place) = MountPlace::new() else { return };
+    let remote = Remote::new(&place.0);
+    place.0.run(&["mount", &remote.url("", "&nconnect=2"), "mnt"]).succeeded();
+    let (here, there) = (place.mnt(), place.0.path("tree"));
+    // The same server answers, and then another, which knows it from the disk.
+    for is_killed in [false, true] {
+        let cut = || if is_killed { remote.kill_servers() } else { remote.cut() };
+        let keeper = (!is_killed).then(|| {
+            let mut keeper = remote.joined(&[]);
+            keeper.is_answered();
+            keeper
+        });
+        let name = format!("made-{is_killed}");
+        let (dir, new) = (here.join(&name), here.join(format!("{name}-new")));
+        let made = dir.clone();
+        answered_late(&remote, &there.join(&name), move || fs::create_dir(made), cut);
+        answered_late(&remote, &there.join(format!("{name}-new")), move || fs::rename(dir, new), cut);
+        drop(keeper);
+    }
+    place.umount();
+    until("no process is left", || remote.meeting_places() == 0);
+}
+
+#[test]
+fn nothing_is_lost_or_done_twice_while_links_are_cut() {
+    let Some(place) = MountPlace::new() else { return };
+    let remote = Remote::new(&place.0);
+    place.0.run(&["mount", &remote.url("", "&nconnect=3"), "mnt"]).succeeded();
+    let mnt = place.mnt();
+    let working = thread::spawn(move || {
+        for number in 0..60 {
+            let dir = mnt.join(format!("dir-{number}"));
+            fs::create_dir(&dir)?;
+            fs::write(dir.join("new"), numbers().get(..number * 2000).expect("so much"))?;
+            fs::rename(dir.join("new"), dir.join("kept"))?;
+        }
+        std::io::Result::Ok(())
+    });
+    for _ in 0..20 {
+        thread::sleep(std::time::Duration::from_millis(150));
+        remote.cut();
+    }
+    working.join().expect("join").expect("all work");
+    place.umount();
+    for number in 0..60 {
+        let kept = fs::read_to_string(place.0.path(&format!("tree/dir-{number}/kept"))).expect("read");
+        assert!(kept == numbers()[..number * 2000], "{number}");
+    }
+}
+
+#[test]
+fn a_proxy_caches_what_is_behind_ssh() {
+    let Some(place) = MountPlace::new() else { return };
+    let remote = Remote::new(&place.0);
+    // `=/` would begin the name of the export.
+    let url = remote.url("", "").replace("=/", "=%2F");
+    let words = ["proxy", &url, "--cache", "cache", "--fuse", "mnt", "--control", "proxy.sock"];
+    let proxy = place.0.serve(&words, "ready control");
+    assert_eq!(fs::read_to_string(place.mnt().join("file")).expect("read"), "content\n");
+    remote.cut();
+    fs::write(place.mnt().join("file"), "changed\n").expect("write");
+    assert_eq!(fs::read_to_string(place.0.path("tree/file")).expect("read"), "changed\n");
+    proxy.stop();
+}
+
+/// A daemon of OpenSSH on this host, with keys that were made for it.
+struct Sshd {
+    child: Child,
+    /// What a client is started with.
+    command: String,
+    port: u16,
+}
+
+impl Sshd {
+    /// None where OpenSSH is missing, if the test may be skipped.
+    fn new(scratch: &Scratch) -> Option<Self> {
+        let sshd = Path::new("/usr/sbin/sshd");
+        if !sshd.exists() {
+            assert!(std::env::var_os("TOMBOLO_ALLOW_SKIP").is_some(), "OpenSSH's server is missing");
+            eprintln!("skipped: OpenSSH's server is missing");
+            return None;
+        }
+        // It is there where the daemon of the system runs.
+        let _ = fs::create_dir("/run/sshd");
+        for key in ["host-key", "user-key"] {
+            let words = ["-q", "-t", "ed25519", "-N", "", "-f", &scratch.text(key)];
+            assert!(Command::new("ssh-keygen").args(words).status().expect("ssh-keygen").success());
+        }
+        let port = free_port(19);
+        let config = format!(
+            "ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n",
+            scratch.text("host-key"),
+            scratch.text("user-key.pub"),
+        );
+        fs::write(scratch.path("sshd.conf"), config).expect("write");
+        let host_key = fs::read_to_string(scratch.path("host-key.pub")).expect("read");
+        fs::write(scratch.path("known"), format!("[127.0.0.1]:{port} {host_key}")).expect("write");
+        let mut daemon = Command::new(sshd);
+        daemon.args(["-D", "-E", &scratch.text("sshd.log"), "-f", &scratch.text("sshd.conf")]);
+        let child = daemon.spawn().expect("start");
+        until("sshd listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        let (key, known) = (scratch.text("user-key"), scratch.text("known"));
+        let command = format!("ssh -F none -i {key} -o UserKnownHostsFile={known}");
+        Some(Self { child, command, port })
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn openssh_leads_there() {
+    let Some(place) = MountPlace::new() else { return };
+    let scratch = &place.0;
+    let Some(sshd) = Sshd::new(scratch) else { return };
+    fs::create_dir(scratch.path("there")).expect("mkdir");
+    let options = |ssh: &str| {
+        let there = scratch.text("there");
+        let program = format!("env XDG_STATE_HOME={there} XDG_RUNTIME_DIR={there} {PROGRAM}");
+        format!("ssh={ssh}&tombolo={program}").replace(' ', "%20")
+    };
+    let url = |path: &str, ssh: &str| {
+        format!("nfs+ssh://127.0.0.1:{}{}{path}?{}", sshd.port, scratch.text("tree"), options(ssh))
+    };
+    let mount = url("", &sshd.command) + "&nconnect=3";
+    fs::write(scratch.path("much"), numbers()).expect("write");
+    scratch.run(&["cp", "much", &url("/much", &sshd.command)]).succeeded();
+    assert!(fs::read_to_string(scratch.path("tree/much")).expect("read") == numbers());
+    scratch.run(&["mount", &mount, "mnt"]).succeeded();
+    assert!(fs::read_to_string(place.mnt().join("much")).expect("read") == numbers());
+    // All links, by the processes of ssh that the mount has started.
+    let links = Ran::new({
+        let mut pgrep = Command::new("pgrep");
+        pgrep.args(["-f", &format!("^ssh .*{}", scratch.text("user-key"))]);
+        pgrep
+    });
+    assert!(links.out.lines().count() >= 3, "{links:?}");
+    links.out.lines().for_each(|link| signal(link.parse().expect("a number"), "KILL"));
+    fs::create_dir(place.mnt().join("after")).expect("mkdir");
+    assert!(scratch.path("tree/after").is_dir());
+    place.umount();
+    let denied = url("/much", &sshd.command.replace("user-key", "host-key"));
+    scratch
+        .run(&["cat", &denied])
+        .failed(1, &["Permission denied", "make ssh log in there without a question"]);
+    fs::write(scratch.path("known"), "").expect("write");
+    scratch
+        .run(&["cat", &url("/much", &sshd.command)])
+        .failed(1, &["Host key verification failed", "by hand once"]);
+}

@@ -1,0 +1,309 @@
+//! A program as a connection: what it takes at its standard input and gives at its standard output, as `ssh HOST tombolo serve --stdio …` does.
+//!
+//! Each connection is a process. A thread reads what it says at its standard error, and reaps it when it ends. The program is killed
+//! with the connection, whatever it is waiting for, with all that it has started in its process group.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use super::error::Fault;
+use super::wire::Socket;
+use thiserror::Error as ThisError;
+use tombolo_mem::Sink;
+use tombolo_sys::epoll::{Epoll, Interest};
+use tombolo_sys::gather::Gather;
+use tombolo_sys::{Errno, Result, process, socket, tcp};
+
+/// A program that has closed its output is given so long to say why, and to end.
+const PARTING: Duration = Duration::from_secs(2);
+
+/// So much of a line of the program is kept.
+const LINE_BYTES_MAX: usize = 400;
+
+/// How to start a program that is a connection to a server.
+#[derive(Debug)]
+pub struct Tunnel {
+    /// The server, for errors and the log.
+    label: String,
+    program: OsString,
+    arguments: Vec<OsString>,
+    running: Mutex<Running>,
+}
+
+/// The processes that there are.
+#[derive(Debug, Default)]
+struct Running {
+    all: Vec<Weak<Process>>,
+    /// No other is started.
+    closed: bool,
+}
+
+/// Why a program was no connection, or is none any more.
+#[derive(Clone, Debug, PartialEq, Eq, ThisError)]
+pub struct TunnelFault {
+    /// The program.
+    pub program: Arc<str>,
+    /// Its exit code; none if a signal ended it.
+    pub code: Option<i32>,
+    /// The last line that it wrote to its standard error.
+    pub said: Arc<str>,
+}
+
+impl fmt::Display for TunnelFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&*self.said, self.code) {
+            (_, None) => write!(f, "{} was killed", self.program),
+            ("", Some(code)) => write!(f, "{} ended with code {code}", self.program),
+            (said, Some(_)) => f.write_str(said),
+        }
+    }
+}
+
+impl Tunnel {
+    /// Nothing is started yet. `label` is what people call the server.
+    #[must_use]
+    pub fn new(label: String, program: OsString, arguments: Vec<OsString>) -> Arc<Self> {
+        Arc::new(Self { label, program, arguments, running: Mutex::default() })
+    }
+
+    /// What people call the server.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// The program.
+    #[must_use]
+    pub fn program(&self) -> String {
+        self.program.to_string_lossy().into_owned()
+    }
+
+    /// Kills all processes, and returns when they are reaped. No other is started.
+    pub fn close(&self) {
+        let mut running = lock(&self.running);
+        running.closed = true;
+        let all = std::mem::take(&mut running.all);
+        drop(running);
+        for process in all.iter().filter_map(Weak::upgrade) {
+            process.kill();
+            process.wait(PARTING);
+        }
+    }
+
+    pub(super) fn start(&self) -> Result<TunnelSocket> {
+        let mut running = lock(&self.running);
+        if running.closed {
+            return Err(Errno::SHUTDOWN);
+        }
+        let process = self.spawned().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        running.all.retain(|process| process.strong_count() > 0);
+        running.all.push(Arc::downgrade(&process.process));
+        Ok(process)
+    }
+
+    fn spawned(&self) -> io::Result<TunnelSocket> {
+        // The thread first: without it the program would never be reaped.
+        let (hand_over, taken) = mpsc::channel::<(Child, Arc<Process>)>();
+        let label = self.label.clone();
+        thread::Builder::new().name("tunnel".into()).spawn(move || {
+            if let Ok((child, process)) = taken.recv() {
+                attend(child, &process, &label);
+            }
+        })?;
+        let (ours, theirs) = UnixStream::pair()?;
+        let child = Command::new(&self.program)
+            .args(&self.arguments)
+            .stdin(OwnedFd::from(theirs.try_clone()?))
+            .stdout(OwnedFd::from(theirs))
+            .stderr(Stdio::piped())
+            // What a terminal sends to us is not for it.
+            .process_group(0)
+            .spawn()?;
+        let process = Arc::new(Process {
+            id: child.id(),
+            end: Mutex::default(),
+            told: Condvar::new(),
+            killed: AtomicBool::new(false),
+        });
+        // It waits for nothing else.
+        let _ = hand_over.send((child, process.clone()));
+        Ok(TunnelSocket { stream: ours.into(), process, program: self.program().into() })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One process of a tunnel, which leads a group of its own.
+#[derive(Debug)]
+struct Process {
+    id: u32,
+    /// What it came to, once it is reaped: its number may be another's from then on.
+    end: Mutex<Option<End>>,
+    told: Condvar,
+    /// Whether we had it end: that is no fault.
+    killed: AtomicBool,
+}
+
+#[derive(Clone, Debug)]
+struct End {
+    code: Option<i32>,
+    said: Arc<str>,
+}
+
+impl Process {
+    /// Kills it and what it has started, if it is not reaped.
+    fn kill(&self) {
+        let end = lock(&self.end);
+        if end.is_none() {
+            self.killed.store(true, Ordering::SeqCst);
+            let _ = process::kill_group(self.id);
+        }
+    }
+
+    /// Waits until it is reaped.
+    fn wait(&self, at_most: Duration) {
+        let end = lock(&self.end);
+        let waited = self.told.wait_timeout_while(end, at_most, |end| end.is_none());
+        drop(waited);
+    }
+}
+
+/// Reads what a program says until it ends, and reaps it.
+fn attend(mut child: Child, process: &Process, label: &str) {
+    let mut words = Words { label, line: Vec::new(), last: String::new() };
+    if let Err(errno) = listen(&mut child, &mut words) {
+        tracing::warn!(%errno, "tunnel: cannot watch the program: killing it");
+        let _ = child.kill();
+    }
+    words.end_line();
+    let mut end = lock(&process.end);
+    // What it has left behind in its group goes with it.
+    let _ = process::kill_group(process.id);
+    let code = child.wait().ok().and_then(|status| status.code());
+    *end = Some(End { code, said: words.last.into() });
+    drop(end);
+    process.told.notify_all();
+}
+
+const STDERR: u64 = 0;
+const PROCESS: u64 = 1;
+
+/// Others may hold its standard error for longer than it lives, so its end counts.
+fn listen(child: &mut Child, words: &mut Words<'_>) -> Result<()> {
+    let (epoll, watched) = (Epoll::new()?, process::watched(child.id())?);
+    epoll.add(&watched, PROCESS, Interest::Readable)?;
+    let mut stderr = child.stderr.take();
+    if let Some(stderr) = &stderr {
+        epoll.add(stderr, STDERR, Interest::Readable)?;
+    }
+    let (mut events, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        epoll.wait(&mut events, None)?;
+        let said = events.iter().any(|event| event.token == STDERR);
+        match stderr.as_mut().filter(|_| said).map(|stderr| stderr.read(&mut piece)) {
+            Some(Ok(count @ 1..)) => words.take(piece.get(..count).unwrap_or_default()),
+            // Dropped, it leaves the set.
+            Some(_) => stderr = None,
+            None if !events.is_empty() => return Ok(()),
+            None => {}
+        }
+    }
+}
+
+/// The lines of a program. They are the peer's: bounded, and without control characters.
+struct Words<'a> {
+    label: &'a str,
+    line: Vec<u8>,
+    last: String,
+}
+
+impl Words<'_> {
+    fn take(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            match byte {
+                b'\n' | b'\r' => self.end_line(),
+                _ if self.line.len() < LINE_BYTES_MAX => self.line.push(byte),
+                _ => {}
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        let line = String::from_utf8_lossy(&self.line).replace(char::is_control, " ");
+        self.line.clear();
+        if !line.trim().is_empty() {
+            tracing::info!(server = self.label, "{}", line.trim());
+            self.last = line.trim().to_owned();
+        }
+    }
+}
+
+/// One connection.
+pub(super) struct TunnelSocket {
+    stream: OwnedFd,
+    process: Arc<Process>,
+    program: Arc<str>,
+}
+
+impl AsFd for TunnelSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl Socket for TunnelSocket {
+    /// Whether it leads anywhere, the first answer says.
+    fn finish_connecting(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
+        match tcp::send(self.stream.as_fd(), gather) {
+            // Receiving tells more.
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(Errno::AGAIN),
+            outcome => outcome,
+        }
+    }
+
+    fn receive(&self, into: &[&Sink]) -> Result<usize> {
+        let received = tcp::receive(self.stream.as_fd(), into);
+        if !matches!(received, Ok(1..) | Err(Errno::AGAIN)) {
+            self.process.wait(PARTING);
+        }
+        received
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        if self.process.killed.load(Ordering::SeqCst) {
+            return None;
+        }
+        let End { code, said } = lock(&self.process.end).clone()?;
+        Some(Fault::Tunnel(TunnelFault { program: self.program.clone(), code, said }))
+    }
+
+    fn shut_down(&self) {
+        let _ = socket::shut_down(&self.stream);
+        self.process.kill();
+    }
+
+    fn is_emptied_by_less(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for TunnelSocket {
+    fn drop(&mut self) {
+        self.process.kill();
+    }
+}
