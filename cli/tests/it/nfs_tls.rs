@@ -71,6 +71,23 @@ fn nothing_goes_without_tls_where_either_side_wants_it() {
 }
 
 #[test]
+fn clients_that_are_named_may_go_without_tls_to_the_same_port() {
+    let scratch = scratch();
+    let server = serve_with(&scratch, &["--allow-plain", "127.0.0.0/8"]);
+    let plain = format!("nfs://{}/tree/file", server.nfs_tls_address());
+    assert_eq!(scratch.run(&["cat", &plain]).out, "content\n");
+    assert_eq!(cat(&scratch, &server, "alice").out, "content\n");
+    server.stop();
+    let server = serve_with(&scratch, &["--allow-plain", "10.0.0.0/8"]);
+    let plain = format!("nfs://{}/tree/file", server.nfs_tls_address());
+    scratch.run(&["cat", &plain]).failed(1, &["TooWeak"]);
+    assert_eq!(cat(&scratch, &server, "alice").out, "content\n");
+    server.stop();
+    let without_port = ["serve", "tree", "--nfs", "0", "--allow-plain", "::/0"];
+    scratch.run(&without_port).failed(2, &["--allow-plain requires --nfs-tls"]);
+}
+
+#[test]
 fn certificates_that_are_no_good_say_what_to_do() {
     let scratch = scratch();
     let server = serve(&scratch);

@@ -151,10 +151,17 @@ pub struct ServerOptions {
     pub nfs: Vec<NfsArg>,
     /// The same over TLS 1.3 (RFC 9289) alone, for clients that show a certificate of a trusted CA; repeatable.
     ///
-    /// They mount with xprtsec=mtls. A call that comes without TLS is refused.
+    /// They mount with xprtsec=mtls. A call without TLS is refused, but see --allow-plain.
     #[arg(long, value_name = "ADDR[,export=/NAME]...", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub nfs_tls: Vec<NfsArg>,
+    /// Let clients with these addresses call the ports of --nfs-tls without TLS too; repeatable (by default none may).
+    ///
+    /// As for Linux's own client, which asks MOUNT in the clear. What they send is neither encrypted nor signed; with --tls-users they are the
+    /// anonymous user.
+    #[arg(long, value_name = "CIDR", help_heading = NFS)]
+    #[serde(deserialize_with = "list")]
+    pub allow_plain: Vec<AllowArg>,
     /// The directory of the certificates for --nfs-tls: ca.pem, cert.pem, key.pem, and crl.pem if any were revoked (by default tls in
     /// $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls). `tombolo keys issue` makes one. What changes there counts for new connections.
     #[arg(long, value_name = "DIR", help_heading = NFS)]
@@ -232,6 +239,7 @@ impl ServerOptions {
             shm_policy: self.shm_policy.or(below.shm_policy),
             nfs: either(self.nfs, below.nfs),
             nfs_tls: either(self.nfs_tls, below.nfs_tls),
+            allow_plain: either(self.allow_plain, below.allow_plain),
             tls_dir: self.tls_dir.or(below.tls_dir),
             tls_users: self.tls_users.or(below.tls_users),
             map_users: either(self.map_users, below.map_users),

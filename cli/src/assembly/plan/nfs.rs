@@ -19,6 +19,8 @@ pub struct NfsPlan {
     pub ports: Vec<PlannedPort>,
     /// Whether all exports are offered over streams that others open.
     pub over_stdio: bool,
+    /// Which addresses may go without TLS to those ports that have it, if any.
+    pub plain: Option<AllowList>,
     /// Where the certificates for those ports are that have TLS.
     pub tls_dir: Option<PathBuf>,
     /// Who those that show certificates may act as.
@@ -88,13 +90,12 @@ impl NfsPlan {
         }
         Ok(Self {
             claims: claims_of(options, &ports)?,
+            plain: plain_of(options, &ports)?,
             tls_dir: tls_dir_of(options, &ports)?,
             ports,
             over_stdio: options.stdio,
             squash,
-            allow: AllowList::new(
-                mem::take(&mut options.allow).into_iter().map(|AllowArg(network)| network).collect(),
-            ),
+            allow: allow_list(&mut options.allow),
             manage_gids: options.manage_gids.unwrap_or(false),
             durability: match options.async_names {
                 Some(true) => Durability::Relaxed,
@@ -116,6 +117,21 @@ fn tls_dir_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Opti
             Failure::cannot("serve NFS over TLS", why).remedy("name the directory with --tls-dir")
         }),
     }
+}
+
+fn plain_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Option<AllowList>, Failure> {
+    if options.allow_plain.is_empty() {
+        return Ok(None);
+    }
+    if !ports.iter().any(|port| port.over_tls) {
+        let problem = "--allow-plain requires --nfs-tls";
+        return Err(Failure::usage(problem).remedy("say --allow for --nfs, which is plain anyway"));
+    }
+    Ok(Some(allow_list(&mut options.allow_plain)))
+}
+
+fn allow_list(args: &mut Vec<AllowArg>) -> AllowList {
+    AllowList::new(mem::take(args).into_iter().map(|AllowArg(network)| network).collect())
 }
 
 fn claims_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Option<Claims>, Failure> {

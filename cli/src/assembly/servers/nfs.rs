@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tombolo_front_nfs_server::{NfsServer, NfsService};
-use tombolo_host_rpc::server::{BindError, Bound, Listeners, Options as TransportOptions, StartError};
+use tombolo_front_nfs_server::{AllowList, NfsServer, NfsService};
+use tombolo_host_rpc::server::{Admit, BindError, Bound, Listeners, Options as TransportOptions, StartError};
 use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
 use tombolo_host_tls::ServerTls;
 
@@ -77,6 +77,7 @@ impl NfsServers {
             let service = state.service(&port.exports)?;
             let mut options = transport(plan);
             options.tls = tls.clone().filter(|_| port.over_tls);
+            options.admit_plain = plan.front_ends.nfs.plain.clone().map(admit);
             let served = Served::start(&address, bound, options, &service)?;
             if plan.front_ends.nfs.allow.is_open() && !address.ip().is_loopback() && !port.over_tls {
                 tracing::warn!(%address, "all clients that reach this address are served; --allow CIDR narrows that");
@@ -161,6 +162,10 @@ fn not_served(address: SocketAddr, error: &BindError) -> Failure {
         std::io::ErrorKind::AddrInUse => failure.remedy("choose another port, or 0 for one that is free"),
         _ => failure,
     }
+}
+
+fn admit(list: AllowList) -> Admit {
+    Arc::new(move |address| list.admits(address))
 }
 
 fn transport(plan: &Plan) -> TransportOptions {

@@ -349,7 +349,9 @@ impl Connection {
                 return end;
             }
             match self.reader.next(&mut context.area, &shared.buffers) {
-                Ok(Step::Serve(record, _)) if self.security == Security::Unprobed => {
+                Ok(Step::Serve(record, _))
+                    if self.security == Security::Unprobed && !self.goes_without_tls(context, &record) =>
+                {
                     work.calls += 1;
                     if !self.begin_tls(context, &record) {
                         return End::Seal;
@@ -397,6 +399,16 @@ impl Connection {
         // What was received may be decrypted in part.
         self.readable = received.more || self.finished || self.security == Security::Secured;
         Ok(received.bytes)
+    }
+
+    /// Whether this is the first call of a connection that may do without TLS, and does. From then on it has none.
+    fn goes_without_tls(&mut self, context: &ThreadContext, first: &Source) -> bool {
+        let is_plain =
+            !security::is_probe(first) && context.common.options.admits_plain(&self.shared.peer.origin);
+        if is_plain {
+            self.security = Security::Plain;
+        }
+        is_plain
     }
 
     /// Answers the first call of a connection that must have TLS. False if nothing more shall be received.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use super::service::Origin;
 use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferLimits};
 use tombolo_host_tls::ServerTls;
 
@@ -26,6 +27,8 @@ pub struct Options {
     pub admit: Option<Admit>,
     /// With this every connection must begin TLS before its first call (RFC 9289). Datagrams have none.
     pub tls: Option<Arc<ServerTls>>,
+    /// What is asked about a connection that calls without it; by default none may.
+    pub admit_plain: Option<Admit>,
     /// Connections at most, and of one address half of those that no other has. Where the limit is reached, idle ones are closed, or
     /// the next is refused. By default 32,768.
     pub connections_max: usize,
@@ -57,6 +60,7 @@ impl Default for Options {
             record_max_bytes: RECORD_MAX_BYTES,
             admit: None,
             tls: None,
+            admit_plain: None,
             connections_max: 32_768,
             connection_calls_max: 256,
             connection_bytes_max: 16 << 20,
@@ -74,6 +78,12 @@ impl Options {
     /// Whether this address may call.
     pub(super) fn admits(&self, address: IpAddr) -> bool {
         self.admit.as_ref().is_none_or(|admit| admit(address))
+    }
+
+    /// Whether this address may call without TLS where there is TLS.
+    pub(super) fn admits_plain(&self, origin: &Origin) -> bool {
+        let Origin::Network(address) = origin else { return false };
+        self.admit_plain.as_ref().is_some_and(|admit| admit(address.ip()))
     }
 
     /// With every limit at a value that works.
