@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::thread;
@@ -126,6 +127,19 @@ enum Wanted {
     KeptBack,
 }
 
+/// The words behind `create`, which a control socket may be called too.
+fn behind_create(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut is_value = true;
+    words
+        .skip_while(move |word| {
+            // The first one is the program.
+            let is_create = !is_value && word == "create";
+            is_value = !is_value && word == "--control";
+            !is_create
+        })
+        .skip(1)
+}
+
 /// A running proxy.
 struct Proxy {
     socket: PathBuf,
@@ -199,8 +213,9 @@ impl Proxy {
 
     fn create(&mut self, name: &str) -> Outcome {
         // The proxy reads the words itself: it has to know them at its next start too.
-        let words = env::args_os().skip_while(|word| word != "create").skip(1).map(|word| word.into_string());
+        let words = behind_create(env::args_os());
         let command = words
+            .map(OsString::into_string)
             .collect::<Result<_, _>>()
             .map_err(|word| Failure::usage(format!("{}: only words in UTF-8 can be kept", word.display())))?;
         let directory =

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpStream;
+use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use crate::common::far::Far;
@@ -62,6 +63,11 @@ fn a_session_is_made_served_and_ended_while_the_proxy_runs() {
         .failed(1, &["which is running", "tombolo session detach lib.1"]);
     far.sessions("detach lib.1").succeeded();
     assert!(!far.listed().contains("lib.1"));
+    // A control socket of that name is not taken for the command.
+    symlink(far.place.0.path("proxy.sock"), far.place.0.path("create")).expect("symlink");
+    let line = format!("session --control create create lib.2 {} --nfs 127.0.0.1:0", far.url(""));
+    far.place.0.run(&line.split(' ').collect::<Vec<_>>()).succeeded();
+    far.sessions("detach lib.2").succeeded();
     assert!(TcpStream::connect(&*address).is_err(), "it is served still");
     proxy.stop();
     // What was ended does not come back.

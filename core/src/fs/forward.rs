@@ -110,8 +110,11 @@ macro_rules! forward {
     (@again $($to:tt)+) => {
         $crate::forward!($($to)+ in persistent_handles Resolve again(node: $crate::fs::NodeId) -> $crate::fs::Entry);
     };
-    (@make_stable $($to:tt)+) => {
-        $crate::forward!($($to)+ in persistent_handles HandleOf make_stable(nodes: &[$crate::fs::NodeId]) -> ());
+    (@record $($to:tt)+) => {
+        $crate::forward!($($to)+ in persistent_handles HandleOf record(node: $crate::fs::NodeId) -> Vec<u8>);
+    };
+    (@recall $($to:tt)+) => {
+        $crate::forward!($($to)+ in persistent_handles Resolve recall(node: $crate::fs::NodeId, record: &[u8]) -> ());
     };
     (@allocate $($to:tt)+) => {
         $crate::forward!($($to)+ in ranges Allocate allocate(file: $crate::fs::File, offset: u64, len: u64, mode: $crate::fs::AllocateMode) -> ());

@@ -130,17 +130,22 @@ pub trait PersistentHandles: Send + Sync {
     /// The node of a handle; it counts a look-up. [`Error::Stale`](crate::Error::Stale) when it is gone or was never one.
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry>;
     /// The directory that a directory lies in; it counts a look-up. A caller that found one by its handle finds the way up so. The
-    /// root lies in itself; [`Error::Stale`](crate::Error::Stale) for one that has left the export.
+    /// root lies in itself; [`Error::Stale`](crate::Error::Stale) for one that has left the export. Of a file: where it was met last, if that is
+    /// known.
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry>;
     /// A node by its number, though it may have been forgotten; it counts a look-up. [`Error::Stale`] when the file is gone, or
     /// it is not known any more which it was: that may be at any time. Never another node than the one that had the number.
     fn again(&self, _cx: &Ctx, _node: NodeId) -> Answer<Entry> {
         Answer::err(Error::Stale)
     }
-    /// Sees to it that the handles of these nodes, and their numbers where those are as lasting, outlive a loss of power, before somebody
-    /// else writes them down. For file systems that keep a table of them.
-    fn make_stable(&self, _cx: &Ctx, _nodes: &[NodeId]) -> Answer<()> {
-        Answer::ok(())
+    /// What it takes to [`recall`](Self::recall) a node, for a caller that writes its number down: the file system's own table of numbers
+    /// may lose it.
+    fn record(&self, _cx: &Ctx, _node: NodeId) -> Answer<Vec<u8>> {
+        Answer::err(Error::NotSupported)
+    }
+    /// Gives a node its number again, unless it has it still. Before anything else is asked for.
+    fn recall(&self, _cx: &Ctx, _node: NodeId, _record: &[u8]) -> Answer<()> {
+        Answer::err(Error::NotSupported)
     }
 }
 

@@ -184,7 +184,7 @@ impl<A: Around> Locks for Layered<dyn FileSystem, A> {
 }
 
 impl<A: Around> PersistentHandles for Layered<dyn FileSystem, A> {
-    tombolo_core::forward!(to self.inner; volume make_stable);
+    tombolo_core::forward!(to self.inner; volume record recall);
     tombolo_core::forward!(through self.call; handle_of resolve parent again);
 }
 

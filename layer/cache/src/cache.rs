@@ -15,6 +15,7 @@ use crate::data::Data;
 use crate::files_ahead::FilesAhead;
 use crate::lease::{LEASE_NAME, Lease};
 use crate::line::Line;
+use crate::names::Names;
 use crate::object::{Object, State};
 use crate::objects::Objects;
 use crate::origin::{Origin, at_origin};
@@ -22,6 +23,7 @@ use crate::room::Room;
 use crate::rules::Policy;
 use crate::session::Session;
 use crate::sharing::Borrower;
+use crate::store::rows::ObjectRow;
 use crate::store::{ObjectId, Store};
 use crate::walk::Walk;
 
@@ -32,7 +34,7 @@ pub(crate) struct Cache {
     pub store: Arc<Store>,
     /// How files are cached.
     pub held_policy: Policy,
-    /// The same while the lease that it takes is not held.
+    /// The same while the lease that it takes is not held, and for files that others may change.
     pub unheld_policy: Policy,
     pub lease: Option<Arc<Lease>>,
     pub counters: Counters,
@@ -81,6 +83,18 @@ impl Cache {
     /// The object of this number.
     pub(crate) fn object(&self, id: ObjectId) -> Result<Arc<Object>> {
         self.objects.object(&self.store, id).ok_or(Error::Stale)
+    }
+
+    /// Gives an object its number again, of which nothing is known here any more.
+    pub(crate) fn recall(&self, id: ObjectId, record: &[u8]) -> Result<()> {
+        if self.object(id).is_ok() {
+            return Ok(());
+        }
+        let row = ObjectRow::decoded(record).ok_or_else(|| Error::io("the record of a node is damaged"))?;
+        let object = Object::restored(id, row, Names::default(), &self.objects.shared);
+        object.state().is_dirty = true;
+        self.keep(&self.objects.add(Arc::new(object)));
+        Ok(())
     }
 
     /// Takes in names of a directory.

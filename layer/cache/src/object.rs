@@ -33,6 +33,8 @@ pub(crate) struct Object {
     shared: Arc<Shared>,
     /// It was looked for since this was last asked.
     is_used: AtomicBool,
+    /// The origin may perform a write yet that it has not answered.
+    is_unanswered: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -135,6 +137,7 @@ impl Object {
             place,
             shared,
             is_used: AtomicBool::new(false),
+            is_unanswered: AtomicBool::new(false),
             state,
         };
         object.weigh();
@@ -175,6 +178,16 @@ impl Object {
     /// Whether it was looked for since this was last asked.
     pub(crate) fn was_used(&self) -> bool {
         self.is_used.swap(false, Relaxed)
+    }
+
+    /// A write to it has ended without an answer.
+    pub(crate) fn set_unanswered(&self) {
+        self.is_unanswered.store(true, Relaxed);
+    }
+
+    /// Whether the origin may perform a write yet that it has not answered.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.is_unanswered.load(Relaxed)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -277,6 +290,14 @@ impl Object {
         }
         object.weigh();
         object
+    }
+
+    /// What it takes to know it again: not what was told of it.
+    pub(crate) fn record(&self) -> Vec<u8> {
+        let state = self.state();
+        let (handle, attr, parent) = (self.handle.clone(), state.attr, state.parent);
+        let names = (false, state.names.next_place());
+        ObjectRow { handle, attr, parent, link: None, names, rights: Vec::new() }.encoded()
     }
 
     /// What is to be written of it.

@@ -226,11 +226,11 @@ impl Tables {
         found.ok().map(|found| found.remove().0)
     }
 
-    /// Whether nothing but these tables holds an object. One that is to be written is held by the queue.
+    /// Whether nothing but these tables holds an object, and the store has all that is known of it. One that is to be written is held by the queue.
     fn is_unused(&self, object: &Arc<Object>) -> bool {
         let by_handle = self.of_handle(&object.handle).is_some_and(|known| Arc::ptr_eq(known, object));
         let is_held = Arc::strong_count(object) > 1 + usize::from(by_handle);
-        object.id != ObjectId::ROOT && !is_held
+        object.id != ObjectId::ROOT && !is_held && !object.is_unanswered()
     }
 
     /// Takes out objects that nothing uses until their parts come to `excess`, as far as there are; those first that were not looked

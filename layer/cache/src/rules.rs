@@ -123,7 +123,7 @@ impl Cache {
 
     /// How an object is cached. Not to be asked while its state is locked.
     pub(crate) fn options_of(&self, object: &Object) -> &Options {
-        let policy = self.policy();
+        let policy = if object.is_unanswered() { &self.unheld_policy } else { self.policy() };
         if policy.rules.is_empty() {
             return &policy.default;
         }

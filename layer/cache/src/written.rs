@@ -2,13 +2,15 @@
 //!
 //! From when a write to a part begins it is read at the origin; the rest stays as it was. When nothing is being written any more and the new version is
 //! known, the parts are fetched anew. Where that cannot be said of parts, the whole file is in doubt until the last opening for writing has ended: a
-//! write fails, the size changes, an append goes where only the origin knows, or others read the data by descriptors of their own.
+//! write fails, the size changes, an append goes where only the origin knows, or others read the data by descriptors of their own. Where the origin
+//! may perform a write later, as it has not answered, the file is looked at as one that others change, for as long as the cache runs.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tombolo_core::fs::{Attr, FileType};
+use tombolo_core::{Error, Result};
 
 use crate::cache::Cache;
 use crate::data::Data;
@@ -32,7 +34,16 @@ pub(crate) enum Written {
 /// A write that is under way. It counts as an opening for writing.
 pub(crate) struct UnderWay {
     object: Arc<Object>,
-    was_taken: bool,
+    ending: Ending,
+}
+
+/// What is known of a write that has ended here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Taken,
+    Failed,
+    /// The origin may perform it yet.
+    Unanswered,
 }
 
 impl State {
@@ -171,21 +182,27 @@ impl Cache {
             state.lose();
         }
         drop(state);
-        UnderWay { object: object.clone(), was_taken: false }
+        UnderWay { object: object.clone(), ending: Ending::Unanswered }
     }
 }
 
 impl UnderWay {
-    /// The origin has answered, whether it has taken it.
-    pub(crate) fn end(mut self, was_taken: bool) {
-        self.was_taken = was_taken;
+    pub(crate) fn end<T>(mut self, outcome: &Result<T>) {
+        self.ending = match outcome {
+            Ok(_) => Ending::Taken,
+            Err(error) if is_unanswered(error) => Ending::Unanswered,
+            Err(_) => Ending::Failed,
+        };
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
+        if self.ending == Ending::Unanswered {
+            self.object.set_unanswered();
+        }
         let mut state = self.object.state();
-        if !self.was_taken {
+        if self.ending != Ending::Taken {
             state.lose();
         }
         match state.writers {
@@ -193,6 +210,11 @@ impl Drop for UnderWay {
             _ => state.writers -= 1,
         }
     }
+}
+
+/// Whether the origin may perform, at any time from now on, what has failed so.
+pub(crate) fn is_unanswered(error: &Error) -> bool {
+    matches!(error, Error::TimedOut | Error::Interrupted | Error::Disconnected)
 }
 
 /// Adds a range to those that are in order and apart.

@@ -118,7 +118,7 @@ impl Locks for Session {
 
 impl PersistentHandles for Session {
     tombolo_core::forward!(to self.inner; volume);
-    tombolo_core::forward!(with self.mapped; handle_of resolve parent again make_stable);
+    tombolo_core::forward!(with self.mapped; handle_of resolve parent again record recall);
 }
 
 impl Ranges for Session {

@@ -7,54 +7,23 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OptionalExtension, params};
-use thiserror::Error as ThisError;
+use rusqlite::Connection;
 use tombolo_core::fs::{FileSystem, NodeId};
 use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::promise::Promise;
 
 use crate::data_file::{DataFile, DataFiles};
+use crate::database::{self, JournalError, Kept};
 use crate::extents::Delta;
 use crate::shared::SESSION;
-use crate::sums::{self, Blocks, Sums};
+use crate::sums::{self, Blocks};
 use crate::unproven::Unproven;
-
-/// Why a journal cannot be used.
-#[derive(Debug, ThisError)]
-pub enum JournalError {
-    /// A directory or file of it cannot be used.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The database cannot be used.
-    #[error("{}: {source}", path.display())]
-    Database {
-        /// Which.
-        path: PathBuf,
-        /// What it said.
-        #[source]
-        source: rusqlite::Error,
-    },
-    /// A row is not what it was. What it said is at no other place, so nothing is thrown away.
-    #[error("{}: damaged row in {table}", path.display())]
-    Damaged {
-        /// The database.
-        path: PathBuf,
-        /// The table.
-        table: &'static str,
-    },
-}
 
 /// What one change, or many, have to write.
 #[derive(Debug, Default)]
@@ -70,28 +39,16 @@ pub(crate) struct Batch {
     pub blocks: Blocks,
     /// Files whose data are to be stable before the rows are.
     pub files: HashMap<u64, Arc<DataFile>>,
-    /// Nodes below that rows speak of.
+    /// Nodes below that rows speak of,
     pub numbers: HashSet<NodeId>,
+    /// and what it takes to know them again, which is asked for when the group is written.
+    pub records: Vec<(NodeId, Vec<u8>)>,
     /// Files that go once no row speaks of them.
     pub gone: Vec<Arc<DataFile>>,
     /// The number of the latest change.
     pub change: u64,
     /// The number of the latest change that the origin has.
     pub at_origin: Option<u64>,
-}
-
-/// What the database had at the start.
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    pub nodes: Vec<(u64, Vec<u8>)>,
-    pub names: Vec<(u64, Vec<u8>, Vec<u8>)>,
-    pub extents: HashMap<u64, Vec<Range<u64>>>,
-    /// Data that are not as they were written, by generations.
-    pub torn: HashMap<u64, Vec<Range<u64>>>,
-    pub change: u64,
-    pub at_origin: u64,
-    /// No number below this is free.
-    pub next_id: u64,
 }
 
 /// Tells what has become of a group.
@@ -174,21 +131,6 @@ const SYNC_ALONE_MAX: usize = 8;
 /// So many numbers are taken at a time.
 const IDS: u64 = 1 << 16;
 
-const DATABASE: &str = "journal.db";
-
-const TABLES: &str = "
-    pragma journal_mode = wal;
-    pragma synchronous = full;
-    pragma cache_size = -8000;
-    pragma busy_timeout = 10000;
-    create table if not exists nodes (id integer primary key, row blob);
-    create table if not exists names (dir integer, name blob, row blob, primary key (dir, name)) without rowid;
-    create table if not exists extents (generation integer, start integer, end integer,
-        primary key (generation, start)) without rowid;
-    create table if not exists pieces (seq integer primary key, generation integer, at integer, bytes blob, sum integer);
-    create table if not exists numbers (what text primary key, value integer);
-";
-
 impl Journal {
     /// Opens the journal of changes of `below` in `dir`, which is made if it is missing, and brings data that lie in it to their files.
     pub(crate) fn open(
@@ -205,12 +147,13 @@ impl Journal {
         for dir in [dir, &dir.join("..")] {
             File::open(dir).and_then(|dir| dir.sync_all()).map_err(io(dir))?;
         }
-        let path = dir.join(DATABASE);
+        let path = dir.join(database::DATABASE);
         let failed = |source| JournalError::Database { path: path.clone(), source };
         let files = DataFiles::new(data);
-        let (writer, ids) = (connect(&path).map_err(failed)?, connect(&path).map_err(failed)?);
-        let mut kept = read(&writer).map_err(failed)?;
-        replay(&writer, &files, &path)?;
+        let (writer, ids) =
+            (database::connect(&path).map_err(failed)?, database::connect(&path).map_err(failed)?);
+        let mut kept = database::read(&writer).map_err(failed)?;
+        database::replay(&writer, &files, &path)?;
         kept.torn = sums::torn(&writer, &files, |generation| kept.extents.contains_key(&generation))
             .map_err(failed)?;
         files.remove_others(|generation| kept.extents.contains_key(&generation));
@@ -278,6 +221,17 @@ impl Journal {
         Ok(next..end)
     }
 
+    /// No row speaks of these nodes any more.
+    pub(crate) fn forget_records(&self, ids: &[u64]) -> Result<()> {
+        let database = lock(&self.shared.ids);
+        let transaction = database.unchecked_transaction().map_err(Error::io)?;
+        for id in ids {
+            let removed = database.execute("delete from records where id = ?", [id.cast_signed()]);
+            removed.map_err(Error::io)?;
+        }
+        transaction.commit().map_err(Error::io)
+    }
+
     fn hurry(&self) {
         self.shared.pending().is_urgent = true;
         self.shared.work.notify_one();
@@ -320,14 +274,17 @@ impl Shared {
     }
 
     fn run(&self, database: &Connection) {
-        let (mut unproven, mut stable_numbers) = (Unproven::default(), HashSet::new());
+        let (mut unproven, mut recorded) = (Unproven::default(), HashSet::new());
         let mut pause = PAUSE_MIN;
         while let Some((mut batch, ticket)) = self.next(pause) {
             let begun = Instant::now();
             let outcome = loop {
-                let numbered = self.make_numbers_stable(&batch, &mut stable_numbers);
-                let error = match numbered.and_then(|()| self.write(database, &batch, &mut unproven)) {
-                    Ok(()) => break Outcome::Stable,
+                batch.records = self.records(&batch, &recorded);
+                let error = match self.write(database, &batch, &mut unproven) {
+                    Ok(()) => {
+                        recorded.extend(batch.records.iter().map(|(node, _)| *node));
+                        break Outcome::Stable;
+                    }
                     Err(error) => error,
                 };
                 tracing::error!(%error, "the write-back journal cannot be written: changes wait in memory, and no more are taken");
@@ -391,14 +348,13 @@ impl Shared {
         Some((std::mem::take(&mut pending.batch), ticket))
     }
 
-    /// Sees to it that the numbers of nodes below mean the same after a loss of power, before rows speak of them.
-    fn make_numbers_stable(&self, batch: &Batch, stable: &mut HashSet<NodeId>) -> Result<()> {
-        let new: Vec<_> = batch.numbers.difference(stable).copied().collect();
-        if let (false, Some(handles)) = (new.is_empty(), self.below.persistent_handles()) {
-            handles.make_stable(&Ctx::root(SESSION), &new).wait()?;
-            stable.extend(new);
-        }
-        Ok(())
+    /// What it takes to know nodes below again that rows speak of: their numbers are kept by what lies below, which may lose them. Some may be
+    /// gone by now.
+    fn records(&self, batch: &Batch, recorded: &HashSet<NodeId>) -> Vec<(NodeId, Vec<u8>)> {
+        let Some(handles) = self.below.persistent_handles() else { return Vec::new() };
+        let new = batch.numbers.difference(recorded);
+        let record = |node| handles.record(&Ctx::root(SESSION), node).wait().ok();
+        new.filter_map(|node| Some((*node, record(*node)?))).collect()
     }
 
     fn write(&self, database: &Connection, batch: &Batch, unproven: &mut Unproven) -> Result<()> {
@@ -412,7 +368,7 @@ impl Shared {
         unproven.is_unwritten = true;
         self.sync(batch, is_emptied)?;
         unproven.is_unwritten = false;
-        self.commit(database, batch, &sums, is_emptied).map_err(not_written)?;
+        database::commit(database, batch, &sums, is_emptied).map_err(database::not_written)?;
         unproven.committed(batch, added, is_emptied);
         Ok(())
     }
@@ -429,170 +385,4 @@ impl Shared {
         }
         Ok(())
     }
-
-    fn commit(
-        &self,
-        database: &Connection,
-        batch: &Batch,
-        sums: &Sums,
-        is_emptied: bool,
-    ) -> rusqlite::Result<()> {
-        let transaction = database.unchecked_transaction()?;
-        for (id, row) in &batch.nodes {
-            match row {
-                Some(row) => database
-                    .prepare_cached("insert or replace into nodes values (?, ?)")?
-                    .execute(params![id.cast_signed(), row])?,
-                None => {
-                    database.prepare_cached("delete from nodes where id = ?")?.execute([id.cast_signed()])?
-                }
-            };
-        }
-        for ((dir, name), row) in &batch.names {
-            match row {
-                Some(row) => database
-                    .prepare_cached("insert or replace into names values (?, ?, ?)")?
-                    .execute(params![dir.cast_signed(), name, row])?,
-                None => database
-                    .prepare_cached("delete from names where dir = ? and name = ?")?
-                    .execute(params![dir.cast_signed(), name])?,
-            };
-        }
-        for (generation, delta) in &batch.extents {
-            let generation = generation.cast_signed();
-            for start in &delta.gone {
-                database
-                    .prepare_cached("delete from extents where generation = ? and start = ?")?
-                    .execute([generation, start.cast_signed()])?;
-            }
-            if let Some(new) = &delta.new {
-                database.prepare_cached("insert or replace into extents values (?, ?, ?)")?.execute([
-                    generation,
-                    new.start.cast_signed(),
-                    new.end.cast_signed(),
-                ])?;
-            }
-        }
-        // Data of these are in their files now, or not wanted any more.
-        if is_emptied {
-            database.prepare_cached("delete from pieces")?.execute([])?;
-        }
-        let mut remove_pieces = database.prepare_cached("delete from pieces where generation = ?")?;
-        for generation in batch.files.keys() {
-            remove_pieces.execute([generation.cast_signed()])?;
-        }
-        for (generation, at, bytes) in batch.pieces.iter().filter(|_| !is_emptied) {
-            if !batch.files.contains_key(generation) {
-                database
-                    .prepare_cached("insert into pieces (generation, at, bytes, sum) values (?, ?, ?, ?)")?
-                    .execute(params![generation.cast_signed(), at.cast_signed(), bytes, sum(bytes)])?;
-            }
-        }
-        sums::keep(database, sums)?;
-        for file in &batch.gone {
-            sums::remove(database, file.generation)?;
-            let generation = file.generation.cast_signed();
-            remove_pieces.execute([generation])?;
-            database.prepare_cached("delete from extents where generation = ?")?.execute([generation])?;
-        }
-        let mut set = database.prepare_cached("insert or replace into numbers values (?, ?)")?;
-        set.execute(params!["change", batch.change.cast_signed()])?;
-        if let Some(at_origin) = batch.at_origin {
-            set.execute(params!["at_origin", at_origin.cast_signed()])?;
-        }
-        drop((set, remove_pieces));
-        transaction.commit()
-    }
-}
-
-/// A full disk is told apart from other trouble.
-fn not_written(error: rusqlite::Error) -> Error {
-    match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::DiskFull) => Error::NoSpace,
-        _ => Error::io(error),
-    }
-}
-
-/// What there is in a directory, if it has a journal.
-pub(crate) fn kept_in(dir: &Path) -> std::result::Result<Option<Kept>, JournalError> {
-    let path = dir.join(DATABASE);
-    if !path.exists() {
-        return Ok(None);
-    }
-    let kept = connect(&path).and_then(|database| read(&database));
-    kept.map(Some).map_err(|source| JournalError::Database { path, source })
-}
-
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let database = Connection::open(path)?;
-    database.execute_batch(TABLES)?;
-    database.execute_batch(sums::TABLE)?;
-    database.set_prepared_statement_cache_capacity(32);
-    Ok(database)
-}
-
-fn read(database: &Connection) -> rusqlite::Result<Kept> {
-    let unsigned = |value: i64| value.cast_unsigned();
-    let number = |what: &str| -> rusqlite::Result<u64> {
-        let get = "select value from numbers where what = ?";
-        let value = database.query_row(get, [what], |row| row.get(0)).optional()?;
-        Ok(value.map_or(0, unsigned))
-    };
-    let mut kept = Kept {
-        change: number("change")?,
-        at_origin: number("at_origin")?,
-        next_id: number("next_id")?,
-        ..Kept::default()
-    };
-    let mut get = database.prepare("select id, row from nodes")?;
-    for row in get.query_map([], |row| Ok((unsigned(row.get(0)?), row.get(1)?)))? {
-        kept.nodes.push(row?);
-    }
-    let mut get = database.prepare("select dir, name, row from names")?;
-    for row in get.query_map([], |row| Ok((unsigned(row.get(0)?), row.get(1)?, row.get(2)?)))? {
-        kept.names.push(row?);
-    }
-    let mut get = database.prepare("select generation, start, end from extents")?;
-    for row in get.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))? {
-        let (generation, start, end): (i64, i64, i64) = row?;
-        kept.extents.entry(unsigned(generation)).or_default().push(unsigned(start)..unsigned(end));
-    }
-    Ok(kept)
-}
-
-/// Brings data that lie in the journal to their files.
-fn replay(
-    database: &Connection,
-    files: &Arc<DataFiles>,
-    path: &Path,
-) -> std::result::Result<(), JournalError> {
-    let failed = |source| JournalError::Database { path: path.to_owned(), source };
-    let mut get =
-        database.prepare("select generation, at, bytes, sum from pieces order by seq").map_err(failed)?;
-    let pieces = get.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)));
-    let mut any = false;
-    for piece in pieces.map_err(failed)? {
-        let (generation, at, bytes, checksum): (i64, i64, Vec<u8>, i64) = piece.map_err(failed)?;
-        if sum(&bytes) != checksum {
-            return Err(JournalError::Damaged { path: path.to_owned(), table: "pieces" });
-        }
-        let file = files.file(generation.cast_unsigned());
-        file.write(at.cast_unsigned(), bytes.into()).map_err(|error| JournalError::Io {
-            path: path.to_owned(),
-            source: std::io::Error::other(error),
-        })?;
-        any = true;
-    }
-    drop(get);
-    if any {
-        let dir = File::open(files.dir())
-            .and_then(|dir| tombolo_sys::sync::file_system(dir.as_fd()).map_err(Into::into));
-        dir.map_err(|source| JournalError::Io { path: path.to_owned(), source })?;
-        database.execute("delete from pieces", []).map_err(failed)?;
-    }
-    Ok(())
-}
-
-fn sum(bytes: &[u8]) -> i64 {
-    i64::from(crc32c::crc32c(bytes))
 }

@@ -3,10 +3,11 @@
 //! Over a cache whose nodes are numbers that never change. What differs from it is in memory, and in a journal on the local disk that is
 //! committed in groups; data are in sparse files. A thread brings them to the origin (`docs/decisions/write-back.md`).
 //!
-//! Reading order: `tree` (what differs), `journal`, `session` (the operations), `origin` (bringing changes there), `shared`.
+//! Reading order: `tree` (what differs), `journal`, `database`, `session` (the operations), `origin` (bringing changes there), `shared`.
 #![forbid(unsafe_code)]
 
 mod data_file;
+mod database;
 mod extents;
 mod journal;
 mod origin;
@@ -25,7 +26,7 @@ use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, Result};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
-pub use journal::JournalError;
+pub use database::JournalError;
 pub use origin::{Report, Status};
 
 use journal::Journal;
@@ -73,7 +74,9 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
     let (journal, mut kept, files) = Journal::open(below.clone(), dir).map_err(tombolo_core::Error::io)?;
     let ids = journal.reserve_ids(kept.next_id.max(1))?;
     let (at_origin, torn) = (kept.at_origin, std::mem::take(&mut kept.torn));
+    let records = std::mem::take(&mut kept.records);
     let tree = Tree::kept(kept, ids, &files, dir).map_err(tombolo_core::Error::io)?;
+    recall(&*below, &tree, &journal, &records)?;
     let torn = tree.tell_torn(&torn);
     let pool = ThreadPool::new("write-back", ThreadPoolLimits::default());
     let shared = Arc::new(Shared::new(below, options, (journal, tree), pool.lane()));
@@ -83,12 +86,25 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
     Ok(WriteBackExport { sender: Sender::start(&shared)?, shared, _pool: pool })
 }
 
+/// Nodes below that something speaks of are known there again.
+fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u64, Vec<u8>)]) -> Result<()> {
+    let numbers = tree.numbers();
+    let (wanted, others): (Vec<_>, Vec<_>) =
+        records.iter().partition(|(id, _)| numbers.contains(&NodeId(*id)));
+    let handles = below.persistent_handles().ok_or(tombolo_core::Error::NotSupported)?;
+    for (id, record) in wanted {
+        handles.recall(&Ctx::root(SESSION), NodeId(*id), record).wait()?;
+    }
+    let others: Vec<_> = others.iter().map(|(id, _)| *id).collect();
+    if others.is_empty() { Ok(()) } else { journal.forget_records(&others) }
+}
+
 /// How many files and names in `dir` were changed and have not come to the origin. No export may be using it.
 ///
 /// # Errors
 /// The journal cannot be read.
 pub fn kept_in(dir: &Path) -> std::result::Result<usize, JournalError> {
-    let Some(kept) = journal::kept_in(dir)? else { return Ok(0) };
+    let Some(kept) = database::kept_in(dir)? else { return Ok(0) };
     let nodes =
         kept.nodes.iter().filter(|(_, row)| rows::NodeRow::decoded(row).is_none_or(|row| row.is_dirty()));
     Ok(nodes.count() + kept.names.len())
@@ -108,9 +124,9 @@ impl WriteBackExport {
         self.sender.start_flush()
     }
 
-    /// Locks are granted only while `is_alone` says that all that use the tree come through here. Asked at each lock; the first call counts.
-    pub fn grant_locks_while(&self, is_alone: impl Fn() -> bool + Send + Sync + 'static) {
-        let _ = self.shared.is_alone.set(Box::new(is_alone));
+    /// Locks are granted only while `is_alone` says that all that use the tree come through here, to those too that wait already.
+    pub fn grant_locks_while(&self, is_alone: impl Fn() -> bool + Send + 'static) {
+        self.shared.locks.grant_while(is_alone);
     }
 
     /// What the origin lacks, and what the local disk has.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{FileSystem, LockTable, NodeId, Watermarks};
@@ -30,8 +30,6 @@ pub(crate) struct Shared {
     pub gate: Gate,
     /// Of all sessions here.
     pub locks: LockTable,
-    /// Tells whether these are all that are held on files of the tree.
-    pub is_alone: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     /// Of writes to the local disk.
     pub write_pace: Pace,
     room: Mutex<Room>,
@@ -121,7 +119,6 @@ impl Shared {
             control: Control::default(),
             gate: Gate::default(),
             locks: LockTable::default(),
-            is_alone: OnceLock::new(),
             write_pace: Pace::default(),
             room: Mutex::new(Room { freed: Arc::default(), looked: None, is_disk_full: false }),
             appends: Mutex::default(),

@@ -14,8 +14,9 @@ use tombolo_core::Identity;
 use tombolo_core::fs::{Attr, FileType, Name, NameBuf, NodeId, Timestamp, WeakAttr};
 
 use crate::data_file::{DataFile, DataFiles};
+use crate::database::{JournalError, Kept};
 use crate::extents::{Delta, Extents};
-use crate::journal::{Batch, JournalError, Kept};
+use crate::journal::Batch;
 use crate::rows::{self, NodeRow};
 use crate::sums::Blocks;
 pub(crate) use node::{Layer, Node, Piece, Set, Xattrs, pieces};
@@ -172,6 +173,19 @@ impl Tree {
 
     pub(crate) fn place(&self, dir: NodeId, name: &NameBuf) -> Option<&Place> {
         self.names.get(&dir)?.get(name)
+    }
+
+    /// The nodes below that a name speaks of.
+    fn numbers_of(&self, dir: NodeId, place: &Place) -> impl Iterator<Item = NodeId> {
+        let targets = [place.before, place.now].map(|target| self.below(target?.node));
+        targets.into_iter().chain([self.below(dir)]).flatten()
+    }
+
+    /// All nodes below that anything here speaks of.
+    pub(crate) fn numbers(&self) -> HashSet<NodeId> {
+        let of_nodes = self.nodes.values().filter_map(|node| node.below);
+        let places = self.names.iter().flat_map(|(dir, names)| names.values().map(|place| (*dir, place)));
+        of_nodes.chain(places.flat_map(|(dir, place)| self.numbers_of(dir, place))).collect()
     }
 
     /// A node that is about to be changed. `attr` is what it is below, unless it is here already.
@@ -428,13 +442,9 @@ impl Tree {
         self.seen.insert(id, (dir, name.clone()));
     }
 
-    /// A name of a file, or one in the root after its number if it is not known.
+    /// A name of a file, if it was found by one.
     pub(crate) fn seen_as(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
-        let unknown = || {
-            let name = format!("file-{:x}", id.0);
-            Some((NodeId::ROOT, Name::new(name.as_bytes()).ok()?.to_owned()))
-        };
-        self.seen.get(&id).cloned().or_else(unknown)
+        self.seen.get(&id).cloned()
     }
 
     pub(crate) fn is_dirty(&self, id: NodeId) -> bool {
@@ -457,7 +467,7 @@ impl Tree {
         for (dir, name) in std::mem::take(&mut self.touched_names) {
             let place = self.names.get(&dir).and_then(|names| names.get(&name));
             let place = place.filter(|place| self.differs(place));
-            batch.numbers.extend(self.below(dir));
+            batch.numbers.extend(place.into_iter().flat_map(|place| self.numbers_of(dir, place)));
             batch.names.insert((dir.0, name.as_name().as_bytes().to_vec()), place.map(rows::encoded_place));
         }
         batch.change = self.change;

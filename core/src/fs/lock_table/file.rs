@@ -158,15 +158,18 @@ impl FileLocks {
         before != self.waiters.len()
     }
 
-    /// Grants what nothing is in the way of any more, first come first served. Reports the owners that were granted, and their wakers.
-    pub(super) fn grant_waiters(&mut self, mut granted: impl FnMut(Owner, Option<Waker>)) {
+    /// Grants what nothing is in the way of any more, first come first served, or refuses it. Reports the owners, and their wakers.
+    pub(super) fn settle_waiters(&mut self, may_grant: bool, mut settled: impl FnMut(Owner, Option<Waker>)) {
         let mut index = 0;
         while let Some(waiter) = self.waiters.get(index) {
             if self.conflict(&waiter.claim).is_some() {
                 index += 1;
             } else if let Some(waiter) = self.waiters.remove(index) {
-                self.grant(waiter.claim);
-                granted(waiter.claim.owner, waiter.grant.settle(Ok(())));
+                let outcome = if may_grant { Ok(()) } else { Err(Error::NoLocks) };
+                if may_grant {
+                    self.grant(waiter.claim);
+                }
+                settled(waiter.claim.owner, waiter.grant.settle(outcome));
             }
         }
     }

@@ -26,11 +26,13 @@ struct Shared {
     next_session: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Table {
     files: HashMap<NodeId, FileLocks>,
     /// Which owner waits for a lock on which file.
     waiting: Vec<(Owner, NodeId)>,
+    /// Whether locks may be granted now; always if there is none.
+    may_grant: Option<Box<dyn Fn() -> bool + Send>>,
 }
 
 /// One session's locks. They are given back when this goes.
@@ -63,6 +65,12 @@ impl LockTable {
     pub fn session(&self) -> SessionLocks {
         let session = self.0.next_session.fetch_add(1, Ordering::Relaxed);
         SessionLocks { table: self.clone(), session }
+    }
+
+    /// Locks are granted only while `may_grant` says so, to those too that wait already; otherwise they are refused with
+    /// [`Error::NoLocks`]. What is held stays. It is asked with the table locked.
+    pub fn grant_while(&self, may_grant: impl Fn() -> bool + Send + 'static) {
+        self.table().may_grant = Some(Box::new(may_grant));
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -122,6 +130,9 @@ impl SessionLocks {
         }
         let claim = self.claim(file, lock)?;
         let mut table = self.table.table();
+        if !table.may_grant() {
+            return Err(Error::NoLocks);
+        }
         let locks = table.files.entry(file.node).or_default();
         if locks.len() >= RANGES_MAX {
             return Err(Error::NoLocks);
@@ -198,6 +209,12 @@ impl Drop for SessionLocks {
     }
 }
 
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
 impl Table {
     /// Ends what is held and waited for on a file, and grants what others wait for.
     fn end_claims(
@@ -216,15 +233,19 @@ impl Table {
         woken
     }
 
+    fn may_grant(&self) -> bool {
+        self.may_grant.as_ref().is_none_or(|may_grant| may_grant())
+    }
+
     fn grant_waiters(&mut self, node: NodeId, woken: &mut Woken) {
-        let mut granted = Vec::new();
+        let (mut settled, may_grant) = (Vec::new(), self.may_grant());
         if let Some(locks) = self.files.get_mut(&node) {
-            locks.grant_waiters(|owner, waker| {
-                granted.push(owner);
+            locks.settle_waiters(may_grant, |owner, waker| {
+                settled.push(owner);
                 woken.0.extend(waker);
             });
         }
-        granted.into_iter().for_each(|owner| self.stop_waiting(owner, node));
+        settled.into_iter().for_each(|owner| self.stop_waiting(owner, node));
         self.forget_unused(node);
     }
 

@@ -108,8 +108,8 @@ impl Locks for Delayed {
 }
 
 impl PersistentHandles for Delayed {
-    tombolo_core::forward!(to self.inner; volume);
-    tombolo_core::forward!(later self.later; handle_of resolve parent again make_stable);
+    tombolo_core::forward!(to self.inner; volume record recall);
+    tombolo_core::forward!(later self.later; handle_of resolve parent again);
 }
 
 impl Ranges for Delayed {

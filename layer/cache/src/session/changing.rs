@@ -11,13 +11,14 @@ use tombolo_core::fs::{
 use tombolo_core::{Answer, Error, Result};
 use tombolo_mem::Source;
 
-use super::changes::all_data;
+use super::changes::{all_data, to_its_end};
 use super::finding::target;
 use super::view::View;
 use crate::names::{ChangeId, Names};
 use crate::object::Object;
 use crate::objects::node_of;
 use crate::options::Contract;
+use crate::written::is_unanswered;
 
 impl View {
     pub(super) async fn setattr(
@@ -39,6 +40,9 @@ impl View {
         let (asked, fs) = (Instant::now(), &self.cache().origin.fs);
         let done = fs.setattr(&self.at_origin(), origin_node, opening, &set).resolve().await;
         resize();
+        if set.size.is_some() && done.as_ref().is_err_and(is_unanswered) {
+            object.set_unanswered();
+        }
         let done = done.map_err(|error| self.cache().failed(&object, error));
         let done = done.and_then(|(attr, change)| {
             let keeps_data = set.size.is_none();
@@ -177,15 +181,19 @@ impl View {
         let how = Write { by_owner: false, ..*how };
         let (node, offset, len) = (node_of(opening.object.id), how.offset, from.len() as u64);
         let written = origin.fs().write(&self.at_origin(), origin.file, &how, from);
-        written.map_result(move |written| {
-            under_way.end(written.is_ok());
+        let ended = move |written: Result<Written>| {
+            under_way.end(&written);
             // Where an append has gone only the answer says, if anything does.
             let start = if is_append { 0 } else { offset };
             let last = if start == 0 { u64::MAX } else { start.saturating_add(len) };
             self.tell([Notice::Data { node, start, last }]);
             written
                 .map(|written| Written { file: self.shown_change(&opening.object, written.file), ..written })
-        })
+        };
+        match written {
+            Answer::Done(written) => Answer::Done(ended(written)),
+            Answer::Later(written) => to_its_end(async move { ended(written.await) }),
+        }
     }
 
     pub(super) async fn dir(&self, node: NodeId) -> Result<(Arc<Object>, NodeId)> {
@@ -327,7 +335,7 @@ pub(super) enum Seen {
 
 /// Whether a change may have been made though it failed.
 pub(super) fn may_be_made(error: &Error) -> bool {
-    matches!(error, Error::TimedOut | Error::Interrupted | Error::Disconnected | Error::Io { .. })
+    is_unanswered(error) || matches!(error, Error::Io { .. })
 }
 
 pub(super) fn in_doubt(dir: &Object, error: &Error) {

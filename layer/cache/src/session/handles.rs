@@ -1,10 +1,11 @@
 //! Handles that outlive restarts: the numbers of objects, which never change.
 
-use tombolo_core::fs::{Entry, NodeId, PersistentHandle, PersistentHandles, Volume};
+use tombolo_core::fs::{Entry, FileType, NodeId, PersistentHandle, PersistentHandles, Volume};
 use tombolo_core::{Answer, Ctx, Error, Result};
 
 use super::file_system::CachedFileSystem;
 use super::view::View;
+use crate::object::Look;
 use crate::objects::{id_of, node_of};
 use crate::store::ObjectId;
 
@@ -48,19 +49,25 @@ impl PersistentHandles for CachedFileSystem {
         }
     }
 
-    fn make_stable(&self, cx: &Ctx, nodes: &[NodeId]) -> Answer<()> {
-        let view = View::new(self.session(), cx);
-        // Some may be gone by now.
-        let objects: Vec<_> = nodes.iter().filter_map(|node| view.object(*node).ok()).collect();
-        // Not in the pool, which may be busy: who writes something down waits for the disk anyway.
-        view.cache().store.make_stable(&objects).into()
+    fn record(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
+        View::new(self.session(), cx).object(node).map(|object| object.record()).into()
+    }
+
+    fn recall(&self, _: &Ctx, node: NodeId, record: &[u8]) -> Answer<()> {
+        id_of(node).and_then(|id| self.session().cache.recall(id, record)).into()
     }
 }
 
 impl View {
-    /// The directory above, which the origin knows.
+    /// The directory above. Of a directory the origin knows it.
     async fn parent(self, node: NodeId) -> Result<Entry> {
         let dir = self.object(node)?;
+        if dir.file_type != FileType::Directory {
+            let met_in = dir.state().parent.ok_or(Error::Stale)?;
+            let above = self.object(node_of(met_in))?;
+            let attr = self.attr(&above, Look::Stat).await?;
+            return self.given(Entry { node: node_of(above.id), attr }, &above).await;
+        }
         let node = self.node(&dir).await?;
         let asked = std::time::Instant::now();
         let above = self.cache().origin.handles()?.parent(&self.at_origin(), node).resolve().await?;

@@ -16,7 +16,6 @@ pub(crate) mod rows;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -263,24 +262,6 @@ impl Store {
     /// Waits until what was kept so far has been written: it then survives the end of this process.
     pub(crate) fn flush(&self) {
         self.shared.queue.flush();
-    }
-
-    /// Has objects written so that a loss of power does not undo it.
-    pub(crate) fn make_stable(&self, objects: &[Arc<Object>]) -> Result<()> {
-        objects.iter().for_each(|object| self.keep(object));
-        self.flush();
-        if objects
-            .iter()
-            .any(|object| readable(lock(&self.shared.reader).object(object.id)).flatten().is_none())
-        {
-            return Err(Error::io("the index of the cache cannot be written"));
-        }
-        // Commits are not synced one by one (`database`).
-        let dir = &self.shared.directory.path;
-        let log = fs::File::open(dir.join("index.db-wal")).map_err(Error::io)?;
-        tombolo_sys::sync::data(log.as_fd())?;
-        tombolo_sys::sync::file(fs::File::open(dir).map_err(Error::io)?.as_fd())?;
-        Ok(())
     }
 
     /// The data of a version of a file: what an earlier life has left, or none yet, which will be in blocks of this size.

@@ -1,10 +1,12 @@
 //! Files that are written here while they are read.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tombolo_core::fs::{File, OpenFlags, SetAttr, Write};
+use tombolo_core::fs::{Client, Export, File, FileSystem, OpenFlags, SetAttr, Write, Written};
+use tombolo_core::{Answer, Ctx, Error, Result, forward};
+use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
 use tombolo_mem::Source;
@@ -196,5 +198,81 @@ fn a_sudden_end_leaves_no_part_of_before() {
         image(&at, &copy);
         let again = origin.cached(&copy, Contract::Exclusive);
         assert!(again.session.get("disk").expect("read") == bytes, "round {round}");
+    }
+}
+
+/// An origin that performs writes when it is let, whether or not the caller waits.
+struct Late<T: ?Sized>(Arc<T>, Arc<Held>);
+
+#[derive(Default)]
+struct Held {
+    holds: AtomicBool,
+    times_out: AtomicBool,
+    writes: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Export for Late<dyn Export> {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(Late(self.0.attach(client)?, self.1.clone())))
+    }
+}
+
+impl FileSystem for Late<dyn FileSystem> {
+    fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
+        if !self.1.holds.load(Ordering::SeqCst) {
+            return self.0.write(cx, file, how, from);
+        }
+        let (fs, cx, how, performed) = (self.0.clone(), cx.clone(), *how, Arc::<Promise<()>>::default());
+        let (told, outcome) = (performed.clone(), Arc::new(Mutex::new(None)));
+        let written = outcome.clone();
+        self.1.writes.lock().expect("no panic").push(Box::new(move || {
+            // Its own opening: the caller's may have ended.
+            let opened = fs.open(&cx, file.node, OpenFlags::WRITE).wait();
+            let write = |open| fs.write(&cx, File { open, ..file }, &how, from).wait();
+            *outcome.lock().expect("no panic") = Some(opened.and_then(|opened| write(opened.open)));
+            performed.keep(());
+        }));
+        if self.1.times_out.load(Ordering::SeqCst) {
+            return Answer::err(Error::TimedOut);
+        }
+        Answer::later(async move {
+            told.kept().await;
+            written.lock().expect("no panic").take().expect("an outcome")
+        })
+    }
+
+    forward!(to self.0; lookup getattr setattr access readlink create create_unnamed mkdir symlink mknod link unlink
+        rmdir rename open flush fsync read readdir statfs syncfs forget release profile persistent_handles);
+}
+
+#[test]
+fn what_the_origin_writes_after_its_caller_has_gone_is_seen() {
+    for times_out in [false, true] {
+        let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+        let mut bytes = pattern(MIB, 1);
+        origin.direct.put("disk", &bytes);
+        grow_old();
+        let held = Arc::<Held>::default();
+        origin.export = Arc::new(Late(origin.export, held.clone()));
+        let cached = origin.cached(dir.path(), Contract::Exclusive);
+        let session = &cached.session;
+        let reader = session.open("disk").expect("open");
+        assert!(read_all(session, reader) == bytes);
+        let writer = open_as(session, "disk", OpenFlags::WRITE);
+        held.holds.store(true, Ordering::SeqCst);
+        held.times_out.store(times_out, Ordering::SeqCst);
+        let how = Write { offset: 5000, ..Write::default() };
+        let answer = session.fs.write(&session.cx, writer, &how, Source::from(vec![9; 1000]));
+        match answer.is_done() {
+            true => assert!(matches!(answer.wait(), Err(Error::TimedOut))),
+            false => drop(answer),
+        }
+        session.fs.release(&session.cx, writer);
+        assert!(session.get("disk").expect("read") == bytes);
+        let performed: Vec<_> = held.writes.lock().expect("no panic").drain(..).collect();
+        performed.into_iter().for_each(|write| write());
+        bytes[5000..6000].fill(9);
+        assert!(session.get("disk").expect("read") == bytes, "times out: {times_out}");
+        session.fs.release(&session.cx, reader);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Attr, File, Name, NodeId, OpenFlags, WeakAttr};
+use tombolo_core::fs::{Attr, Cookie, DirBudget, DirPage, File, Name, NameBuf, NodeId, OpenFlags, WeakAttr};
 use tombolo_core::{Error, Identity, Result};
 use tombolo_mem::{Buffer, Sink};
 
@@ -18,7 +18,13 @@ use crate::tree::{Layer, MADE_HERE, Node, Piece, Set, Target, Tree, is_hidden};
 impl Round {
     /// What was written to a file here becomes a file of its own: with what the origin has now where nothing was written. `theirs`: as it is
     /// there, unless it is gone.
-    pub(super) async fn keep_ours(&self, chosen: &Chosen, theirs: Option<Attr>) -> Result<()> {
+    pub(super) async fn keep_ours(
+        &self,
+        chosen: &Chosen,
+        theirs: Option<Attr>,
+        met_in: Option<NodeId>,
+    ) -> Result<()> {
+        let (dir, name) = self.name_of(chosen.id, met_in).await?;
         let generation = self.shared.tree().ids.next().ok_or(Error::NoSpace)?;
         let file = self.shared.files.file(generation);
         let open = match theirs {
@@ -34,12 +40,73 @@ impl Round {
             return Err(error);
         }
         let ((), ticket) = self.shared.change(|tree| {
-            set_aside(tree, chosen, theirs, &file);
+            set_aside(tree, chosen, theirs, &file, (dir, &name));
             Ok(())
         })?;
         self.shared.control.tell(|state| state.conflicts += 1);
         self.put_off([chosen.id]);
         self.shared.journal.stable(ticket).await
+    }
+
+    /// The directory that a file was met in last, which only the cache knows if it was found by its handle alone.
+    pub(super) async fn directory_of(&self, id: NodeId) -> Option<NodeId> {
+        if let Some((dir, _)) = self.shared.tree().seen_as(id) {
+            return Some(dir);
+        }
+        let (below, cx) = (self.below(id).ok()?, self.cx(Identity::ROOT));
+        let handles = self.shared.below.persistent_handles()?;
+        let dir = handles.parent(&cx, below).resolve().await.ok()?.node;
+        self.shared.below.forget(&cx, &[(dir, 1)]);
+        Some(self.shared.tree().own(dir))
+    }
+
+    /// A name of a file, or one after its number if none is known any more: where it was met, or else in the root.
+    async fn name_of(&self, id: NodeId, met_in: Option<NodeId>) -> Result<Key> {
+        if let Some(seen) = self.shared.tree().seen_as(id) {
+            return Ok(seen);
+        }
+        let number = format!("file-{:x}", id.0);
+        let number = Name::new(number.as_bytes()).map_err(Error::io)?.to_owned();
+        let found = match met_in {
+            Some(dir) => self.name_in(dir, id).await.map(|name| Some((dir, name))),
+            None => Ok(None),
+        };
+        match found {
+            Ok(Some((dir, name))) => Ok((dir, name.unwrap_or(number))),
+            Ok(None) | Err(Error::Stale | Error::NotFound) => {
+                tracing::warn!(
+                    node = id.0,
+                    "it is not known where this file lies: its conflict copy is in the root"
+                );
+                Ok((NodeId::ROOT, number))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The name of a file in a directory at the origin.
+    async fn name_in(&self, dir: NodeId, id: NodeId) -> Result<Option<NameBuf>> {
+        let (fs, cx, wanted) = (&self.shared.below, self.cx(Identity::ROOT), self.below(id)?.0);
+        let below = self.below(dir)?;
+        let opened = fs.open(&cx, below, OpenFlags::READ | OpenFlags::DIRECTORY).resolve().await?;
+        let (file, mut cookie) = (File { node: below, open: opened.open }, Cookie::START);
+        let found = loop {
+            let budget =
+                DirBudget { size_bytes: CHUNK_BYTES as usize, entry_bytes: 24, align: 8, plus: false };
+            let page = match fs.readdir(&cx, file, cookie, DirPage::new(budget)).resolve().await {
+                Ok(page) => page,
+                Err(error) => break Err(error),
+            };
+            if let Some(found) = page.iter().find(|entry| entry.fileid == wanted) {
+                break Name::new(found.name).map(|name| Some(name.to_owned())).map_err(Error::io);
+            }
+            match page.iter().last() {
+                Some(last) if !page.is_end() => cookie = last.cookie,
+                _ => break Ok(None),
+            }
+        };
+        self.release(&cx, file);
+        found
     }
 
     /// Takes in what another has done to a node, and counts it.
@@ -133,10 +200,15 @@ pub(super) fn give_up(tree: &mut Tree, id: NodeId, to: &Key) {
 }
 
 /// The file is as the other has left it, and ours is a new one beside it.
-fn set_aside(tree: &mut Tree, chosen: &Chosen, theirs: Option<Attr>, base: &Arc<DataFile>) {
+fn set_aside(
+    tree: &mut Tree,
+    chosen: &Chosen,
+    theirs: Option<Attr>,
+    base: &Arc<DataFile>,
+    (dir, name): (NodeId, &NameBuf),
+) {
     let (Some(old), Some(number)) = (tree.nodes.get(&chosen.id).cloned(), tree.ids.next()) else { return };
-    let Some((dir, name)) = tree.seen_as(chosen.id) else { return };
-    let Some(name) = conflict_name(tree, &name) else { return };
+    let Some(name) = conflict_name(tree, name) else { return };
     tracing::warn!(directory = dir.0, name = %name.as_name(), "another has changed this file at the origin: both are kept");
     let id = NodeId(MADE_HERE | number);
     let mut extents = Extents::default();

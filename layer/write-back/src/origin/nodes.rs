@@ -47,7 +47,10 @@ impl Round {
             self.start(chosen.id, async move {
                 let below = round.below(chosen.id)?;
                 let cx = round.cx(Identity::ROOT);
-                let attr = round.shared.below.getattr(&cx, below, None).resolve().await?;
+                let attr = match round.shared.below.getattr(&cx, below, None).resolve().await {
+                    Err(Error::Stale | Error::NotFound) => return round.leave_gone(&chosen),
+                    attr => attr?,
+                };
                 round.set_attributes(&chosen, below, &attr, None).await
             });
         }
@@ -60,11 +63,22 @@ impl Round {
             None => None,
         };
         let below = self.below(chosen.id)?;
+        let mut met_in = None;
         let (attr, open) = match made {
             Some((attr, open)) => (attr, open),
             None => {
+                // Before it may be found to be gone: then the cache forgets it.
+                met_in = self.directory_of(chosen.id).await;
                 let cx = self.cx(Identity::ROOT);
-                (self.shared.below.getattr(&cx, below, None).resolve().await?, None)
+                match self.shared.below.getattr(&cx, below, None).resolve().await {
+                    Ok(attr) => (attr, None),
+                    // Another has removed it.
+                    Err(Error::Stale | Error::NotFound) if !chosen.layers.is_empty() => {
+                        return self.keep_ours(chosen, None, met_in).await;
+                    }
+                    Err(Error::Stale | Error::NotFound) => return self.leave_gone(chosen),
+                    Err(error) => return Err(error),
+                }
             }
         };
         let open = match open {
@@ -72,7 +86,7 @@ impl Round {
             None => match self.open_to_write(chosen, below).await {
                 Ok(open) => Some(open),
                 // Another has removed it.
-                Err(Error::Stale | Error::NotFound) => return self.keep_ours(chosen, None).await,
+                Err(Error::Stale | Error::NotFound) => return self.keep_ours(chosen, None, met_in).await,
                 Err(error) => return Err(error),
             },
             open => open,
@@ -85,8 +99,8 @@ impl Round {
             let is_theirs = chosen.version.is_some_and(|version| !is_same_data(&version, &open.attr));
             let kept = match open.attr.nlink {
                 // Another has removed it.
-                0 => self.keep_ours(chosen, None).await,
-                _ if is_theirs => self.keep_ours(chosen, Some(open.attr)).await,
+                0 => self.keep_ours(chosen, None, met_in).await,
+                _ if is_theirs => self.keep_ours(chosen, Some(open.attr), met_in).await,
                 _ => self.begin_change(chosen).await,
             };
             if open.attr.nlink == 0 || is_theirs || kept.is_err() {
@@ -106,6 +120,16 @@ impl Round {
             self.release(&open.cx, open.file);
         }
         sent
+    }
+
+    /// Another has removed what only has other attributes here.
+    fn leave_gone(&self, chosen: &Chosen) -> Result<()> {
+        tracing::warn!(node = chosen.id.0, "another has removed what was to get these attributes");
+        self.yield_to_another(chosen.id, |tree| {
+            if let Some(node) = tree.node_mut(chosen.id) {
+                node.set_nothing();
+            }
+        })
     }
 
     /// From now on it is not what it was seen as because of us: that is written down first.

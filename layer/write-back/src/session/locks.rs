@@ -1,7 +1,7 @@
 //! Advisory locks: among the clients of this proxy, in memory. Refused while others may use the tree past it: they would not see them.
 
 use tombolo_core::fs::{File, Lock, LockFamily, LockOwner, LockRange, Locks};
-use tombolo_core::{Answer, Ctx, Error};
+use tombolo_core::{Answer, Ctx};
 use tombolo_host_runtime::lock;
 
 use super::file_system::WriteBackFileSystem;
@@ -15,9 +15,6 @@ impl Locks for WriteBackFileSystem {
 
     fn lock(&self, cx: &Ctx, file: File, asked: &Lock, wait: bool) -> Answer<()> {
         let session = self.session();
-        if session.shared.is_alone.get().is_some_and(|is_alone| !is_alone()) {
-            return Answer::err(Error::NoLocks);
-        }
         let openings = lock(&session.openings);
         let flags = match opening_in(&openings, file) {
             Ok(opening) => opening.flags,

@@ -1,6 +1,6 @@
 //! Another writer at the origin: both versions are kept.
 
-use tombolo_core::fs::{NodeId, RenameFlags};
+use tombolo_core::fs::{File, Mode, NodeId, OpenFlags, RenameFlags, SetAttr};
 
 use crate::shown::names;
 use crate::world::{Origin, Proxy, Session};
@@ -161,4 +161,65 @@ fn our_own_changes_are_no_conflicts() {
     }
     flushed(&proxy, 0);
     assert_eq!(origin.direct.get("file").expect("the file"), [2; 10]);
+}
+
+/// As an NFS client's handle is used after the proxy was started again.
+#[test]
+fn a_file_that_is_known_by_its_handle_alone_is_kept_in_its_directory() {
+    let origin = Origin::new();
+    origin.direct.mkdir("dir").expect("a directory");
+    for name in ["changed", "removed"] {
+        origin.direct.put(&format!("dir/{name}"), b"before").expect("a file");
+    }
+    let proxy = origin.proxy();
+    let nodes =
+        ["changed", "removed"].map(|name| proxy.session.find(&format!("dir/{name}")).expect("it").node);
+    drop(proxy);
+    let proxy = origin.proxy();
+    let session = &proxy.session;
+    for node in nodes {
+        let handles = session.fs.persistent_handles().expect("handles");
+        handles.again(&session.cx, node).wait().expect("it is known");
+        let opened = session.fs.open(&session.cx, node, OpenFlags::WRITE).wait().expect("open");
+        let file = File { node, open: opened.open };
+        session.write(file, 0, b"OURS").expect("written");
+        session.close(file);
+    }
+    origin.direct.put("dir/changed", b"theirs!").expect("another's");
+    origin.direct.unlink("dir/removed").expect("removed");
+    flushed(&proxy, 2);
+    assert_eq!(names(&origin.direct, NodeId::ROOT), ["dir"]);
+    let mut kept = names(&origin.direct, origin.direct.find("dir").expect("there").node);
+    kept.sort();
+    let [theirs, ours, removed] = kept.try_into().expect("three files");
+    assert_eq!(theirs, "changed");
+    assert!(ours.starts_with("changed.conflict-"), "{ours}");
+    assert!(removed.contains(".conflict-"), "{removed}");
+    assert_eq!(origin.direct.get(&format!("dir/{ours}")).expect("ours"), b"OURSrs");
+}
+
+#[test]
+fn what_another_has_removed_while_the_proxy_was_down_holds_up_nothing() {
+    let mut origin = Origin::new();
+    for name in ["written", "set"] {
+        origin.direct.put(name, b"before").expect("a file");
+    }
+    origin.direct.mkdir("dir").expect("a directory");
+    let proxy = origin.proxy();
+    let session = &proxy.session;
+    session.put("written", b"ours").expect("written");
+    let set = SetAttr { mode: Some(Mode::new(0o700)), ..SetAttr::default() };
+    for name in ["set", "dir"] {
+        let node = session.find(name).expect("there").node;
+        session.fs.setattr(&session.cx, node, None, &set).wait().expect("set");
+    }
+    session.fs.syncfs(&session.cx).wait().expect("stable");
+    origin.kill(proxy);
+    for name in ["written", "set"] {
+        origin.direct.unlink(name).expect("removed");
+    }
+    origin.direct.rmdir("dir").expect("removed");
+    let proxy = origin.proxy();
+    flushed(&proxy, 3);
+    assert_eq!(ours(&origin.direct), (vec![], vec![b"ours".to_vec()]));
 }

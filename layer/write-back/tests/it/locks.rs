@@ -29,6 +29,9 @@ fn locks_are_refused_while_others_may_use_the_tree() {
     };
     taken(first, file).expect("nothing is in its way");
     assert!(matches!(taken(&second, same), Err(Error::WouldBlock)));
+    // It waits from before.
+    let waiting = second.fs.locks().expect("it has locks").lock(&second.cx, same, &lock, true);
+    assert!(!waiting.is_done());
     is_alone.store(false, Ordering::SeqCst);
     assert!(matches!(taken(&second, same), Err(Error::NoLocks)));
     let locks = first.fs.locks().expect("it has locks");
@@ -36,6 +39,7 @@ fn locks_are_refused_while_others_may_use_the_tree() {
         .unlock(&first.cx, file, LockFamily::Flock, LockRange::ALL, lock.owner)
         .wait()
         .expect("what is held is given back");
+    assert!(matches!(waiting.wait(), Err(Error::NoLocks)));
     assert!(matches!(taken(first, file), Err(Error::NoLocks)));
     is_alone.store(true, Ordering::SeqCst);
     taken(&second, same).expect("it is free");

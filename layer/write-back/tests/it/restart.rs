@@ -4,6 +4,7 @@ use tombolo_core::fs::{File, RenameFlags, SetAttr, Write};
 use tombolo_core::{Error, KeyProperties, RequestKey, Stability};
 use tombolo_mem::Source;
 
+use crate::shown::names;
 use crate::world::{Origin, Session};
 
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
@@ -93,4 +94,41 @@ fn a_file_of_the_origin_is_known_after_a_kill_by_what_was_written_to_it() {
     let proxy = origin.proxy();
     assert_eq!(proxy.session.find("far").expect("it is there").node, file.node);
     assert_eq!(proxy.session.get("far").expect("read"), expected);
+}
+
+#[test]
+fn what_is_owed_arrives_though_the_index_of_the_cache_is_lost() {
+    let mut origin = Origin::new();
+    let direct = &origin.direct;
+    direct.mkdir("dir").expect("mkdir");
+    for path in ["dir/written", "dir/removed", "dir/moved", "replaced"] {
+        direct.put(path, &pattern(100_000, 3)).expect("put");
+    }
+    let proxy = origin.proxy();
+    let session = &proxy.session;
+    let file = session.open("dir/written").expect("open");
+    session.write(file, 50_000, b"near").expect("write");
+    session.put("dir/new", b"new").expect("put");
+    session.unlink("dir/removed").expect("unlink");
+    session.rename("dir/moved", "moved", RenameFlags::empty()).expect("rename");
+    session.put("ours", b"ours").expect("put");
+    session.rename("ours", "replaced", RenameFlags::empty()).expect("rename");
+    sync(session);
+    origin.kill(proxy);
+    for name in ["index.db", "index.db-wal"] {
+        std::fs::write(origin.path("cache").join(name), [7; 8192]).expect("damage");
+    }
+    let proxy = origin.proxy();
+    assert_eq!(proxy.session.find("dir/written").expect("it is there").node, file.node);
+    assert_eq!(proxy.write_back.flush().expect("a flush").conflicts, 0);
+    let mut written = pattern(100_000, 3);
+    written[50_000..50_004].copy_from_slice(b"near");
+    for session in [&origin.direct, &proxy.session] {
+        assert_eq!(names(session, session.find("").expect("the root").node), ["dir", "moved", "replaced"]);
+        assert_eq!(names(session, session.find("dir").expect("there").node), ["new", "written"]);
+        assert_eq!(session.get("dir/written").expect("read"), written);
+        assert_eq!(session.get("dir/new").expect("read"), b"new");
+        assert_eq!(session.get("moved").expect("read"), pattern(100_000, 3));
+        assert_eq!(session.get("replaced").expect("read"), b"ours");
+    }
 }

@@ -1,0 +1,252 @@
+//! The database of the journal: its tables, and how a group is written and read again.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use thiserror::Error as ThisError;
+use tombolo_core::Error;
+
+use crate::data_file::DataFiles;
+use crate::journal::Batch;
+use crate::sums::{self, Sums};
+
+/// Why a journal cannot be used.
+#[derive(Debug, ThisError)]
+pub enum JournalError {
+    /// A directory or file of it cannot be used.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The database cannot be used.
+    #[error("{}: {source}", path.display())]
+    Database {
+        /// Which.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// A row is not what it was. What it said is at no other place, so nothing is thrown away.
+    #[error("{}: damaged row in {table}", path.display())]
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// The table.
+        table: &'static str,
+    },
+}
+
+/// What the database had at the start.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub nodes: Vec<(u64, Vec<u8>)>,
+    pub names: Vec<(u64, Vec<u8>, Vec<u8>)>,
+    /// What it takes to know nodes below again.
+    pub records: Vec<(u64, Vec<u8>)>,
+    pub extents: HashMap<u64, Vec<Range<u64>>>,
+    /// Data that are not as they were written, by generations.
+    pub torn: HashMap<u64, Vec<Range<u64>>>,
+    pub change: u64,
+    pub at_origin: u64,
+    /// No number below this is free.
+    pub next_id: u64,
+}
+
+pub(crate) const DATABASE: &str = "journal.db";
+
+const TABLES: &str = "
+    pragma journal_mode = wal;
+    pragma synchronous = full;
+    pragma cache_size = -8000;
+    pragma busy_timeout = 10000;
+    create table if not exists nodes (id integer primary key, row blob);
+    create table if not exists names (dir integer, name blob, row blob, primary key (dir, name)) without rowid;
+    create table if not exists extents (generation integer, start integer, end integer,
+        primary key (generation, start)) without rowid;
+    create table if not exists pieces (seq integer primary key, generation integer, at integer, bytes blob, sum integer);
+    create table if not exists numbers (what text primary key, value integer);
+    create table if not exists records (id integer primary key, record blob);
+";
+
+/// Writes a group. With `is_emptied` the data of all files are on the disk, so none stay in the journal.
+pub(crate) fn commit(
+    database: &Connection,
+    batch: &Batch,
+    sums: &Sums,
+    is_emptied: bool,
+) -> rusqlite::Result<()> {
+    let transaction = database.unchecked_transaction()?;
+    for (node, record) in &batch.records {
+        database
+            .prepare_cached("insert or replace into records values (?, ?)")?
+            .execute(params![node.0.cast_signed(), record])?;
+    }
+    for (id, row) in &batch.nodes {
+        match row {
+            Some(row) => database
+                .prepare_cached("insert or replace into nodes values (?, ?)")?
+                .execute(params![id.cast_signed(), row])?,
+            None => database.prepare_cached("delete from nodes where id = ?")?.execute([id.cast_signed()])?,
+        };
+    }
+    for ((dir, name), row) in &batch.names {
+        match row {
+            Some(row) => database
+                .prepare_cached("insert or replace into names values (?, ?, ?)")?
+                .execute(params![dir.cast_signed(), name, row])?,
+            None => database
+                .prepare_cached("delete from names where dir = ? and name = ?")?
+                .execute(params![dir.cast_signed(), name])?,
+        };
+    }
+    for (generation, delta) in &batch.extents {
+        let generation = generation.cast_signed();
+        for start in &delta.gone {
+            database
+                .prepare_cached("delete from extents where generation = ? and start = ?")?
+                .execute([generation, start.cast_signed()])?;
+        }
+        if let Some(new) = &delta.new {
+            database.prepare_cached("insert or replace into extents values (?, ?, ?)")?.execute([
+                generation,
+                new.start.cast_signed(),
+                new.end.cast_signed(),
+            ])?;
+        }
+    }
+    // Data of these are in their files now, or not wanted any more.
+    if is_emptied {
+        database.prepare_cached("delete from pieces")?.execute([])?;
+    }
+    let mut remove_pieces = database.prepare_cached("delete from pieces where generation = ?")?;
+    for generation in batch.files.keys() {
+        remove_pieces.execute([generation.cast_signed()])?;
+    }
+    for (generation, at, bytes) in batch.pieces.iter().filter(|_| !is_emptied) {
+        if !batch.files.contains_key(generation) {
+            database
+                .prepare_cached("insert into pieces (generation, at, bytes, sum) values (?, ?, ?, ?)")?
+                .execute(params![generation.cast_signed(), at.cast_signed(), bytes, sum(bytes)])?;
+        }
+    }
+    sums::keep(database, sums)?;
+    for file in &batch.gone {
+        sums::remove(database, file.generation)?;
+        let generation = file.generation.cast_signed();
+        remove_pieces.execute([generation])?;
+        database.prepare_cached("delete from extents where generation = ?")?.execute([generation])?;
+    }
+    let mut set = database.prepare_cached("insert or replace into numbers values (?, ?)")?;
+    set.execute(params!["change", batch.change.cast_signed()])?;
+    if let Some(at_origin) = batch.at_origin {
+        set.execute(params!["at_origin", at_origin.cast_signed()])?;
+    }
+    drop((set, remove_pieces));
+    transaction.commit()
+}
+
+/// A full disk is told apart from other trouble.
+pub(crate) fn not_written(error: rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DiskFull) => Error::NoSpace,
+        _ => Error::io(error),
+    }
+}
+
+/// What there is in a directory, if it has a journal.
+pub(crate) fn kept_in(dir: &Path) -> std::result::Result<Option<Kept>, JournalError> {
+    let path = dir.join(DATABASE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let kept = connect(&path).and_then(|database| read(&database));
+    kept.map(Some).map_err(|source| JournalError::Database { path, source })
+}
+
+pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let database = Connection::open(path)?;
+    database.execute_batch(TABLES)?;
+    database.execute_batch(sums::TABLE)?;
+    database.set_prepared_statement_cache_capacity(32);
+    Ok(database)
+}
+
+pub(crate) fn read(database: &Connection) -> rusqlite::Result<Kept> {
+    let unsigned = |value: i64| value.cast_unsigned();
+    let number = |what: &str| -> rusqlite::Result<u64> {
+        let get = "select value from numbers where what = ?";
+        let value = database.query_row(get, [what], |row| row.get(0)).optional()?;
+        Ok(value.map_or(0, unsigned))
+    };
+    let mut kept = Kept {
+        change: number("change")?,
+        at_origin: number("at_origin")?,
+        next_id: number("next_id")?,
+        ..Kept::default()
+    };
+    let mut get = database.prepare("select id, row from nodes")?;
+    for row in get.query_map([], |row| Ok((unsigned(row.get(0)?), row.get(1)?)))? {
+        kept.nodes.push(row?);
+    }
+    let mut get = database.prepare("select id, record from records")?;
+    for row in get.query_map([], |row| Ok((unsigned(row.get(0)?), row.get(1)?)))? {
+        kept.records.push(row?);
+    }
+    let mut get = database.prepare("select dir, name, row from names")?;
+    for row in get.query_map([], |row| Ok((unsigned(row.get(0)?), row.get(1)?, row.get(2)?)))? {
+        kept.names.push(row?);
+    }
+    let mut get = database.prepare("select generation, start, end from extents")?;
+    for row in get.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))? {
+        let (generation, start, end): (i64, i64, i64) = row?;
+        kept.extents.entry(unsigned(generation)).or_default().push(unsigned(start)..unsigned(end));
+    }
+    Ok(kept)
+}
+
+/// Brings data that lie in the journal to their files.
+pub(crate) fn replay(
+    database: &Connection,
+    files: &Arc<DataFiles>,
+    path: &Path,
+) -> std::result::Result<(), JournalError> {
+    let failed = |source| JournalError::Database { path: path.to_owned(), source };
+    let mut get =
+        database.prepare("select generation, at, bytes, sum from pieces order by seq").map_err(failed)?;
+    let pieces = get.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)));
+    let mut any = false;
+    for piece in pieces.map_err(failed)? {
+        let (generation, at, bytes, checksum): (i64, i64, Vec<u8>, i64) = piece.map_err(failed)?;
+        if sum(&bytes) != checksum {
+            return Err(JournalError::Damaged { path: path.to_owned(), table: "pieces" });
+        }
+        let file = files.file(generation.cast_unsigned());
+        file.write(at.cast_unsigned(), bytes.into()).map_err(|error| JournalError::Io {
+            path: path.to_owned(),
+            source: std::io::Error::other(error),
+        })?;
+        any = true;
+    }
+    drop(get);
+    if any {
+        let dir = File::open(files.dir())
+            .and_then(|dir| tombolo_sys::sync::file_system(dir.as_fd()).map_err(Into::into));
+        dir.map_err(|source| JournalError::Io { path: path.to_owned(), source })?;
+        database.execute("delete from pieces", []).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn sum(bytes: &[u8]) -> i64 {
+    i64::from(crc32c::crc32c(bytes))
+}
