@@ -40,6 +40,7 @@ mod shared;
 mod sharing;
 pub mod store;
 mod walk;
+mod walk_order;
 mod written;
 
 use std::path::Path;

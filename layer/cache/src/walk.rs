@@ -13,6 +13,7 @@ use tombolo_host_runtime::promise::Promise;
 
 use crate::object::Object;
 use crate::store::ObjectId;
+use crate::walk_order::WalkOrder;
 
 /// What is to be listed ahead.
 #[derive(Debug, Default)]
@@ -20,9 +21,7 @@ pub(crate) struct Walk(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order of a walk: what lies below a directory comes before what lies beside it.
-    queue: VecDeque<Arc<Object>>,
-    queued: HashSet<ObjectId>,
+    queue: WalkOrder<Arc<Object>>,
     /// What is being listed.
     under_way: HashMap<ObjectId, Arc<Promise<()>>>,
     /// The directories of which all that lie below were queued since this began.
@@ -137,9 +136,7 @@ impl Walk {
     pub(crate) fn add_all_of(&self, dir: Arc<Object>) -> usize {
         let mut state = self.state();
         state.wants_all = true;
-        if state.queued.insert(dir.id) {
-            state.queue.push_front(dir);
-        }
+        state.queue.add_first(dir.id, dir);
         state.workers_to_start()
     }
 
@@ -153,11 +150,7 @@ impl Walk {
         if below.len() <= room && state.gone_through.len() < GONE_THROUGH_MAX {
             state.gone_through.insert(dir);
         }
-        for dir in below.into_iter().take(room).rev() {
-            if state.queued.insert(dir.id) {
-                state.queue.push_front(dir);
-            }
-        }
+        state.queue.add_below(dir, below.into_iter().take(room).map(|below| (below.id, below)));
         state.workers_to_start()
     }
 
@@ -175,14 +168,14 @@ impl Walk {
     pub(crate) fn next(&self) -> Option<Arc<Object>> {
         let mut state = self.state();
         state.forget_if_over();
-        let next = if state.workers <= state.workers_max() { state.queue.pop_front() } else { None };
+        let next = if state.workers <= state.workers_max() { state.queue.take() } else { None };
         if next.is_none() {
             state.workers -= 1;
         }
-        if state.queue.is_empty() {
-            state.queued.clear();
-            // A worker that is still at it may find more.
-            state.wants_all &= state.workers > 0;
+        // A worker that is still at it may find more.
+        if state.queue.is_empty() && state.workers == 0 {
+            state.queue.forget();
+            state.wants_all = false;
         }
         next
     }
@@ -223,6 +216,14 @@ impl Walk {
     pub(crate) fn missed(&self) {
         let mut state = self.state();
         state.unused_bytes = state.unused_bytes.saturating_sub(MISS_BYTES);
+    }
+
+    /// A walk has come to a directory that was not listed ahead of it: what was guessed lies elsewhere. How many workers are to be started.
+    #[must_use]
+    pub(crate) fn came_first(&self) -> usize {
+        let mut state = self.state();
+        state.unused_bytes = state.unused_bytes.saturating_sub(MISS_BYTES);
+        state.workers_to_start()
     }
 
     /// Waits for a directory that is just being listed. Whether it was.

@@ -48,10 +48,10 @@ impl View {
         if !goes_on {
             return;
         }
-        self.go_through(dir);
         if let Some(parent) = parent.and_then(|parent| cache.object(parent).ok()) {
             self.go_through(&parent);
         }
+        self.go_through(dir);
     }
 
     /// A caller has looked up a name in a directory that was not known here, or was listed ahead. If it was not the first there, has all of
@@ -82,10 +82,10 @@ impl View {
         }
         self.want_all_of(dir);
         if looked_in == LookedIn::AfterAnother {
-            self.go_through(dir);
             if let Some(above) = parent.and_then(|parent| cache.object(parent).ok()) {
                 self.go_through(&above);
             }
+            self.go_through(dir);
         }
         begins
     }
@@ -165,8 +165,9 @@ impl View {
 
     /// A worker: lists one directory after the other.
     async fn walk(mut self) {
-        self.cx.lists_below = true;
         while let Some(dir) = self.cache().walk.next() {
+            // A program's own walk was no faster so, and more bytes came (docs/decisions/cache-layer.md).
+            self.cx.lists_below = self.cache().options_of(&dir).prefetch == Prefetch::Tree;
             match UnderWay::begin(self.cache(), &dir) {
                 // What fails here the caller itself will be told of.
                 Some(_under_way) => drop(self.list_ahead(&dir, true).await),
@@ -176,9 +177,11 @@ impl View {
         }
     }
 
-    /// Begins to list a directory that a caller needs now, or will most likely.
-    fn list_now(&self, dir: &Arc<Object>) {
-        if let Some(under_way) = UnderWay::begin(self.cache(), dir) {
+    /// Begins to list a directory that a caller needs now, or will most likely. False if that was begun.
+    fn list_now(&self, dir: &Arc<Object>) -> bool {
+        let under_way = UnderWay::begin(self.cache(), dir);
+        let begins = under_way.is_some();
+        if let Some(under_way) = under_way {
             let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
             let dir = dir.clone();
             task::spawn(async move {
@@ -186,6 +189,7 @@ impl View {
                 drop(view.list_ahead(&dir, false).await);
             });
         }
+        begins
     }
 
     /// Waits for the end of a listing that is under way, where that is not long. Whether there was one.
@@ -206,8 +210,8 @@ impl View {
         let begins = wants
             && self.cache().options_of(dir).prefetch != Prefetch::Off
             && self.may(dir, AccessMask::READ) != Some(false);
-        if begins {
-            self.list_now(dir);
+        if begins && self.list_now(dir) {
+            self.start_walkers(self.cache().walk.came_first());
         }
         begins
     }
