@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::Error;
-use tombolo_core::fs::{AccessMask, Mode, NewMode, NodeId, Op, RenameFlags, SetAttr};
+use tombolo_core::fs::{
+    AccessMask, Client, Entry, Export, FileSystem, Mode, Name, NewMode, NodeId, Op, RenameFlags, SetAttr,
+};
+use tombolo_core::{Answer, Ctx, Error, Result, forward};
+use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 use tombolo_layer_cache::{Contract, Options, Prefetch};
 
@@ -102,6 +105,54 @@ fn changes_in_a_directory_that_overlap_leave_its_names_and_rights_known_where_al
     expected.sort();
     assert_eq!(names, expected);
     assert_eq!(asked, ["access", "readdir", "lookup"].map(|operation| origin.asked(operation)));
+}
+
+/// An origin that looks a name up at once, and then keeps its answer back until it is let go.
+struct KeepsBack<T: ?Sized>(Arc<T>, Arc<Promise<()>>);
+
+impl Export for KeepsBack<dyn Export> {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(KeepsBack(self.0.attach(client)?, self.1.clone())))
+    }
+}
+
+impl FileSystem for KeepsBack<dyn FileSystem> {
+    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        let (found, go) = (self.0.lookup(cx, parent, name).wait(), self.1.clone());
+        Answer::later(async move {
+            go.kept().await;
+            found
+        })
+    }
+
+    forward!(to self.0; getattr setattr access readlink create create_unnamed mkdir symlink mknod link unlink rmdir
+        rename open flush fsync read write readdir statfs syncfs forget release profile persistent_handles);
+}
+
+#[test]
+fn what_a_look_up_found_before_a_change_here_is_not_believed_after_it() {
+    let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let go = Arc::<Promise<()>>::default();
+    origin.export = Arc::new(KeepsBack(origin.export, go.clone()));
+    let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, Default::default());
+    let session = &cached.session;
+    // So that the directory is known as it is before the change.
+    session.fs.mkdir(&session.cx, NodeId::ROOT, name("old"), NewMode::default()).wait().expect("made");
+    session.fs.getattr(&session.cx, NodeId::ROOT, None).wait().expect("there");
+    std::thread::scope(|scope| {
+        let looks = scope.spawn(|| session.lookup("new"));
+        while origin.asked("lookup") == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        session.fs.mkdir(&session.cx, NodeId::ROOT, name("new"), NewMode::default()).wait().expect("made");
+        go.keep(());
+        let looked_up = looks.join().expect("no panic");
+        assert!(matches!(looked_up, Err(Error::NotFound)), "it was looked up before it was made");
+    });
+    // With rights that are known, what is here answers.
+    session.fs.access(&session.cx, NodeId::ROOT, AccessMask::EXECUTE).wait().expect("allowed");
+    session.lookup("new").expect("made");
 }
 
 #[test]
