@@ -63,6 +63,11 @@ impl Log {
         (0..count).map(each).collect()
     }
 
+    /// After all of it: nothing is on the disk that was not synced.
+    pub fn end(&self) -> Choice {
+        Choice { steps: self.steps.len(), seed: 1 }
+    }
+
     /// What is on the disk.
     pub fn image(&self, choice: Choice) -> Image {
         let mut random = Rng::with_seed((choice.steps as u64) << 32 ^ choice.seed);

@@ -323,3 +323,32 @@ fn what_write_back_has_answered_as_stable_is_there_after_a_loss_of_power() {
         }
     });
 }
+
+/// Small writes, which the journal takes itself, in more bytes than the 8 MiB that it takes.
+const SMALL_WRITES: (usize, usize) = (520, 16 << 10);
+
+#[test]
+fn more_than_the_journal_takes_is_there_after_a_loss_of_power() {
+    let (count, len) = SMALL_WRITES;
+    if let Some(dir) = recorded() {
+        let proxy = proxy(dir.parent().expect("an area"), &dir);
+        let name = || "large".to_owned();
+        perform(&proxy.session, 1, &Action::Create(name()), false);
+        for number in 0..count {
+            perform(&proxy.session, number, &Action::Write(name(), number * len, len), false);
+        }
+        perform(&proxy.session, 1, &Action::Sync(name()), false);
+        return std::mem::forget(proxy);
+    }
+    let area = tempfile::tempdir().expect("a directory");
+    fs::create_dir(area.path().join("origin")).expect("mkdir");
+    let log = record(&area.path().join("dir"));
+    let left = area.path().join("left");
+    log.image(log.end()).write_to(&left).expect("an image");
+    let proxy = proxy(area.path(), &left);
+    let file = open(&proxy.session, "large", OpenFlags::READ);
+    for number in 0..count {
+        let bytes = proxy.session.read(file, (number * len) as u64, len).expect("read");
+        assert!(bytes == vec![number as u8; len], "write {number}");
+    }
+}
