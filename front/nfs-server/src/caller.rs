@@ -12,6 +12,7 @@ use tombolo_wire_nfs3::attr::{fattr3, wcc_data};
 use tombolo_wire_nfs3::{FileHandle, PostOpAttr, Procedure, Status, WccData};
 use tombolo_wire_rpc::{CallHeader, Credential};
 
+use crate::digests::Digests;
 use crate::export::{NfsService, Served};
 use crate::failure::{Failure, Result};
 use crate::handle::Signer;
@@ -93,6 +94,11 @@ impl<'a> Caller<'a> {
     /// As [`NfsService::begin_subtree`].
     pub fn begin_subtree(&self) -> Option<Arc<()>> {
         self.service.begin_subtree()
+    }
+
+    /// Of all exports.
+    pub fn digests(&self) -> &Digests {
+        &self.service.digests
     }
 
     /// The most that a READ or a WRITE of this caller transfers, in bytes.

@@ -11,6 +11,7 @@ use tombolo_core::{Ctx, Error, RequestId, Result, SessionId};
 use tombolo_host_rpc::server::Origin;
 
 use crate::access::{AllowList, Identities, Squash};
+use crate::digests::Digests;
 use crate::failure;
 use crate::handle::{ExportId, Signer};
 use crate::mount_table::MountTable;
@@ -211,6 +212,7 @@ pub struct NfsService {
     pub(crate) mounts: MountTable,
     requests: AtomicU64,
     subtrees: Arc<()>,
+    pub(crate) digests: Digests,
 }
 
 /// So many calls at a time bring more than the directory that they ask for: each holds a long answer while the file system works.
@@ -231,6 +233,7 @@ impl NfsService {
             mounts: MountTable::default(),
             requests: AtomicU64::new(1),
             subtrees: Arc::default(),
+            digests: Digests::new(),
         }))
     }
 

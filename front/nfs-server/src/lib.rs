@@ -15,6 +15,7 @@
 
 mod access;
 mod caller;
+mod digests;
 mod export;
 mod failure;
 mod handle;

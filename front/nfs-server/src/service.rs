@@ -12,7 +12,7 @@ use tombolo_wire_xdr::{Decoder, Encoder};
 use crate::caller::Caller;
 use crate::export::NfsService;
 use crate::mount;
-use crate::procedures::{attributes, data, listing, making, names, removing, subtree, volume};
+use crate::procedures::{attributes, data, digests, listing, making, names, removing, subtree, volume};
 
 impl NfsService {
     async fn answer(&self, peer: &Peer, exchange: &mut Exchange) -> Outcome {
@@ -36,7 +36,9 @@ impl NfsService {
             }
             (mount3::PROGRAM, mount3::VERSION) => self.mount(peer, &header, args, &mut results).await,
             // In a box: its future is not to make those of NFS larger.
-            (side::PROGRAM, side::VERSION) => Box::pin(self.side(peer, &header, args, &mut results)).await,
+            (side::PROGRAM, side::VERSION) => {
+                Box::pin(self.side(peer, &header, args, buffers, &mut results)).await
+            }
             (nfs3::PROGRAM, _) => Err(Accepted::ProgMismatch { low: nfs3::VERSION, high: nfs3::VERSION }),
             (mount3::PROGRAM, _) => {
                 Err(Accepted::ProgMismatch { low: mount3::VERSION, high: mount3::VERSION })
@@ -90,15 +92,16 @@ impl NfsService {
         peer: &Peer,
         header: &CallHeader<'_>,
         mut args: Decoder<'_>,
+        buffers: &Buffers,
         results: &mut Encoder<'_>,
     ) -> Result<(), Accepted> {
         let procedure = side::Procedure::from_number(header.procedure).ok_or(Accepted::ProcUnavail)?;
         let call = side::Call::decode(procedure, &mut args).map_err(|_| Accepted::GarbageArgs)?;
+        let caller = Caller::idempotent(self, peer, header);
         match call {
             side::Call::Null => {}
-            side::Call::List(args) => {
-                subtree::list(&Caller::idempotent(self, peer, header), args, results).await;
-            }
+            side::Call::List(args) => subtree::list(&caller, args, results).await,
+            side::Call::Digests(args) => digests::digests(&caller, args, buffers, results).await,
         }
         Ok(())
     }

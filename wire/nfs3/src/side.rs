@@ -5,7 +5,7 @@ use tombolo_wire_xdr::{Decoder, Encode, Encoder, List, Result, xdr_enum, xdr_str
 
 use crate::args::AccessBits;
 use crate::listing::ReaddirplusReply;
-use crate::{Cookie3, CookieVerifier, FileHandle};
+use crate::{Cookie3, CookieVerifier, Fattr3, FileHandle, PostOpAttr, Reply};
 
 /// Its number, of the range that users define (RFC 5531 §8.1).
 pub const PROGRAM: u32 = 0x2054_424C;
@@ -19,6 +19,8 @@ xdr_enum! {
         Null = 0,
         /// A directory's entries, and those of the directories below it.
         List = 1,
+        /// A file's version and the digests of a part of it.
+        Digests = 2,
     }
 }
 
@@ -28,6 +30,7 @@ xdr_enum! {
 pub enum Call<'a> {
     Null,
     List(ListArgs<'a>),
+    Digests(DigestsArgs<'a>),
 }
 
 impl<'a> Call<'a> {
@@ -39,6 +42,7 @@ impl<'a> Call<'a> {
         match procedure {
             Procedure::Null => Ok(Self::Null),
             Procedure::List => xdr.value().map(Self::List),
+            Procedure::Digests => xdr.value().map(Self::Digests),
         }
     }
 
@@ -48,14 +52,17 @@ impl<'a> Call<'a> {
         match self {
             Self::Null => Procedure::Null,
             Self::List(_) => Procedure::List,
+            Self::Digests(_) => Procedure::Digests,
         }
     }
 }
 
 impl Encode for Call<'_> {
     fn encode(&self, xdr: &mut Encoder<'_>) {
-        if let Self::List(args) = self {
-            xdr.value(args);
+        match self {
+            Self::Null => {}
+            Self::List(args) => drop(xdr.value(args)),
+            Self::Digests(args) => drop(xdr.value(args)),
         }
     }
 }
@@ -93,3 +100,37 @@ xdr_struct! {
 /// What LIST answers: the directory that was asked for, and, where that is listed to its end, directories below it, each whole. Only the first can be
 /// a failure.
 pub type ListReply<'a> = List<'a, ListedDir<'a>>;
+
+/// Of so many bytes of a file there is a digest, beginning with the first; the last is of what is left.
+pub const CHUNK_BYTES: u64 = 64 << 10;
+
+/// A digest is so long (BLAKE3).
+pub const DIGEST_BYTES: usize = 32;
+
+/// One call asks for the digests of so many bytes at most.
+pub const DIGESTED_BYTES_MAX: u32 = 1 << 20;
+
+xdr_struct! {
+    /// DIGESTS.
+    pub struct DigestsArgs<'a> {
+        /// The file.
+        pub file: FileHandle<'a>,
+        /// Where the first chunk begins: a multiple of [`CHUNK_BYTES`].
+        pub offset: u64,
+        /// Of how many bytes digests are wanted.
+        pub count: u32,
+    }
+}
+
+xdr_struct! {
+    /// What a file is now, and what is in it.
+    pub struct DigestsOk<'a> {
+        /// Its attributes while the digests were made: nothing has changed it then.
+        pub attributes: Fattr3,
+        /// The digest of each chunk that any of the range lies in, up to the end of the file, one after the other.
+        pub digests: &'a [u8],
+    }
+}
+
+/// What DIGESTS answers.
+pub type DigestsReply<'a> = Reply<DigestsOk<'a>, PostOpAttr>;

@@ -4,8 +4,10 @@ use crate::common::{encoded, list, survives};
 use proptest::prelude::*;
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::listing::{DirEntry3, DirEntryPlus3, ReaddirplusOk, ReaddirplusReply};
-use tombolo_wire_nfs3::side::{Call, ListArgs, ListReply, ListedDir, PROGRAM, Procedure};
-use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandle, Reply, Status};
+use tombolo_wire_nfs3::side::{
+    Call, DigestsArgs, DigestsOk, DigestsReply, ListArgs, ListReply, ListedDir, PROGRAM, Procedure,
+};
+use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FATTR_BYTES, Fattr3, FileHandle, Reply, Status};
 use tombolo_wire_xdr::{Decode, Decoder};
 
 fn words(words: &[u32]) -> Vec<u8> {
@@ -36,7 +38,24 @@ fn arguments_of_list() {
     let read = |bytes: &[u8]| Call::decode(Procedure::List, &mut Decoder::new(bytes)).map(drop);
     assert_eq!(Call::decode(Procedure::List, &mut Decoder::new(&bytes)), Ok(Call::List(args)));
     survives(&bytes, read);
-    assert_eq!(Procedure::from_number(2), None);
+    assert_eq!(Procedure::from_number(99), None);
+}
+
+#[test]
+fn words_of_digests() {
+    let args = DigestsArgs { file: FileHandle::new(b"file").unwrap(), offset: 1 << 32, count: 5 };
+    let bytes = encoded(&Call::Digests(args));
+    assert_eq!(bytes, words(&[4, u32::from_be_bytes(*b"file"), 1, 0, 5]));
+    assert_eq!(Call::decode(Procedure::Digests, &mut Decoder::new(&bytes)), Ok(Call::Digests(args)));
+    survives(&bytes, |bytes| Call::decode(Procedure::Digests, &mut Decoder::new(bytes)).map(drop));
+    let fattr: Vec<u8> = words(&[1].repeat(FATTR_BYTES / 4));
+    let attributes = Fattr3::decode(&mut Decoder::new(&fattr)).unwrap();
+    let reply: DigestsReply<'_> = Reply::Ok(DigestsOk { attributes, digests: &[7; 32] });
+    let bytes = encoded(&reply);
+    assert_eq!(bytes, [words(&[0]), fattr, words(&[32]), vec![7; 32]].concat());
+    let read = |bytes: &[u8]| DigestsReply::decode(&mut Decoder::new(bytes)).map(drop);
+    assert_eq!(DigestsReply::decode(&mut Decoder::new(&bytes)), Ok(reply));
+    survives(&bytes, read);
 }
 
 fn page<'a>(entries: &[DirEntryPlus3<'static>], eof: bool) -> ReaddirplusReply<'a> {

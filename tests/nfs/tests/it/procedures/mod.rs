@@ -3,6 +3,7 @@
 
 mod attributes;
 mod data;
+mod digests;
 mod listing;
 mod making;
 mod mount;

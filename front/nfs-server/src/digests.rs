@@ -1,0 +1,87 @@
+//! Digests of parts of files, which prove data that came another way (`docs/protocols/side.md`): made in a pool, and kept by version.
+
+use std::time::{Duration, SystemTime};
+
+use quick_cache::sync::Cache;
+use tombolo_core::fs::{Attr, NodeId, WeakAttr};
+use tombolo_core::{Ctx, Result, SessionId};
+use tombolo_host_runtime::thread_pool::{Lane, ThreadPool, ThreadPoolLimits};
+use tombolo_mem::Source;
+use tombolo_wire_nfs3::side::{CHUNK_BYTES, DIGEST_BYTES};
+
+use crate::caller::Target;
+
+/// So many are kept: of 4 GiB of files, in some 10 MiB.
+const KEPT_MAX: usize = 1 << 16;
+
+/// A thread makes those of 1 GB a second or more: the rest of the machine is for those that ask otherwise.
+const MAKING: ThreadPoolLimits = ThreadPoolLimits { threads: 2, queue_len: 256 };
+
+/// The digest of a younger version is not kept: the file may change again, and not show it in its times.
+const YOUNG: Duration = Duration::from_secs(2);
+
+/// All digests that are kept, and what makes them.
+pub(crate) struct Digests {
+    known: Cache<Key, (WeakAttr, [u8; DIGEST_BYTES])>,
+    lane: Lane,
+    _pool: ThreadPool,
+}
+
+/// A chunk of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    session: SessionId,
+    node: NodeId,
+    chunk: u64,
+}
+
+impl Digests {
+    pub(crate) fn new() -> Self {
+        let pool = ThreadPool::new("nfs-digests", MAKING);
+        Self { known: Cache::new(KEPT_MAX), lane: pool.lane(), _pool: pool }
+    }
+
+    /// Those of `count` chunks of a version, if all are kept.
+    pub(crate) fn kept(&self, file: &Target, version: &WeakAttr, first: u64, count: u64) -> Option<Vec<u8>> {
+        let mut digests = Vec::new();
+        for chunk in first..first.saturating_add(count) {
+            let (of, digest) = self.known.get(&key(file, chunk))?;
+            if of != *version {
+                return None;
+            }
+            digests.extend_from_slice(&digest);
+        }
+        Some(digests)
+    }
+
+    /// Makes those of data that begin with a chunk.
+    pub(crate) async fn make(&self, cx: &Ctx, data: Source) -> Result<Vec<u8>> {
+        let made = self.lane.run(cx, move || {
+            let (mut digests, mut chunk) = (Vec::new(), vec![0; CHUNK_BYTES as usize]);
+            for at in (0..data.len()).step_by(chunk.len()) {
+                let count = data.read_at(at, &mut chunk);
+                digests.extend_from_slice(blake3::hash(&chunk[..count]).as_bytes());
+            }
+            Ok(digests)
+        });
+        made.resolve().await
+    }
+
+    /// Keeps those of a version that has lain there for a while.
+    pub(crate) fn keep(&self, file: &Target, attr: &Attr, first: u64, digests: &[u8]) {
+        let changed = attr.ctime.max(attr.mtime);
+        let changed = Duration::new(u64::try_from(changed.secs).unwrap_or(0), changed.nanos.min(999_999_999));
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        if now < changed.saturating_add(YOUNG) {
+            return;
+        }
+        let (digests, _) = digests.as_chunks::<DIGEST_BYTES>();
+        for (chunk, digest) in (first..).zip(digests) {
+            self.known.insert(key(file, chunk), (WeakAttr::from(attr), *digest));
+        }
+    }
+}
+
+fn key(file: &Target, chunk: u64) -> Key {
+    Key { session: file.export.session, node: file.node.id, chunk }
+}

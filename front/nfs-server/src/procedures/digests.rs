@@ -1,0 +1,77 @@
+//! DIGESTS of the side program: what a file is now, and what is in it (`docs/protocols/side.md`).
+
+use tombolo_core::fs::{Attr, WeakAttr, read_whole};
+use tombolo_host_runtime::buffer_pool::Buffers;
+use tombolo_wire_nfs3::attr::fattr3;
+use tombolo_wire_nfs3::side::{CHUNK_BYTES, DIGESTED_BYTES_MAX, DigestsArgs, DigestsOk, DigestsReply};
+use tombolo_wire_nfs3::{Reply, Status};
+use tombolo_wire_xdr::Encoder;
+
+use crate::caller::{Caller, Target};
+use crate::failure::{Failure, Result};
+
+/// A file that changes all the time is begun anew so often.
+const TRIES_MAX: u32 = 3;
+
+/// DIGESTS.
+pub(crate) async fn digests(
+    caller: &Caller<'_>,
+    args: DigestsArgs<'_>,
+    buffers: &Buffers,
+    results: &mut Encoder<'_>,
+) {
+    let file = match caller.target(args.file).await {
+        Ok(file) => file,
+        Err(Failure(status)) => {
+            results.value(&DigestsReply::Failed(status, None));
+            return;
+        }
+    };
+    match digested(caller, &file, args, buffers).await {
+        Ok((attr, digests)) => {
+            results.value(&Reply::Ok::<_, ()>(DigestsOk { attributes: fattr3(&attr), digests: &digests }));
+        }
+        Err(Failure(status)) => {
+            results.value(&DigestsReply::Failed(status, file.post_op().await));
+        }
+    }
+}
+
+/// The attributes before and after are the same: the data between are of that version.
+async fn digested(
+    caller: &Caller<'_>,
+    file: &Target,
+    args: DigestsArgs<'_>,
+    buffers: &Buffers,
+) -> Result<(Attr, Vec<u8>)> {
+    if !args.offset.is_multiple_of(CHUNK_BYTES) || args.count > DIGESTED_BYTES_MAX {
+        return Err(Failure(Status::Inval));
+    }
+    let (export, digests) = (&file.export, caller.digests());
+    let mut attr = file.file_attr().await?;
+    for _ in 0..TRIES_MAX {
+        export.permissions.check_read(&file.cx, file.node.id, &attr).await?;
+        let version = WeakAttr::from(&attr);
+        let wanted = u64::from(args.count).next_multiple_of(CHUNK_BYTES);
+        let len = wanted.min(attr.size.saturating_sub(args.offset)) as usize;
+        if len == 0 {
+            return Ok((attr, Vec::new()));
+        }
+        let (first, count) = (args.offset / CHUNK_BYTES, (len as u64).div_ceil(CHUNK_BYTES));
+        if let Some(kept) = digests.kept(file, &version, first, count) {
+            return Ok((attr, kept));
+        }
+        let lease = buffers.take(len).ok_or(Failure(Status::Jukebox))?;
+        let opening = export.openings.for_reading(file.node.id).await?;
+        let reading =
+            read_whole(&export.file_system, &file.cx, opening.file(), args.offset, lease.sink(0..len));
+        let read = reading.resolve().await?.count;
+        let made = digests.make(&file.cx, lease.source(0..len)).await?;
+        attr = file.file_attr().await?;
+        if read == len && WeakAttr::from(&attr) == version {
+            digests.keep(file, &attr, first, &made);
+            return Ok((attr, made));
+        }
+    }
+    Err(Failure(Status::Jukebox))
+}
