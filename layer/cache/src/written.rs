@@ -105,12 +105,10 @@ impl State {
         }
     }
 
-    /// An opening for writing has ended, or a write.
+    /// An opening for writing has ended, or a write. Attributes that were asked for after the last write go on to hold: closing a file changes
+    /// nothing of it at the origin.
     pub(crate) fn end_writing(&mut self) {
         self.writers = self.writers.saturating_sub(1);
-        // What was written has moved size and times.
-        self.asked = None;
-        self.changed_here();
         if self.writers == 0 && matches!(self.written, Written::All) {
             self.lose();
         }
@@ -205,10 +203,10 @@ impl Drop for UnderWay {
         if self.ending != Ending::Taken {
             state.lose();
         }
-        match state.writers {
-            0 | 1 => state.end_writing(),
-            _ => state.writers -= 1,
-        }
+        // It has moved size and times.
+        state.asked = None;
+        state.changed_here();
+        state.end_writing();
     }
 }
 

@@ -20,6 +20,9 @@ use crate::objects::node_of;
 use crate::options::Contract;
 use crate::written::is_unanswered;
 
+/// What may be done with a directory.
+const ALL: AccessMask = AccessMask::READ.union(AccessMask::WRITE).union(AccessMask::EXECUTE);
+
 impl View {
     pub(super) async fn setattr(
         self,
@@ -45,8 +48,7 @@ impl View {
         }
         let done = done.map_err(|error| self.cache().failed(&object, error));
         let done = done.and_then(|(attr, change)| {
-            let keeps_data = set.size.is_none();
-            self.changed_here(&object, &change, &attr, asked, keeps_data)?;
+            self.changed_here(&object, &change, &attr, asked, &set)?;
             Ok((attr, change))
         });
         // After it is known here: those that are told look again.
@@ -63,12 +65,13 @@ impl View {
         change: &Change,
         attr: &Attr,
         asked: Instant,
-        keeps_data: bool,
+        set: &SetAttr,
     ) -> Result<()> {
         // Within a tick of its clock the file may have been changed by another before.
         object.settle(asked);
-        let is_ours = {
+        let before = {
             let mut state = object.state();
+            let (keeps_data, before) = (set.size.is_none(), state.attr);
             let is_late = state.latest.is_some_and(|latest| asked < latest);
             let is_ours =
                 keeps_data && !is_late && change.before == Some(state.version()) && state.data.is_none();
@@ -76,9 +79,15 @@ impl View {
                 state.advance(attr);
                 state.asked = Some(asked);
             }
-            is_ours
+            is_ours.then_some(before)
         };
-        if is_ours {
+        if let Some(before) = before {
+            if object.file_type == FileType::Directory && (set.mode.is_some() || set.uid.is_some()) {
+                match before.uid == attr.uid {
+                    true => self.is_its_owner_s(object, asked),
+                    false => self.is_the_superuser_s(object, asked),
+                }
+            }
             object.state().changed_here();
             return Ok(());
         }
@@ -98,7 +107,7 @@ impl View {
         let made = self.made(&change, &name, made).await?;
         if let Ok(new) = self.object(made.entry.node) {
             self.has_no_names(&new, change.asked);
-            self.is_its_maker_s(&new, change.asked);
+            self.is_its_owner_s(&new, change.asked);
         }
         Ok(made)
     }
@@ -118,16 +127,22 @@ impl View {
         self.cache().keep(dir);
     }
 
-    /// What the owner of a directory may do its mode says. That it was made shows that it may be changed, and as which user the origin takes it.
-    fn is_its_maker_s(&self, dir: &Arc<Object>, asked: Instant) {
+    /// What the owner of a directory may do its mode says. That it was made, or its mode set, shows that it may be changed, and as which user
+    /// the origin takes this one.
+    fn is_its_owner_s(&self, dir: &Arc<Object>, asked: Instant) {
         let (attr, user) = (dir.state().attr, &self.cx.identity);
         if attr.uid != user.uid {
             return;
         }
-        let all = AccessMask::READ | AccessMask::WRITE | AccessMask::EXECUTE;
         let owner = Ownership::from(&attr);
-        let allowed = all.iter().filter(|right| owner.check_mode(user, *right).is_ok()).collect();
-        dir.grant(user, all, allowed, asked);
+        let allowed = ALL.iter().filter(|right| owner.check_mode(user, *right).is_ok()).collect();
+        dir.grant(user, ALL, allowed, asked);
+        self.cache().keep(dir);
+    }
+
+    /// Only the superuser gives a directory another owner, and may do all with it: so the origin takes this user as that one.
+    fn is_the_superuser_s(&self, dir: &Arc<Object>, asked: Instant) {
+        dir.grant(&self.cx.identity, ALL, ALL, asked);
         self.cache().keep(dir);
     }
 

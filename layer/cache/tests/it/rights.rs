@@ -1,10 +1,10 @@
 //! What is here is given only to those whom the origin gives it.
 
 use tombolo_core::Error;
-use tombolo_core::fs::{AccessMask, Mode, NodeId, OpenFlags, SetAttr};
+use tombolo_core::fs::{AccessMask, Mode, NewMode, NodeId, OpenFlags, SetAttr};
 use tombolo_layer_cache::Contract;
 
-use crate::world::{Origin, Session, pattern};
+use crate::world::{Origin, Session, name, pattern};
 
 fn chmod(session: &Session, text: &str, mode: u32, uid: u32) {
     let node = session.lookup(text).expect("there").node;
@@ -92,4 +92,32 @@ fn a_change_of_mode_that_is_made_here_takes_rights_away_and_one_of_names_does_no
     assert_eq!(origin.asked("access"), asked, "a name more changes nothing of it");
     set_mode(0o755);
     assert!(matches!(may(), Err(Error::AccessDenied)));
+}
+
+#[test]
+fn what_setting_a_directory_s_mode_and_owner_shows_of_rights_is_not_asked_for() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let (root, all) = (&cached.session, AccessMask::READ | AccessMask::WRITE | AccessMask::EXECUTE);
+    let set = |session: &Session, node, set: SetAttr| {
+        session.fs.setattr(&session.cx, node, None, &set).wait().expect("set")
+    };
+    let mode = |mode| SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() };
+    let owner = |uid| SetAttr { uid: Some(uid), ..SetAttr::default() };
+    let may = |session: &Session, node, mask| session.fs.access(&session.cx, node, mask).wait();
+    set(root, NodeId::ROOT, mode(0o777));
+    let user = root.of_user(8);
+    let made = user.fs.mkdir(&user.cx, NodeId::ROOT, name("dir"), NewMode::settled(Mode::new(0o700)));
+    let node = made.wait().expect("made").entry.node;
+    let asked = origin.asked("access");
+    set(&user, node, mode(0o500));
+    may(&user, node, AccessMask::READ | AccessMask::EXECUTE).expect("its owner");
+    assert!(matches!(may(&user, node, AccessMask::WRITE), Err(Error::AccessDenied)));
+    set(root, node, owner(9));
+    may(root, node, all).expect("the superuser");
+    assert_eq!(origin.asked("access"), asked, "a change that only they may make shows it");
+    assert!(
+        matches!(may(&user, node, AccessMask::READ), Err(Error::AccessDenied)),
+        "the owner is another now"
+    );
 }

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tombolo_core::fs::{Client, Export, File, FileSystem, OpenFlags, SetAttr, Write, Written};
+use tombolo_core::fs::{
+    Client, Export, File, FileSystem, OpenFlags, SetAttr, SetTime, Timestamp, Write, Written,
+};
 use tombolo_core::{Answer, Ctx, Error, Result, forward};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_cache::store::StoreOptions;
@@ -275,4 +277,30 @@ fn what_the_origin_writes_after_its_caller_has_gone_is_seen() {
         assert!(session.get("disk").expect("read") == bytes, "times out: {times_out}");
         session.fs.release(&session.cx, reader);
     }
+}
+
+#[test]
+fn attributes_that_were_asked_for_after_the_last_write_hold_after_the_close() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let session = &cached.session;
+    session.put("file", b"text");
+    let size = || session.lookup("file").expect("there").attr.size;
+    let file = open_as(session, "file", OpenFlags::WRITE);
+    write(session, file, 4, b" and");
+    let time = SetAttr { mtime: Some(SetTime::At(Timestamp { secs: 9, nanos: 0 })), ..SetAttr::default() };
+    session.fs.setattr(&session.cx, file.node, Some(file), &time).wait().expect("set");
+    let asked = ["getattr", "lookup"].map(|operation| origin.asked(operation));
+    session.fs.release(&session.cx, file);
+    assert_eq!((size(), size()), (8, 8));
+    assert_eq!(
+        ["getattr", "lookup"].map(|operation| origin.asked(operation)),
+        asked,
+        "a close changes nothing"
+    );
+    let file = open_as(session, "file", OpenFlags::WRITE);
+    session.fs.getattr(&session.cx, file.node, Some(file)).wait().expect("there");
+    write(session, file, 8, b" more");
+    session.fs.release(&session.cx, file);
+    assert_eq!(size(), 13, "those from before the last write do not hold");
 }

@@ -227,10 +227,16 @@ impl Round {
 
     /// What is not known yet of what nodes are at the origin now.
     fn look_at_versions(self: &Arc<Self>) {
-        let unknown: Vec<NodeId> = {
+        let mut unknown: Vec<NodeId> = {
             let found = lock(&self.found);
             found.versions.iter().filter(|(_, version)| version.is_none()).map(|(id, _)| *id).collect()
         };
+        {
+            let tree = self.shared.tree();
+            // What has no name is not there any more, unless it is open.
+            let is_over = |id| tree.is_unnamed(id) && !tree.open.contains_key(&id);
+            unknown.retain(|id| tree.nodes.contains_key(id) && !is_over(*id));
+        }
         for id in unknown {
             let round = self.clone();
             self.start(id, async move {

@@ -1,6 +1,7 @@
 //! Write-back over a cache of an origin in memory: what arrives there, in which order, and what is found there after trouble.
 
 mod arriving;
+mod calls;
 mod conflicts;
 mod cut;
 mod disk;

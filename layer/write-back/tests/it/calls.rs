@@ -1,0 +1,45 @@
+//! How often the origin is asked.
+
+use tombolo_core::fs::FileType;
+
+use crate::shown::names;
+use crate::world::{Origin, Session};
+
+const DIRS: u64 = 10;
+const FILES: u64 = 10;
+
+fn remove_below(session: &Session, path: &str) {
+    for entry in names(session, session.find(path).expect("there").node) {
+        let below = format!("{path}/{entry}");
+        match session.find(&below).expect("there").attr.file_type {
+            FileType::Directory => remove_below(session, &below),
+            _ => session.unlink(&below).expect("removed"),
+        }
+    }
+    session.rmdir(path).expect("removed");
+}
+
+#[test]
+fn what_was_made_here_and_has_arrived_is_removed_without_asking_for_it() {
+    let origin = Origin::new();
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    at.mkdir("work").expect("made");
+    for dir in 0..DIRS {
+        at.mkdir(&format!("work/{dir}")).expect("made");
+        (0..FILES).for_each(|file| at.put(&format!("work/{dir}/{file}"), b"some bytes").expect("written"));
+    }
+    proxy.write_back.flush().expect("it arrives");
+    let asked = |operations: &[&str]| operations.iter().map(|operation| origin.asked(operation)).sum::<u64>();
+    let (names, attributes) = (["lookup", "readdir", "access"], ["getattr"]);
+    let before = (asked(&names), asked(&attributes));
+    remove_below(at, "work");
+    let (of_names, of_attributes) = (asked(&names) - before.0, asked(&attributes) - before.1);
+    // The root is not known as what was made here is.
+    assert!(of_names <= 3 && of_attributes <= 3, "{of_names} of names, {of_attributes} of attributes");
+    let before = (origin.asked("unlink"), asked(&attributes));
+    proxy.write_back.flush().expect("it arrives");
+    assert_eq!(origin.asked("unlink") - before.0, DIRS * FILES);
+    let of_attributes = asked(&attributes) - before.1;
+    assert!(of_attributes < 3 * DIRS * FILES / 2, "{of_attributes}: what is gone is not looked at");
+}
