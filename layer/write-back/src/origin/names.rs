@@ -303,10 +303,11 @@ impl<'a> Names<'a> {
                         Kind::Rename { from, to: key.clone() }
                     }
                     None if holder.is_none() => Kind::Link { to: key.clone() },
-                    None => {
-                        let Some(name) = hidden_name(*node) else { continue };
-                        Kind::Link { to: (key.0, name) }
-                    }
+                    // Under which it may lie still, until another of these operations has moved it.
+                    None => match hidden_name(*node).map(|name| (key.0, name)) {
+                        Some(hidden) if busy.insert(hidden.clone()) => Kind::Link { to: hidden },
+                        _ => continue,
+                    },
                 };
                 busy.insert(key.clone());
                 ops.push(Op { kind, target, user: self.user(key) });

@@ -1,9 +1,11 @@
 //! In which order things arrive, and what becomes of what is changed, or lost, meanwhile.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Op, RenameFlags, SetAttr};
+use tombolo_layer_basic::delay;
 
 use crate::shown::tree;
 use crate::trouble::Trouble;
@@ -121,5 +123,31 @@ fn names_in_a_ring_are_exchanged() {
     flush(&proxy);
     let got = ["a", "b", "c"].map(|name| origin.direct.get(name).expect("a file"));
     assert_eq!(got, [b"b", b"c", b"a"]);
+    assert_eq!(tree(&origin.direct, true), tree(&proxy.session, true));
+}
+
+#[test]
+fn a_file_takes_the_names_of_two_others() {
+    let trouble = Trouble::new(0);
+    let slow = |memory| delay::over(memory, Duration::from_millis(50)).expect("a thread");
+    let origin = Origin::with(|memory| trouble.over(Arc::new(slow(memory))));
+    for name in ["a", "b"] {
+        origin.direct.put(name, b"old").expect("a file");
+    }
+    let proxy = origin.proxy();
+    proxy.session.put("new", b"new").expect("a file");
+    proxy.session.rename("new", "a", RenameFlags::empty()).expect("renamed");
+    proxy.session.unlink("b").expect("removed");
+    proxy.session.link("a", "b").expect("a link");
+    // The name under which it was made is free when it gets that again.
+    let (direct, first) = (origin.direct.clone(), Arc::new(Mutex::new(None)));
+    let found = first.clone();
+    trouble.once(Op::Link, move || {
+        *found.lock().expect("a lock") = direct.get("a").ok();
+        None
+    });
+    flush(&proxy);
+    assert_eq!(first.lock().expect("a lock").as_deref(), Some(&b"new"[..]));
+    assert_eq!(origin.direct.get("b").expect("a file"), b"new");
     assert_eq!(tree(&origin.direct, true), tree(&proxy.session, true));
 }
