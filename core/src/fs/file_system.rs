@@ -5,9 +5,10 @@ use std::sync::Arc;
 use tombolo_mem::{Sink, Source};
 
 use super::{
-    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File,
-    FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Ranges,
-    ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Versions, Write, Written, Xattrs,
+    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Device, DirPage,
+    Entry, File, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened,
+    PersistentHandles, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Versions, Write,
+    Written, Xattrs,
 };
 use crate::{Answer, Ctx, Result, SessionId};
 
@@ -160,6 +161,10 @@ pub trait FileSystem: Send + Sync {
     }
     /// Versions of nodes, where the back end counts changes.
     fn versions(&self) -> Option<&dyn Versions> {
+        None
+    }
+    /// Data that are kept near, where they are.
+    fn data_cache(&self) -> Option<&dyn DataCache> {
         None
     }
     /// Local files to be read in place of this, where there are any.

@@ -4,7 +4,9 @@
 use bitflags::bitflags;
 use smallvec::SmallVec;
 
-use super::{Entry, File, LockOwner, NodeId, XattrName};
+use tombolo_mem::Source;
+
+use super::{Entry, File, LockOwner, NodeId, WeakAttr, XattrName};
 use crate::{Answer, Ctx, Error};
 
 /// What may exist already when an extended attribute is set (setxattr(2)).
@@ -186,4 +188,10 @@ pub trait Ranges {
     /// Copies within the file system, and answers how many bytes it copied.
     fn copy(&self, cx: &Ctx, from: File, from_offset: u64, to: File, to_offset: u64, len: u64)
     -> Answer<u64>;
+}
+
+/// Data that are kept near, so that they need not be read where the file is.
+pub trait DataCache {
+    /// Offers data that a file has while it is of this version. As much of them is kept as can be: nothing of it may fail.
+    fn offer(&self, cx: &Ctx, node: NodeId, version: &WeakAttr, offset: u64, from: Source) -> Answer<()>;
 }

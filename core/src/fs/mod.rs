@@ -29,8 +29,8 @@ pub use dir::{DirBudget, DirEntry, DirPage};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
 pub use forward::within;
 pub use groups::{
-    AllocateMode, Lock, LockFamily, LockKind, LockRange, Locks, PersistentHandle, PersistentHandles, Ranges,
-    Volume, Whence, XattrSet, Xattrs,
+    AllocateMode, DataCache, Lock, LockFamily, LockKind, LockRange, Locks, PersistentHandle,
+    PersistentHandles, Ranges, Volume, Whence, XattrSet, Xattrs,
 };
 pub use held_locks::{Granted, HeldLocks};
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId};

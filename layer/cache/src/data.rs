@@ -9,7 +9,7 @@ use tombolo_core::fs::{ReadDone, WeakAttr};
 use tombolo_core::{Error, Result};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::task;
-use tombolo_mem::{Buffer, Sink};
+use tombolo_mem::{Buffer, Sink, Source};
 
 use crate::cache::Cache;
 use crate::object::Object;
@@ -59,6 +59,12 @@ pub(crate) enum Came {
     Changed,
     /// It failed; the one that began it has the error.
     Failed,
+}
+
+/// Parts that need not be fetched. Others wait for them until this ends.
+pub(crate) struct Expected {
+    data: Arc<Data>,
+    parts: Vec<Arc<Fetch>>,
 }
 
 /// What a reader waits for.
@@ -218,8 +224,44 @@ impl Data {
         begun
     }
 
+    /// What of a range is neither here nor on its way, in whole blocks, is on its way from now on: its caller has it.
+    pub(crate) fn expect(self: &Arc<Self>, range: &Range<u64>) -> Expected {
+        let mut all = u64::MAX;
+        let parts = self.begin(&mut self.fetches(), &self.file.whole_blocks(range), &mut all);
+        Expected { data: self.clone(), parts }
+    }
+
+    /// Takes a fetch off the list, and tells those that wait for it.
+    fn end(&self, fetch: &Arc<Fetch>, came: Came) {
+        self.fetches().retain(|other| !Arc::ptr_eq(other, fetch));
+        fetch.came.keep(came);
+    }
+
     fn fetches(&self) -> MutexGuard<'_, Vec<Arc<Fetch>>> {
         self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Expected {
+    /// Keeps them, out of data that begin at `offset`.
+    pub(crate) fn keep(mut self, cache: &Cache, offset: u64, from: &Source) -> Result<()> {
+        while let Some(part) = self.parts.last() {
+            let start = part.range.start;
+            let len = part.range.end.min(self.data.version().size).saturating_sub(start) as usize;
+            let (buffer, mut bytes) = (Buffer::new(len), from.clone());
+            bytes.advance((start - offset) as usize);
+            bytes.copy_to_sink(&buffer.sink(0..len));
+            cache.write(&self.data, start, buffer)?;
+            self.data.end(part, Came::Here);
+            self.parts.pop();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.parts.iter().for_each(|part| self.data.end(part, Came::Unkept));
     }
 }
 
@@ -246,7 +288,7 @@ pub(crate) fn start(
     });
 }
 
-/// Takes a fetch off the list, and tells those that wait for it.
+/// Ends a fetch.
 struct Ending<'a> {
     data: &'a Data,
     fetch: &'a Arc<Fetch>,
@@ -254,8 +296,7 @@ struct Ending<'a> {
 
 impl Ending<'_> {
     fn with(&self, came: Came) {
-        self.data.fetches().retain(|other| !Arc::ptr_eq(other, self.fetch));
-        self.fetch.came.keep(came);
+        self.data.end(self.fetch, came);
     }
 }
 

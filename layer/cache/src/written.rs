@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tombolo_core::fs::{Attr, FileType};
+use tombolo_core::fs::{Attr, FileType, WeakAttr};
 use tombolo_core::{Error, Result};
 
 use crate::cache::Cache;
@@ -112,6 +112,13 @@ impl State {
         if self.writers == 0 && matches!(self.written, Written::All) {
             self.lose();
         }
+    }
+
+    /// Whether it is known to be of this version, and nothing is being written.
+    pub(crate) fn is_at_rest(&mut self, version: &WeakAttr) -> bool {
+        self.settle_written();
+        let is_known = self.asked.is_some() && self.version() == *version;
+        is_known && self.writers == 0 && matches!(self.written, Written::Nothing) && !self.is_held()
     }
 
     /// Nothing is being written any more, and the attributes are those of after: the parts that were written are fetched anew when they are

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File,
-    FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
-    Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Device, DirPage,
+    Entry, File, FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened,
+    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host_runtime::task;
@@ -309,6 +310,10 @@ impl FileSystem for CachedFileSystem {
 
     fn xattrs(&self) -> Option<&dyn Xattrs> {
         self.0.cache.origin.fs.xattrs().map(|_| self as &dyn Xattrs)
+    }
+
+    fn data_cache(&self) -> Option<&dyn DataCache> {
+        Some(self)
     }
 
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {

@@ -12,6 +12,7 @@ mod handles;
 mod known;
 mod lending;
 mod listing;
+mod offering;
 mod opening;
 mod reading;
 mod removing;

@@ -210,6 +210,14 @@ impl DataFile {
         state.shared.lost(state.id, state.generation, lost_bytes);
     }
 
+    /// The blocks that lie in a range as a whole, the file's last one as far as it goes.
+    pub(crate) fn whole_blocks(&self, range: &Range<u64>) -> Range<u64> {
+        let (size, block_bytes) = (self.0.version.size, self.0.block_bytes);
+        let start = range.start.div_ceil(block_bytes).saturating_mul(block_bytes);
+        let end = if range.end >= size { size } else { range.end - range.end % block_bytes };
+        start..end.max(start)
+    }
+
     /// Whether two ranges concern the same block.
     pub(crate) fn share_blocks(&self, one: &Range<u64>, other: &Range<u64>) -> bool {
         let block_bytes = self.0.block_bytes;

@@ -9,6 +9,7 @@ mod fetching;
 mod large;
 mod lease;
 mod life;
+mod offered;
 mod policy;
 mod reused;
 mod rights;

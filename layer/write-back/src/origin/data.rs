@@ -1,12 +1,16 @@
 //! Data of files: written, and stable at the origin before anything relies on them.
 
-use tombolo_core::fs::{SetAttr, SyncWhat, Write};
-use tombolo_core::{Error, Result, Stability};
+use std::ops::Range;
+use std::sync::Arc;
+
+use tombolo_core::fs::{SetAttr, SyncWhat, WeakAttr, Write, within};
+use tombolo_core::{Error, Identity, Result, Stability};
 use tombolo_mem::{Buffer, Source};
 
-use super::nodes::OpenBelow;
+use super::nodes::{OpenBelow, is_same_data};
 use super::plan::Chosen;
 use super::round::Round;
+use crate::data_file::DataFile;
 use crate::tree::Piece;
 
 /// So much is read from the local disk and written at a time, in bytes.
@@ -36,12 +40,10 @@ impl Round {
             let Piece::Here(file, range) = piece else { continue };
             let mut start = range.start;
             while start < range.end {
-                let len = CHUNK_BYTES.min(range.end - start) as usize;
-                let (buffer, file) = (Buffer::new(len), file.clone());
-                let (sink, at) = (buffer.sink(0..len), start);
-                self.shared.in_pool(move || file.read(at, sink)).await?;
-                self.write(open, start, buffer.source(0..len), stability).await?;
-                start += len as u64;
+                let end = range.end.min(start + CHUNK_BYTES);
+                let source = self.read_here(&file, start..end).await?;
+                self.write(open, start, source, stability).await?;
+                start = end;
             }
             end = end.max(range.end);
         }
@@ -50,6 +52,52 @@ impl Round {
         }
         // COMMIT: where the origin has lost what it had taken, with another verifier, it is sent again or this fails.
         self.shared.below.fsync(&open.cx, open.file, SyncWhat::All).resolve().await
+    }
+
+    /// What was sent is offered to what keeps data below: so it need not come back over the line.
+    pub(super) fn offer_data(self: &Arc<Self>) {
+        if self.shared.below.data_cache().is_none() {
+            return;
+        }
+        for chosen in self.plan.files().filter(|chosen| !chosen.layers.is_empty()) {
+            // With another time another has written it since.
+            let is_ours = |version: &WeakAttr| is_same_data(version, &chosen.attr) && !self.is_over();
+            let Some(version) = self.version_of(chosen.id).filter(is_ours) else { continue };
+            let (round, chosen) = (self.clone(), chosen.clone());
+            self.window.start(async move {
+                // It is there: without this it is only read there.
+                if let Err(error) = round.offer(&chosen, &version).await {
+                    tracing::debug!(node = chosen.id.0, %error, "what was sent is not kept");
+                }
+            });
+        }
+        self.window.wait();
+    }
+
+    async fn offer(&self, chosen: &Chosen, version: &WeakAttr) -> Result<()> {
+        let (below, cx) = (self.below(chosen.id)?, self.cx(Identity::ROOT));
+        for piece in chosen.pieces() {
+            let Piece::Here(file, range) = piece else { continue };
+            let mut start = range.start;
+            while start < range.end {
+                // At such places, so that no block is cut in two.
+                let end = range.end.min((start / CHUNK_BYTES + 1) * CHUNK_BYTES);
+                let source = self.read_here(&file, start..end).await?;
+                within(self.shared.below.data_cache(), |kept| kept.offer(&cx, below, version, start, source))
+                    .resolve()
+                    .await?;
+                start = end;
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_here(&self, file: &Arc<DataFile>, range: Range<u64>) -> Result<Source> {
+        let len = (range.end - range.start) as usize;
+        let (buffer, file) = (Buffer::new(len), file.clone());
+        let sink = buffer.sink(0..len);
+        self.shared.in_pool(move || file.read(range.start, sink)).await?;
+        Ok(buffer.source(0..len))
     }
 
     async fn write(

@@ -267,6 +267,6 @@ impl Round {
 }
 
 /// What changes data changes these. A change of ctime alone may be our own: a rename, a link, or one that was under way at the end of an earlier life.
-fn is_same_data(version: &WeakAttr, attr: &Attr) -> bool {
+pub(super) fn is_same_data(version: &WeakAttr, attr: &Attr) -> bool {
     (version.size, version.mtime) == (attr.size, attr.mtime)
 }

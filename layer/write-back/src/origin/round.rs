@@ -92,6 +92,7 @@ impl Round {
             round.send_names();
             round.send_directories();
             round.look_at_versions();
+            round.offer_data();
         }
         round.settle();
         let found = std::mem::take(&mut *lock(&round.found));
@@ -166,6 +167,13 @@ impl Round {
     pub(super) fn set_sent(&self, id: NodeId, version: Option<WeakAttr>) {
         lock(&self.found).sent.insert(id);
         self.set_version(id, version);
+    }
+
+    /// What a node is there now that has arrived, if that is known.
+    pub(super) fn version_of(&self, id: NodeId) -> Option<WeakAttr> {
+        let found = lock(&self.found);
+        let has_arrived = found.sent.contains(&id) && !found.failed.contains(&id);
+        found.versions.get(&id).copied().flatten().filter(|_| has_arrived)
     }
 
     /// It is not known whether an operation has changed these names.

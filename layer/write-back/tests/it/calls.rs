@@ -1,7 +1,8 @@
 //! How often the origin is asked.
 
-use tombolo_core::fs::FileType;
+use tombolo_core::fs::{FileType, RenameFlags};
 
+use crate::restart::pattern;
 use crate::shown::names;
 use crate::world::{Origin, Session};
 
@@ -42,4 +43,40 @@ fn what_was_made_here_and_has_arrived_is_removed_without_asking_for_it() {
     assert_eq!(origin.asked("unlink") - before.0, DIRS * FILES);
     let of_attributes = asked(&attributes) - before.1;
     assert!(of_attributes < 3 * DIRS * FILES / 2, "{of_attributes}: what is gone is not looked at");
+}
+
+#[test]
+fn what_was_written_here_is_read_here_also_when_it_has_arrived() {
+    let origin = Origin::new();
+    origin.direct.put("changed", &pattern(3 << 20, 1)).expect("written");
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    let mut changed = pattern(3 << 20, 1);
+    let file = at.open("changed").expect("open");
+    changed[1_000_000..2_500_000].copy_from_slice(&pattern(1_500_000, 2));
+    at.write(file, 1_000_000, &changed[1_000_000..2_500_000]).expect("written");
+    at.close(file);
+    let made = [("empty", 0), ("small", 10), ("large", (2 << 20) + 77)];
+    made.iter().for_each(|(name, len)| at.put(name, &pattern(*len, 3)).expect("written"));
+    proxy.write_back.flush().expect("it arrives");
+    for _ in 0..2 {
+        for (name, len) in made {
+            assert!(origin.direct.get(name).expect("there") == pattern(len, 3), "{name} is there");
+            assert!(at.get(name).expect("read") == pattern(len, 3), "{name}");
+        }
+        assert_eq!(origin.asked("read"), 0);
+        at.rename("small", "moved", RenameFlags::empty()).expect("renamed");
+        at.rename("moved", "small", RenameFlags::empty()).expect("renamed");
+        proxy.write_back.flush().expect("it arrives");
+    }
+    assert!(at.get("changed").expect("read") == changed);
+    let read_bytes = proxy.cache.counts().fetched_bytes;
+    assert!(
+        read_bytes <= (3 << 20) - 1_500_000 + (256 << 10),
+        "{read_bytes} of 3 MiB: what was written is here"
+    );
+    at.put("small", b"other bytes").expect("written");
+    proxy.write_back.flush().expect("it arrives");
+    assert_eq!(at.get("small").expect("read"), b"other bytes");
+    assert_eq!(proxy.cache.counts().fetched_bytes, read_bytes);
 }

@@ -31,7 +31,7 @@ pub struct Origin {
 pub struct Proxy {
     pub session: Session,
     pub write_back: WriteBackExport,
-    _cache: CacheExport,
+    pub cache: CacheExport,
 }
 
 /// A session of the superuser.
@@ -81,7 +81,7 @@ impl Origin {
         let cache = tombolo_layer_cache::over(&*self.export, store, contract).expect("a cache");
         let dir = self.dir.path().join("write-back");
         let write_back = tombolo_layer_write_back::over(&cache, &dir, options).expect("write-back");
-        Proxy { session: attach(&write_back), write_back, _cache: cache }
+        Proxy { session: attach(&write_back), write_back, cache }
     }
 
     /// Ends a proxy as a kill does: the next one has the files as they are now.

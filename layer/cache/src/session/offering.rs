@@ -1,0 +1,53 @@
+//! Data of the caller's own: a layer above has sent them to the origin, and they need not come back over the line.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{DataCache, FileType, NodeId, WeakAttr};
+use tombolo_core::{Answer, Ctx, Result};
+use tombolo_mem::Source;
+
+use super::file_system::CachedFileSystem;
+use super::view::View;
+use crate::object::Object;
+use crate::options::Contract;
+
+impl DataCache for CachedFileSystem {
+    fn offer(&self, cx: &Ctx, node: NodeId, version: &WeakAttr, offset: u64, from: Source) -> Answer<()> {
+        let (view, version) = (self.view(cx), *version);
+        match view.object(node) {
+            Ok(object) => Answer::later(async move { view.offer(&object, &version, offset, from).await }),
+            Err(_) => Answer::ok(()),
+        }
+    }
+}
+
+impl View {
+    /// Keeps what is not here yet, if the file is of that version, and all its changes come by here (*exclusive*).
+    async fn offer(&self, object: &Arc<Object>, version: &WeakAttr, offset: u64, from: Source) -> Result<()> {
+        let cache = self.cache().clone();
+        let is_alone =
+            cache.options_of(object).contract == Contract::Exclusive && cache.borrower.get().is_none();
+        let is_wanted = || object.state().is_at_rest(version);
+        if !is_alone || object.file_type != FileType::Regular || !is_wanted() {
+            return Ok(());
+        }
+        let data = cache.data(object);
+        let expected = data.expect(&(offset..offset.saturating_add(from.len() as u64)));
+        // What is written from now on forgets them once they are here, as it would what is being fetched.
+        if !is_wanted() {
+            return Ok(());
+        }
+        // Another's change in the same tick of the origin's clock would not show: there is none, but there may be before another life.
+        if cache.is_young(version) {
+            data.file.set_young();
+        }
+        let keeper = cache.clone();
+        let kept = cache.in_pool(&self.cx, move || expected.keep(&keeper, offset, &from)).resolve().await;
+        object.weigh();
+        cache.make_room();
+        if let Err(error) = kept {
+            cache.complain(&error);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! Data that a layer above has: kept as far as they are the file's.
+
+use tombolo_core::fs::{Attr, DataCache, NodeId, WeakAttr};
+use tombolo_layer_cache::{Contract, Options};
+use tombolo_mem::Source;
+
+use crate::world::{Origin, Session, grow_old, pattern};
+
+const LEN: usize = 300_000;
+
+fn offer(session: &Session, attr: &Attr, offset: usize, bytes: &[u8]) {
+    let cache: &dyn DataCache = session.fs.data_cache().expect("a cache");
+    let (node, version) = (NodeId(attr.fileid), WeakAttr::from(attr));
+    cache
+        .offer(&session.cx, node, &version, offset as u64, Source::from(bytes.to_vec()))
+        .wait()
+        .expect("heard");
+}
+
+#[test]
+fn what_is_offered_is_not_read_at_the_origin() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let bytes = pattern(LEN, 1);
+    origin.direct.put("file", &bytes);
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let session = &cached.session;
+    let attr = session.lookup("file").expect("there").attr;
+    // The ends are no whole blocks, but for the end of the file.
+    offer(session, &attr, 10, &bytes[10..200_000]);
+    offer(session, &attr, 150_000, &bytes[150_000..]);
+    assert!(session.get("file").expect("read") == bytes);
+    let fetched_bytes = cached.cache.counts().fetched_bytes as usize;
+    assert!((10..LEN / 2).contains(&fetched_bytes), "{fetched_bytes}: whole blocks are kept");
+}
+
+#[test]
+fn what_is_offered_of_another_version_or_beyond_the_end_is_not_kept() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", &pattern(LEN, 1));
+    grow_old();
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let session = &cached.session;
+    let before = session.lookup("file").expect("there").attr;
+    let bytes = pattern(LEN, 2);
+    session.put("file", &bytes);
+    offer(session, &before, 0, &pattern(LEN, 1));
+    let after = session.lookup("file").expect("there").attr;
+    assert_eq!(before.size, after.size);
+    offer(session, &before, 0, &pattern(LEN, 1));
+    offer(session, &after, LEN, &bytes);
+    offer(session, &Attr { fileid: 1 << 40, ..after }, 0, &bytes);
+    assert!(session.get("file").expect("read") == bytes);
+}
+
+#[test]
+fn where_others_may_change_the_file_nothing_is_taken_for_its_data() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let bytes = pattern(LEN, 1);
+    origin.direct.put("file", &bytes);
+    let cached = origin.cached_with(dir.path(), Options::default(), Default::default());
+    let session = &cached.session;
+    let attr = session.lookup("file").expect("there").attr;
+    offer(session, &attr, 0, &pattern(LEN, 2));
+    assert!(session.get("file").expect("read") == bytes);
+}
