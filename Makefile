@@ -52,7 +52,7 @@ static: ## the binary without libraries, for guests: target/x86_64-unknown-linux
 	$(STATIC) --release -p tombolo-cli
 
 programs: ## the same, and the programs that the tests run beside it
-	$(STATIC) --release -p tombolo-cli -p tombolo-bench -p tombolo-conformance -p tombolo-strict -p tombolo-kill -p tombolo-wan
+	$(STATIC) --release -p tombolo-cli -p tombolo-bench -p tombolo-conformance -p tombolo-strict -p tombolo-kill -p tombolo-power-loss -p tombolo-wan
 
 dist: ## the program that packages ship, static and stripped: target/x86_64-unknown-linux-gnu/dist/tombolo
 	$(STATIC) --profile dist -p tombolo-cli
@@ -112,8 +112,9 @@ test-postgres-all: as-root programs ## the same, and killed on mounts of each ki
 	tests/postgres/run
 	tests/postgres/run --all
 
-test-write-back-all: as-root programs ## git and SQLite where changes are kept back, the proxy killed under them
+test-write-back-all: as-root programs ## git and SQLite where changes are kept back, the proxy killed under them; losses of power
 	tests/write-back/run
+	tests/power-loss/run
 
 test-guests: programs ## real guests: a job on each kind, and what only a guest's kernel sees
 	tests/guests/setup

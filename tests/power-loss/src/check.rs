@@ -1,0 +1,70 @@
+//! What must be there after a loss of power: of each worker all up to its last operation that was made durable and had ended, as it was at
+//! one moment since then; and of what was being written then the old or the new, byte by byte.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::Result;
+use crate::history::{History, State, WORKERS};
+
+/// Whether all is there that was answered when the log had `cut` entries.
+pub fn check(dir: &Path, times: &Path, cut: u64) -> Result<()> {
+    let times = fs::read_to_string(times)?;
+    for worker in 0..WORKERS {
+        let lines = times.lines().map(|line| line.split(' ').map(str::parse).collect());
+        let lines = lines.collect::<std::result::Result<Vec<Vec<u64>>, _>>()?;
+        let own: Vec<_> = lines.iter().filter(|line| line[0] == worker as u64).collect();
+        let history = History::of(worker, own.len());
+        let is_stable = |number: &usize| history.actions[*number].1 && own[*number][3] <= cut;
+        let stable = (0..own.len()).rev().find(is_stable).map_or(0, |number| number + 1);
+        let begun = own.iter().take_while(|line| line[2] <= cut).count().max(stable);
+        let found = listed(&dir.join(worker.to_string()))?;
+        let differences: Vec<_> =
+            (stable..=begun).map(|number| difference(&found, &history.states[number..=begun])).collect();
+        if differences.iter().all(Option::is_some) {
+            let next = &history.actions[stable..begun];
+            return Err(format!(
+                "worker {worker}: the first {stable} operations are stable, {begun} have begun, of them {next:?}:\n{differences:#?}"
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
+fn listed(dir: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for (place, prefix) in [(dir.to_owned(), ""), (dir.join("sub"), "sub/")] {
+        for entry in fs::read_dir(place)? {
+            let entry = entry?;
+            let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            if !["sub", "new"].contains(&&*name) {
+                found.insert(name, fs::read(entry.path())?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Why what was found is not the first of these states: its names, and of each file a length and bytes that it has there or in a later one.
+fn difference(found: &BTreeMap<String, Vec<u8>>, all: &[State]) -> Option<String> {
+    let names = &all[0].names;
+    if !names.keys().eq(found.keys()) {
+        return Some(format!("{:?} and not {:?}", found.keys(), names.keys()));
+    }
+    for (name, bytes) in found {
+        let file = names[name];
+        let versions: Vec<_> = all.iter().filter_map(|state| state.files.get(&file)).collect();
+        let lens = versions.iter().map(|version| version.len());
+        if bytes.len() < lens.clone().min()? || bytes.len() > lens.max()? {
+            return Some(format!("{name} has {} bytes and not {}", bytes.len(), versions[0].len()));
+        }
+        let is_none =
+            |(at, byte): &(usize, &u8)| versions.iter().all(|version| version.get(*at) != Some(*byte));
+        if let Some((at, byte)) = bytes.iter().enumerate().find(is_none) {
+            return Some(format!("{name} has {byte} at {at}, and not {:?}", versions[0].get(at)));
+        }
+    }
+    None
+}

@@ -1,0 +1,140 @@
+//! The log of all writes to a disk, in the format of Linux's dm-log-writes, which QEMU's `blklogwrites` writes too.
+//!
+//! A block of so many bytes as the header says; then entries, each a block and its data. QEMU enters a request when it begins: what a file
+//! system flushes has ended before the flush begins, and so stands before it.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use fastrand::Rng;
+
+use crate::Result;
+
+const MAGIC: u64 = 0x006a_7366_7773_6872;
+/// All that has ended before is on the disk.
+const FLUSH: u64 = 1;
+/// On the disk when it has ended.
+const FUA: u64 = 2;
+/// No data follow: zeros.
+const DISCARD: u64 = 4;
+/// A text of a test follows.
+const MARK: u64 = 8;
+
+/// What a disk writes at once, if at all: ext4 relies on it for its superblock.
+const PIECE_BYTES: usize = 4096;
+
+/// The log.
+#[derive(Debug)]
+pub struct Log {
+    file: File,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    flags: u64,
+    /// Where on the disk, and how much.
+    at: u64,
+    len: usize,
+    /// Where in the log its data are.
+    data_at: u64,
+}
+
+/// Words of the header.
+fn header(file: &File) -> Result<(u64, u64)> {
+    let mut bytes = [0; 28];
+    file.read_exact_at(&mut bytes, 0)?;
+    if word(&bytes, 0) != MAGIC {
+        return Err("not a log of writes".into());
+    }
+    Ok((word(&bytes, 2), word(&bytes, 3)))
+}
+
+fn word(bytes: &[u8], index: usize) -> u64 {
+    let mut word = [0; 8];
+    let there = &bytes[index * 8..bytes.len().min(index * 8 + 8)];
+    word[..there.len()].copy_from_slice(there);
+    u64::from_le_bytes(word)
+}
+
+/// How many entries there are, up to the latest flush that has ended.
+pub fn entries(log: &File) -> Result<u64> {
+    Ok(header(log)?.0)
+}
+
+impl Log {
+    /// Reads all entries, without their data.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path)?;
+        let (count, block_bytes) = header(&file)?;
+        let (mut entries, mut place) = (Vec::new(), block_bytes);
+        for _ in 0..count {
+            let mut bytes = [0; 32];
+            file.read_exact_at(&mut bytes, place)?;
+            let (blocks, flags) = (word(&bytes, 1), word(&bytes, 2));
+            if flags & MARK != 0 {
+                return Err("a mark in the log".into());
+            }
+            let (at, len, data_at) =
+                (word(&bytes, 0) * block_bytes, blocks * block_bytes, place + block_bytes);
+            entries.push(Entry { flags, at, len: len.try_into()?, data_at });
+            place = data_at + if flags & DISCARD == 0 { len } else { 0 };
+        }
+        Ok(Self { file, entries })
+    }
+
+    /// Losses of power, in order: right before a flush, when most is open, or anywhere.
+    pub fn choices(&self, among: Range<usize>, count: usize) -> Vec<(usize, u64)> {
+        let mut random = Rng::with_seed(count as u64);
+        let each = |index: usize| {
+            let (from, len) = (among.start + index * among.len() / count, among.len().div_ceil(count));
+            let cut = random.usize(from..(from + len).min(among.end));
+            let flush = self.entries[cut..among.end].iter().position(|entry| entry.flags & FLUSH != 0);
+            (if index.is_multiple_of(5) { cut } else { cut + flush.unwrap_or(0) }, index as u64 % 6)
+        };
+        (0..count).map(each).collect()
+    }
+
+    /// Makes of a disk as it was before the log what is left when the power fails before entry `cut`: all that was flushed, and of what was
+    /// not flushed by then all (seed 0), nothing (seed 1), or parts.
+    pub fn lose_power(&self, cut: usize, seed: u64, disk: &Path) -> Result<()> {
+        let disk = File::options().write(true).open(disk)?;
+        let entries = self.entries.get(..cut).ok_or("the log is shorter")?;
+        let flushed = entries.iter().rposition(|entry| entry.flags & FLUSH != 0).unwrap_or(0);
+        let mut random = Rng::with_seed((cut as u64) << 32 ^ seed);
+        let chosen = random.usize(flushed..cut.max(flushed + 1));
+        let kind = if seed < 2 { seed } else { random.u64(2..6) };
+        for (index, entry) in entries.iter().enumerate() {
+            let is_stable = index < flushed || entry.flags & FUA != 0;
+            // How likely a write, or each piece of it, is there.
+            let share = match kind {
+                _ if is_stable => 1.0,
+                0 => 1.0,
+                1 => 0.0,
+                2 => f64::from(u8::from(index == chosen)),
+                3 => f64::from(u8::from(index != chosen)),
+                _ => [0.1, 0.5, 0.9][random.usize(..3)],
+            };
+            let is_whole = share == 1.0 || share == 0.0 || random.bool();
+            if is_whole && (share == 0.0 || random.f64() >= share) {
+                continue;
+            }
+            let mut bytes = vec![0; entry.len];
+            if entry.flags & DISCARD == 0 {
+                self.file.read_exact_at(&mut bytes, entry.data_at)?;
+            }
+            if is_whole {
+                disk.write_all_at(&bytes, entry.at)?;
+                continue;
+            }
+            for (piece, bytes) in bytes.chunks(PIECE_BYTES).enumerate() {
+                if random.f64() < share {
+                    disk.write_all_at(bytes, entry.at + (piece * PIECE_BYTES) as u64)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! `tombolo-power-loss`: the parts of `tests/power-loss/run` that are no business of a shell.
+//!
+//! - [`disk`]: the log of all writes to a disk, and disks made of it as a loss of power may leave them.
+//! - [`work`]: programs that work on a mount and write down, for each operation, how far that log was when it began and when it ended.
+//! - [`check`]: what of that must be there after a loss of power.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "choices are what the shell reads")]
+
+mod check;
+mod disk;
+mod history;
+mod work;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: tombolo-power-loss old DIR
+       tombolo-power-loss work DIR LOG TIMES FROM TO
+       tombolo-power-loss choices LOG FROM TO COUNT
+       tombolo-power-loss image LOG CUT SEED DISK
+       tombolo-power-loss check DIR TIMES CUT
+
+old      makes what is there before all work.
+work     performs the operations FROM to TO of each worker in DIR, and adds to TIMES when they began and ended, in entries of LOG.
+choices  names COUNT losses of power between two entries of LOG: each as CUT and SEED.
+image    makes of DISK, which is as it was before LOG, what a loss of power at CUT leaves.
+check    fails unless DIR has what was answered before CUT.";
+
+/// Why it does not go on.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[&str]) -> Result<()> {
+    match *words {
+        ["old", dir] => work::make_old(Path::new(dir)),
+        ["work", dir, log, times, from, to] => {
+            work::perform(Path::new(dir), Path::new(log), Path::new(times), from.parse()?..to.parse()?)
+        }
+        ["choices", log, from, to, count] => {
+            let log = disk::Log::open(Path::new(log))?;
+            for (cut, seed) in log.choices(from.parse()?..to.parse()?, count.parse()?) {
+                println!("{cut} {seed}");
+            }
+            Ok(())
+        }
+        ["image", log, cut, seed, disk] => {
+            disk::Log::open(Path::new(log))?.lose_power(cut.parse()?, seed.parse()?, Path::new(disk))
+        }
+        ["check", dir, times, cut] => check::check(Path::new(dir), Path::new(times), cut.parse()?),
+        _ => Err(USAGE.into()),
+    }
+}

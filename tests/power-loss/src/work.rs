@@ -1,0 +1,101 @@
+//! Programs at work on a mount.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Mutex;
+
+use crate::Result;
+use crate::disk::entries;
+use crate::history::{Action, History, State, WORKERS, bytes};
+
+/// Makes what is there before all work.
+pub fn make_old(dir: &Path) -> Result<()> {
+    let old = State::old();
+    for worker in 0..WORKERS {
+        let dir = dir.join(worker.to_string());
+        fs::create_dir_all(dir.join("sub"))?;
+        for (name, file) in &old.names {
+            fs::write(dir.join(name), &**old.files[file])?;
+        }
+    }
+    Ok(())
+}
+
+/// Performs some operations of each worker, and adds a line to `times` for each: worker, number, and how many entries the log had before
+/// and after it.
+pub fn perform(dir: &Path, log: &Path, times: &Path, numbers: Range<usize>) -> Result<()> {
+    let times = Mutex::new(File::options().create(true).append(true).open(times)?);
+    let one = |worker: usize| -> std::result::Result<(), String> {
+        let said = |number: usize| {
+            move |error: &dyn std::fmt::Display| format!("worker {worker}, operation {number}: {error}")
+        };
+        let log = File::open(log).map_err(|error| error.to_string())?;
+        let dir = dir.join(worker.to_string());
+        for (number, (action, is_durable)) in
+            History::of(worker, numbers.end).actions.iter().enumerate().skip(numbers.start)
+        {
+            let said = said(number);
+            let begun = entries(&log).map_err(|error| said(&error))?;
+            act(&dir, number, action, *is_durable).map_err(|error| said(&error))?;
+            let ended = entries(&log).map_err(|error| said(&error))?;
+            let mut times = times.lock().map_err(|error| said(&error))?;
+            writeln!(times, "{worker} {number} {begun} {ended}").map_err(|error| said(&error))?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let one = &one;
+        let workers: Vec<_> = (0..WORKERS).map(|worker| scope.spawn(move || one(worker))).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().map_err(|_| "a worker panicked".to_owned())?)
+    })?;
+    Ok(())
+}
+
+fn act(dir: &Path, number: usize, action: &Action, is_durable: bool) -> std::io::Result<()> {
+    let at = |name: &str| dir.join(name);
+    let change = |name: &String| File::options().write(true).open(at(name));
+    let place = match action {
+        Action::Put(name, len) => {
+            let mut file = File::create(at("new"))?;
+            file.write_all(&bytes(number, 0, *len))?;
+            file.sync_all()?;
+            fs::rename(at("new"), at(name))?;
+            name
+        }
+        Action::Create(name) => {
+            File::create_new(at(name))?;
+            name
+        }
+        Action::Write(name, offset, len) => {
+            let file = change(name)?;
+            file.write_all_at(&bytes(number, *offset, *len), *offset as u64)?;
+            return file.sync_data();
+        }
+        Action::Resize(name, len) => {
+            let file = change(name)?;
+            file.set_len(*len as u64)?;
+            return file.sync_all();
+        }
+        Action::Rename(from, to) => {
+            fs::rename(at(from), at(to))?;
+            to
+        }
+        Action::Link(from, to) => {
+            fs::hard_link(at(from), at(to))?;
+            to
+        }
+        Action::Unlink(name) => {
+            fs::remove_file(at(name))?;
+            name
+        }
+    };
+    match (is_durable, at(place).parent()) {
+        (true, Some(dir)) => File::open(dir)?.sync_all(),
+        _ => Ok(()),
+    }
+}
