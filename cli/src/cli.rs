@@ -33,8 +33,8 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Serve(ServeArgs),
-    Proxy(ProxyArgs),
+    Serve(Box<ServeArgs>),
+    Proxy(Box<ProxyArgs>),
     Mount(MountArgs),
     Umount(UmountArgs),
     Ls(LsArgs),

@@ -40,6 +40,7 @@ Examples:
   tombolo proxy nfs://far.example/src --cache /var/cache/src --mode write-back --contract exclusive --fuse /mnt/src
   tombolo proxy nfs://far.example/golden --cache /var/cache/golden --share-cache --virtiofs /run/vm1.sock
   tombolo proxy nfs://far.example/golden --cache /var/cache/g2 --borrow-from /var/cache/golden --virtiofs /run/vm2.sock
+  tombolo proxy nfs://far.example/src --cache /var/cache/src --data-from nfs://cache.lan/src --fuse /mnt/src
   tombolo proxy nfs+ssh://far.example/srv/src --cache /var/cache/src --fuse /mnt/src
   tombolo proxy nfs://far.example/home --cache /var/cache/home --nfs :2049 --allow 10.0.0.0/8";
 

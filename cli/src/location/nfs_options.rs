@@ -100,6 +100,16 @@ impl NfsOptions {
         options
     }
 
+    /// For what can be had elsewhere: a server that does not answer is not waited for.
+    pub fn fails_soon() -> Self {
+        let timeout = Duration::from_secs(2);
+        Self(vec![
+            ("soft".into(), NfsOption::Hard(false)),
+            ("timeo=20".into(), NfsOption::Timeout(timeout)),
+            ("retrans=0".into(), NfsOption::Retries(0)),
+        ])
+    }
+
     /// What the last option that says something of it says.
     pub fn last<T>(&self, said: impl FnMut(NfsOption) -> Option<T>) -> Option<T> {
         self.iter().filter_map(said).last()

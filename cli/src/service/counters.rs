@@ -106,11 +106,14 @@ pub struct CacheCounters {
     pub hit_bytes: u64,
     /// File data that were read at the origin.
     pub fetched_bytes: u64,
-    /// File data that another cache of the host has lent, and that were lent to others.
+    /// File data that another cache has lent, and that were lent to others.
     #[serde(default)]
     pub borrowed_bytes: u64,
     #[serde(default)]
     pub lent_bytes: u64,
+    /// File data that another cache has sent and that are not the file's.
+    #[serde(default)]
+    pub refused_bytes: u64,
     /// What of the fetched ones was small files that nobody had asked for, and what of these was read since.
     pub guessed_bytes: u64,
     pub guess_used_bytes: u64,
@@ -151,6 +154,7 @@ impl From<CacheCounts> for CacheCounters {
             fetched_bytes: counts.fetched_bytes,
             borrowed_bytes: counts.borrowed_bytes,
             lent_bytes: counts.lent_bytes,
+            refused_bytes: counts.refused_bytes,
             guessed_bytes: counts.guessed_bytes + counts.listed_ahead_bytes,
             guess_used_bytes: counts.guess_used_bytes + counts.listing_used_bytes,
             backed: counts.backed,
@@ -169,6 +173,7 @@ impl CacheCounters {
             fetched_bytes: self.fetched_bytes.saturating_sub(earlier.fetched_bytes),
             borrowed_bytes: self.borrowed_bytes.saturating_sub(earlier.borrowed_bytes),
             lent_bytes: self.lent_bytes.saturating_sub(earlier.lent_bytes),
+            refused_bytes: self.refused_bytes.saturating_sub(earlier.refused_bytes),
             guessed_bytes: self.guessed_bytes.saturating_sub(earlier.guessed_bytes),
             guess_used_bytes: self.guess_used_bytes.saturating_sub(earlier.guess_used_bytes),
             backed: self.backed.saturating_sub(earlier.backed),

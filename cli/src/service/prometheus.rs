@@ -131,10 +131,11 @@ const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
     ("cache_served_bytes", "File data that readers got", |cache| cache.served_bytes),
     ("cache_hit_bytes", "File data that were here when they were asked for", |cache| cache.hit_bytes),
     ("cache_fetched_bytes", "File data that were read at the origin", |cache| cache.fetched_bytes),
-    ("cache_borrowed_bytes", "File data that another cache of the host has lent", |cache| {
-        cache.borrowed_bytes
+    ("cache_borrowed_bytes", "File data that another cache has lent", |cache| cache.borrowed_bytes),
+    ("cache_lent_bytes", "File data that were lent to other caches", |cache| cache.lent_bytes),
+    ("cache_refused_bytes", "Data that another cache has sent and that are not the file's", |cache| {
+        cache.refused_bytes
     }),
-    ("cache_lent_bytes", "File data that were lent to other caches of the host", |cache| cache.lent_bytes),
     (
         "cache_guessed_bytes",
         "Small files and listings that were fetched before they were asked for",

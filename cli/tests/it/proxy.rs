@@ -206,6 +206,32 @@ fn a_proxy_borrows_what_another_has_and_goes_on_when_that_is_killed() {
 }
 
 #[test]
+fn a_proxy_takes_data_from_one_of_another_host_that_serves_nfs() {
+    let Some(far) = Far::new() else { return };
+    let large = numbers();
+    fs::write(far.tree("large"), &large).expect("write");
+    let (scratch, url) = (&far.place.0, far.url(""));
+    let words = ["proxy", &url, "--cache", "middle", "--nfs", "127.0.0.1:0", "--state", "middle-state"];
+    let middle = scratch.serve(&[&words[..], &["--control", "middle.sock"]].concat(), "ready control");
+    let port = middle.said.split("127.0.0.1:").nth(1).and_then(|rest| rest.split([' ', '\n', '/']).next());
+    let from =
+        format!("nfs://127.0.0.1:{}/{}", port.expect("a port"), url.rsplit('/').next().expect("a name"));
+    let proxy = far.proxy_with("close-to-open", &["--data-from", &from]);
+    assert!(proxy.said.contains(&format!("data-from={from}")), "{}", proxy.said);
+    assert!(fs::read_to_string(far.mnt("large")).expect("read") == large);
+    let told = scratch.run(&["top", "--once", "--json", "proxy.sock"]);
+    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    let caches = told["servers"][0]["caches"].as_object().cloned().expect("caches");
+    let counts = caches.into_iter().next().expect("a cache").1;
+    let count = |name: &str| counts[name].as_u64().expect("a count");
+    // A busy machine may let the middle seem to hang: then some of it was fetched.
+    assert_eq!(count("fetched_bytes") + count("borrowed_bytes"), large.len() as u64);
+    assert!(count("borrowed_bytes") > 0 && count("refused_bytes") == 0);
+    proxy.stop();
+    middle.stop();
+}
+
+#[test]
 fn a_tree_that_was_fetched_before_is_read_without_the_origin() {
     let Some(mut far) = Far::new() else { return };
     let text = |n: usize| numbers()[..1000 * n].to_owned();

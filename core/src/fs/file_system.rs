@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tombolo_mem::{Sink, Source};
 
 use super::{
-    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Device, DirPage,
-    Entry, File, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened,
-    PersistentHandles, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Versions, Write,
-    Written, Xattrs,
+    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Device, Digests,
+    DirPage, Entry, File, FileType, Lending, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags,
+    Opened, PersistentHandles, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Versions,
+    Write, Written, Xattrs,
 };
 use crate::{Answer, Ctx, Result, SessionId};
 
@@ -169,6 +169,14 @@ pub trait FileSystem: Send + Sync {
     }
     /// Local files to be read in place of this, where there are any.
     fn backing_files(&self) -> Option<&dyn BackingFiles> {
+        None
+    }
+    /// Digests of files' parts, where the server makes them.
+    fn digests(&self) -> Option<&dyn Digests> {
+        None
+    }
+    /// Data that are kept here of a file system below.
+    fn lending(&self) -> Option<&dyn Lending> {
         None
     }
 }

@@ -126,6 +126,10 @@ macro_rules! forward {
         $crate::forward!($($to)+ in ranges Copy copy(from: $crate::fs::File, from_offset: u64, to: $crate::fs::File, to_offset: u64, len: u64)
             -> u64);
     };
+    (@lend $($to:tt)+) => {
+        $crate::forward!($($to)+ in lending Read lend(handle: &$crate::fs::PersistentHandle, version: &$crate::fs::WeakAttr, offset: u64,
+            into: $crate::mem::Sink) -> ());
+    };
     (@xattrs $($to:tt)+) => { $crate::forward!($($to)+ xattrs Xattrs); };
     (@locks $($to:tt)+) => { $crate::forward!($($to)+ locks Locks); };
     (@persistent_handles $($to:tt)+) => { $crate::forward!($($to)+ persistent_handles PersistentHandles); };
@@ -133,6 +137,8 @@ macro_rules! forward {
     (@changes $($to:tt)+) => { $crate::forward!($($to)+ changes Changes); };
     (@versions $($to:tt)+) => { $crate::forward!($($to)+ versions Versions); };
     (@backing_files $($to:tt)+) => { $crate::forward!($($to)+ backing_files BackingFiles); };
+    (@digests $($to:tt)+) => { $crate::forward!($($to)+ digests Digests); };
+    (@lending $($to:tt)+) => { $crate::forward!($($to)+ lending Lending); };
     (@profile to $me:ident $inner:tt) => {
         fn profile(&$me) -> $crate::fs::Profile { $me.$inner.profile() }
     };

@@ -1,12 +1,13 @@
 //! Optional groups of operations. A file system that has a group returns it from the method of the same name in
 //! [`FileSystem`](super::FileSystem).
 
+use std::ops::Range;
+
 use bitflags::bitflags;
 use smallvec::SmallVec;
+use tombolo_mem::{Sink, Source};
 
-use tombolo_mem::Source;
-
-use super::{Entry, File, LockOwner, NodeId, WeakAttr, XattrName};
+use super::{Attr, Entry, File, LockOwner, NodeId, WeakAttr, XattrName};
 use crate::{Answer, Ctx, Error};
 
 /// What may exist already when an extended attribute is set (setxattr(2)).
@@ -194,4 +195,28 @@ pub trait Ranges {
 pub trait DataCache {
     /// Offers data that a file has while it is of this version. As much of them is kept as can be: nothing of it may fail.
     fn offer(&self, cx: &Ctx, node: NodeId, version: &WeakAttr, offset: u64, from: Source) -> Answer<()>;
+}
+
+/// What proves data that came another way.
+pub trait Digests: Send + Sync {
+    /// The BLAKE3 digest of each [`DIGESTED_BYTES`] of a range, which begins and ends with one or at the end of the file; and the attributes that
+    /// the file had meanwhile.
+    fn digests(&self, cx: &Ctx, node: NodeId, range: Range<u64>) -> Answer<(Attr, Vec<u8>)>;
+}
+
+/// Of so much there is one digest.
+pub const DIGESTED_BYTES: u64 = 64 << 10;
+
+/// Data that are kept of a file system below.
+pub trait Lending: Send + Sync {
+    /// Fills `into` with data of a version of a file that the file system below calls so, for a user who may read it.
+    /// [`Error::NotFound`](crate::Error::NotFound) where that cannot be had here.
+    fn lend(
+        &self,
+        cx: &Ctx,
+        handle: &PersistentHandle,
+        version: &WeakAttr,
+        offset: u64,
+        into: Sink,
+    ) -> Answer<()>;
 }

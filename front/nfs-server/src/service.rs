@@ -12,7 +12,9 @@ use tombolo_wire_xdr::{Decoder, Encoder};
 use crate::caller::Caller;
 use crate::export::NfsService;
 use crate::mount;
-use crate::procedures::{attributes, data, digests, listing, making, names, removing, subtree, volume};
+use crate::procedures::{
+    attributes, data, digests, lending, listing, making, names, removing, subtree, volume,
+};
 
 impl NfsService {
     async fn answer(&self, peer: &Peer, exchange: &mut Exchange) -> Outcome {
@@ -37,7 +39,8 @@ impl NfsService {
             (mount3::PROGRAM, mount3::VERSION) => self.mount(peer, &header, args, &mut results).await,
             // In a box: its future is not to make those of NFS larger.
             (side::PROGRAM, side::VERSION) => {
-                Box::pin(self.side(peer, &header, args, buffers, &mut results)).await
+                let carried_out = Box::pin(self.side(peer, &header, args, buffers, &mut results)).await;
+                carried_out.map(|follows| *data = follows)
             }
             (nfs3::PROGRAM, _) => Err(Accepted::ProgMismatch { low: nfs3::VERSION, high: nfs3::VERSION }),
             (mount3::PROGRAM, _) => {
@@ -94,7 +97,7 @@ impl NfsService {
         mut args: Decoder<'_>,
         buffers: &Buffers,
         results: &mut Encoder<'_>,
-    ) -> Result<(), Accepted> {
+    ) -> Result<Option<ReplyData>, Accepted> {
         let procedure = side::Procedure::from_number(header.procedure).ok_or(Accepted::ProcUnavail)?;
         let call = side::Call::decode(procedure, &mut args).map_err(|_| Accepted::GarbageArgs)?;
         let caller = Caller::idempotent(self, peer, header);
@@ -102,8 +105,13 @@ impl NfsService {
             side::Call::Null => {}
             side::Call::List(args) => subtree::list(&caller, args, results).await,
             side::Call::Digests(args) => digests::digests(&caller, args, buffers, results).await,
+            side::Call::Lend(args) => {
+                let (reply, data) = lending::lend(&caller, args, buffers).await;
+                results.value(&reply);
+                return Ok(data);
+            }
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::origin::{Origin, at_origin};
 use crate::room::Room;
 use crate::rules::Policy;
 use crate::session::Session;
-use crate::sharing::Borrower;
+use crate::sharing::{Borrower, Middle};
 use crate::store::rows::ObjectRow;
 use crate::store::{ObjectId, Store};
 use crate::walk::Walk;
@@ -48,6 +48,8 @@ pub(crate) struct Cache {
     pub files_ahead: FilesAhead,
     /// What another cache of this host is asked for before the origin is.
     pub borrower: OnceLock<Borrower>,
+    /// A cache on the network that is asked for data, which are compared with what the origin says.
+    pub middle: OnceLock<Middle>,
     /// The sessions that are to be told of changes.
     pub watchers: Watchers<Session>,
 }

@@ -14,6 +14,7 @@ pub struct Counters {
     fetched_bytes: AtomicU64,
     borrowed_bytes: AtomicU64,
     lent_bytes: AtomicU64,
+    refused_bytes: AtomicU64,
     guessed_bytes: AtomicU64,
     guess_used_bytes: AtomicU64,
     listed_ahead_bytes: AtomicU64,
@@ -34,10 +35,12 @@ pub struct Counts {
     pub hit_bytes: u64,
     /// Bytes that were read at the origin.
     pub fetched_bytes: u64,
-    /// Bytes that another cache of the host has lent.
+    /// Bytes that another cache has lent.
     pub borrowed_bytes: u64,
     /// Bytes that were lent to others.
     pub lent_bytes: u64,
+    /// Bytes that a cache in the middle has sent, and that are not the file's.
+    pub refused_bytes: u64,
     /// Those of them that were small files which nobody had asked for.
     pub guessed_bytes: u64,
     /// Those of these that somebody has read since.
@@ -64,6 +67,7 @@ impl Counters {
             fetched_bytes: read(&self.fetched_bytes),
             borrowed_bytes: read(&self.borrowed_bytes),
             lent_bytes: read(&self.lent_bytes),
+            refused_bytes: read(&self.refused_bytes),
             guessed_bytes: read(&self.guessed_bytes),
             guess_used_bytes: read(&self.guess_used_bytes),
             listed_ahead_bytes: read(&self.listed_ahead_bytes),
@@ -98,6 +102,10 @@ impl Counters {
 
     pub(crate) fn lent(&self, bytes: u64) {
         self.lent_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refused(&self, bytes: u64) {
+        self.refused_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn listed_ahead(&self, bytes: u64) {

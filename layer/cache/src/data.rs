@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tombolo_core::fs::{ReadDone, WeakAttr};
+use tombolo_core::fs::{Attr, DIGESTED_BYTES, ReadDone, WeakAttr};
 use tombolo_core::{Error, Result};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::task;
@@ -18,7 +18,7 @@ use crate::read_ahead::Ahead;
 use crate::sharing::Borrowed;
 use crate::store::DataFile;
 
-/// One READ of the origin brings at most so much, so that a reader of its start does not wait for long.
+/// One READ of the origin brings at most so much, so that a reader of its start does not wait for long. It ends with a digest.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
 
 /// The data of one version of a file. It is never mixed with another's: when the version changes, this is dropped.
@@ -211,7 +211,8 @@ impl Data {
                     Some(fetch) => fetch.range.start.min(missing.end),
                     None => missing.end,
                 };
-                let fetch = Fetch::new(start..end.min(start + FETCH_BYTES_MAX));
+                let most = (start + FETCH_BYTES_MAX) / DIGESTED_BYTES * DIGESTED_BYTES;
+                let fetch = Fetch::new(start..end.min(most));
                 start = fetch.range.end;
                 match left_bytes.checked_sub(fetch.range.end - fetch.range.start) {
                     Some(left) => *left_bytes = left,
@@ -339,17 +340,11 @@ async fn fetch(
 ) -> Result<Came> {
     let end = range.end.min(data.version().size);
     let len = end.saturating_sub(range.start) as usize;
-    let buffer = Buffer::new(len);
     let asked = Instant::now();
     let sent = cache.line.sent(len as u64, asked);
-    let read = read_all(from, range.start, buffer.sink(0..len)).await;
-    cache.line.came(sent, *read.as_ref().unwrap_or(&0) as u64, Instant::now());
-    let read = read?;
-    cache.counters.fetched(read);
-    let attr = match cache.origin.told(&from.cx, from.file.node, asked) {
-        Some(attr) => attr,
-        None => from.fs().getattr(&from.cx, from.file.node, Some(from.file)).resolve().await?,
-    };
+    let got = get(cache, object, data, from, &(range.start..end), asked).await;
+    cache.line.came(sent, got.as_ref().map_or(0, |(_, read, _)| *read) as u64, Instant::now());
+    let (buffer, read, attr) = got?;
     if !object.learn(&attr, asked, cache.options_of(object).contract) {
         return Err(Error::Stale);
     }
@@ -374,6 +369,33 @@ async fn fetch(
         return Ok(Came::Unkept);
     }
     Ok(Came::Here)
+}
+
+/// Data of a range, how many came, and what the origin says of the file at that time or later: from a cache in the middle, if they are proved to be right,
+/// and else from the origin.
+async fn get(
+    cache: &Cache,
+    object: &Object,
+    data: &Data,
+    from: &OriginFile,
+    range: &Range<u64>,
+    asked: Instant,
+) -> Result<(Buffer, usize, Attr)> {
+    if let Some(middle) = cache.middle.get()
+        && let Some((buffer, attr)) = Box::pin(middle.bring(cache, object, data, from, range)).await
+    {
+        let len = buffer.len();
+        return Ok((buffer, len, attr));
+    }
+    let len = range.end.saturating_sub(range.start) as usize;
+    let buffer = Buffer::new(len);
+    let read = read_all(from, range.start, buffer.sink(0..len)).await?;
+    cache.counters.fetched(read);
+    let attr = match cache.origin.told(&from.cx, from.file.node, asked) {
+        Some(attr) => attr,
+        None => from.fs().getattr(&from.cx, from.file.node, Some(from.file)).resolve().await?,
+    };
+    Ok((buffer, read, attr))
 }
 
 /// Fills `into`, or reads up to the end of the file.

@@ -45,7 +45,7 @@ mod written;
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Client, Export, FileSystem, NodeId, Notice, PermissionCheck, Volume, Watchers};
 use tombolo_core::{Ctx, Error, Result};
@@ -58,14 +58,14 @@ pub use counters::Counts;
 pub use lease::{Claim, Holder, LEASE_NAME, LeaseError, LeaseState, PERIOD as LEASE_PERIOD};
 pub use options::{Contract, Options, Prefetch};
 pub use rules::{Policy, Rule};
-pub use sharing::BorrowOptions;
+pub use sharing::{BorrowOptions, Connect};
 
 use cache::Cache;
 use lease::Keeper;
 use object::Object;
 use origin::{Origin, SESSION};
 use session::{CachedFileSystem, Session};
-use sharing::{Borrower, Lender};
+use sharing::{Borrower, Lender, Middle};
 use store::{ObjectId, Store};
 
 /// An export that is cached.
@@ -132,6 +132,7 @@ fn put_over(
         walk: walk::Walk::default(),
         files_ahead: files_ahead::FilesAhead::default(),
         borrower: OnceLock::new(),
+        middle: OnceLock::new(),
         watchers: Watchers::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
@@ -188,6 +189,18 @@ impl CacheExport {
             let _ = self.cache.borrower.set(borrower);
         }
         Ok(self.cache.borrower.get().is_some_and(Borrower::is_connected))
+    }
+
+    /// From now on asks a cache of the same origin for data, which need not be trusted: what it says is compared with digests from the origin,
+    /// which is read where there is none, or no answer, or another than there should be. `name` is for the log. For the first connection it waits so
+    /// long at most.
+    ///
+    /// # Errors
+    /// The origin gives no digests.
+    pub fn take_data_from(&self, name: &str, connect: Connect, first_wait: Duration) -> Result<()> {
+        self.cache.origin.fs.digests().ok_or(Error::NotSupported)?;
+        let _ = self.cache.middle.set(Middle::new(name, connect, first_wait));
+        Ok(())
     }
 
     fn volume(&self) -> Result<Volume> {

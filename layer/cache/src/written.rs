@@ -66,6 +66,11 @@ impl State {
         }
     }
 
+    /// Whether what is written here may be on its way to the origin.
+    pub(crate) fn is_written_here(&self) -> bool {
+        self.writers > 0 || !matches!(self.written, Written::Nothing)
+    }
+
     /// Whether the data that are here are those of the file as it is, but for the parts that were written.
     pub(crate) fn is_written_in_parts(&self) -> bool {
         matches!(self.written, Written::Parts(_)) && self.data.is_some()

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Attr, Change, File, FileSystem, Locks, NodeId, PersistentHandles, Ranges, SetAttr, XattrName, XattrSet,
-    Xattrs, within,
+    Attr, Change, File, FileSystem, Lending, Locks, NodeId, PersistentHandles, Ranges, SetAttr, XattrName,
+    XattrSet, Xattrs, within,
 };
 use tombolo_core::{Answer, Ctx, Error};
 
@@ -62,7 +62,7 @@ impl FileSystem for Session {
         }
     }
 
-    tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges);
+    tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges lending);
 
     // Notices and versions name no users. Files to be read in place of this are opened by users, so there are none.
     tombolo_core::forward!(to self.inner; profile changes versions);
@@ -123,4 +123,8 @@ impl PersistentHandles for Session {
 
 impl Ranges for Session {
     tombolo_core::forward!(with self.mapped; allocate seek copy);
+}
+
+impl Lending for Session {
+    tombolo_core::forward!(with self.mapped; lend);
 }

@@ -157,5 +157,5 @@ impl FileSystem for Session {
     }
 
     tombolo_core::forward!(offer self.inner; xattrs locks ranges);
-    tombolo_core::forward!(to self.inner; persistent_handles changes versions);
+    tombolo_core::forward!(to self.inner; persistent_handles changes versions lending);
 }

@@ -5,7 +5,8 @@ use tombolo_wire_xdr::{Decoder, Encode, Encoder, List, Result, xdr_enum, xdr_str
 
 use crate::args::AccessBits;
 use crate::listing::ReaddirplusReply;
-use crate::{Cookie3, CookieVerifier, Fattr3, FileHandle, PostOpAttr, Reply};
+use crate::results::ReadReply;
+use crate::{Cookie3, CookieVerifier, Fattr3, FileHandle, PostOpAttr, Reply, WccAttr};
 
 /// Its number, of the range that users define (RFC 5531 §8.1).
 pub const PROGRAM: u32 = 0x2054_424C;
@@ -21,6 +22,8 @@ xdr_enum! {
         List = 1,
         /// A file's version and the digests of a part of it.
         Digests = 2,
+        /// Data of a version of a file of another server, which is cached here.
+        Lend = 3,
     }
 }
 
@@ -31,6 +34,7 @@ pub enum Call<'a> {
     Null,
     List(ListArgs<'a>),
     Digests(DigestsArgs<'a>),
+    Lend(LendArgs<'a>),
 }
 
 impl<'a> Call<'a> {
@@ -43,6 +47,7 @@ impl<'a> Call<'a> {
             Procedure::Null => Ok(Self::Null),
             Procedure::List => xdr.value().map(Self::List),
             Procedure::Digests => xdr.value().map(Self::Digests),
+            Procedure::Lend => xdr.value().map(Self::Lend),
         }
     }
 
@@ -53,6 +58,7 @@ impl<'a> Call<'a> {
             Self::Null => Procedure::Null,
             Self::List(_) => Procedure::List,
             Self::Digests(_) => Procedure::Digests,
+            Self::Lend(_) => Procedure::Lend,
         }
     }
 }
@@ -63,6 +69,7 @@ impl Encode for Call<'_> {
             Self::Null => {}
             Self::List(args) => drop(xdr.value(args)),
             Self::Digests(args) => drop(xdr.value(args)),
+            Self::Lend(args) => drop(xdr.value(args)),
         }
     }
 }
@@ -134,3 +141,24 @@ xdr_struct! {
 
 /// What DIGESTS answers.
 pub type DigestsReply<'a> = Reply<DigestsOk<'a>, PostOpAttr>;
+
+xdr_struct! {
+    /// LEND.
+    pub struct LendArgs<'a> {
+        /// The root of an export that is a cache.
+        pub export: FileHandle<'a>,
+        /// What the server that is cached calls the file: how the cache knows its handles, and the handle.
+        pub kind: u32,
+        /// As above.
+        pub file: FileHandle<'a>,
+        /// Which version of it.
+        pub version: WccAttr,
+        /// Where the data begin.
+        pub offset: u64,
+        /// How much is wanted, in bytes: all of it, or nothing.
+        pub count: u32,
+    }
+}
+
+/// What LEND answers: as READ, without attributes. NOENT where the data cannot be had.
+pub type LendReply = ReadReply;

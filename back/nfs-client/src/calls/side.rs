@@ -1,13 +1,20 @@
 //! The side program of our own servers (`docs/protocols/side.md`).
 
 use tombolo_core::Result;
-use tombolo_host_rpc::client::{Call as RpcCall, CallError};
+use tombolo_host_rpc::client::{Call as RpcCall, CallError, ReceiveBuffer, Reply as RpcReply};
+use tombolo_mem::Sink;
 use tombolo_wire_nfs3::args::AccessBits;
-use tombolo_wire_nfs3::side::{self, Call, ListArgs, ListReply};
-use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandleBuf, PostOpAttr, Procedure, Reply, Status};
+use tombolo_wire_nfs3::side::{
+    self, Call, DigestsArgs, DigestsReply, LendArgs, LendReply, ListArgs, ListReply,
+};
+use tombolo_wire_nfs3::{
+    Cookie3, CookieVerifier, Fattr3, FileHandleBuf, PostOpAttr, Procedure, Reply, Status,
+};
 use tombolo_wire_xdr::{Decode, Decoder, Error as XdrError, Result as XdrResult};
 
 use super::answers::{Listing, owned};
+use super::data::read_data;
+use super::names::all_of;
 use super::{LATER, Nfs};
 use crate::caller::Caller;
 use crate::failure::Failure;
@@ -43,7 +50,7 @@ const STANDS_FOR: Procedure = Procedure::Readdirplus;
 impl Nfs {
     /// Whether the server has the side program. One that does not answer has none.
     pub(crate) async fn has_side_program(&self, caller: &Caller) -> bool {
-        self.side(caller, Call::Null, 0).await.is_ok_and(|results| results.is_some())
+        self.side(caller, Call::Null, 0, None).await.is_ok_and(|results| results.is_some())
     }
 
     /// LIST. NOTSUPP where there is no side program any more: another server has taken the place of ours.
@@ -58,7 +65,8 @@ impl Nfs {
         let args = ListArgs { dir: dir.as_handle(), cookie, verifier, bytes_max, with_subtree, access };
         let mut pause = LATER.0;
         loop {
-            let Some(results) = self.side(caller, Call::List(args), bytes_max as usize).await? else {
+            let asked = self.side(caller, Call::List(args), bytes_max as usize, None);
+            let Some(RpcReply { results, .. }) = asked.await? else {
                 return Ok(Reply::Failed(Status::NotSupp, None));
             };
             let reply = subtree(&results);
@@ -70,18 +78,70 @@ impl Nfs {
         }
     }
 
+    /// DIGESTS. A server that has no time for it is not waited for.
+    pub(crate) async fn digests(
+        &self,
+        caller: &Caller,
+        file: FileHandleBuf,
+        offset: u64,
+        count: u32,
+    ) -> Result<Reply<(Fattr3, Vec<u8>), PostOpAttr>> {
+        let args = DigestsArgs { file: file.as_handle(), offset, count };
+        let Some(RpcReply { results, .. }) = self.side(caller, Call::Digests(args), 0, None).await? else {
+            return Ok(Reply::Failed(Status::NotSupp, None));
+        };
+        let reply = match DigestsReply::decode(&mut Decoder::new(&results)) {
+            Ok(Reply::Ok(ok)) => Ok(Reply::Ok((ok.attributes, ok.digests.to_vec()))),
+            Ok(Reply::Failed(status, attributes)) => Ok(Reply::Failed(status, attributes)),
+            Err(error) => Err(error),
+        };
+        self.rpc.recycle(results);
+        self.read(Procedure::Read, reply)
+    }
+
+    /// LEND, likewise: fills `sink`, or fails.
+    pub(crate) async fn lend(
+        &self,
+        caller: &Caller,
+        args: LendArgs<'_>,
+        sink: Sink,
+    ) -> Result<Reply<(), PostOpAttr>> {
+        let wanted = sink.len();
+        let into = ReceiveBuffer { sink, find: read_data };
+        let Some(reply) = self.side(caller, Call::Lend(args), 0, Some(into)).await? else {
+            return Ok(Reply::Failed(Status::NotSupp, None));
+        };
+        let read = all_of::<LendReply>(&reply.results);
+        self.rpc.recycle(reply.results);
+        match self.read(Procedure::Read, read)? {
+            Reply::Ok(_) if reply.data_bytes == wanted => Ok(Reply::Ok(())),
+            Reply::Ok(_) => Err(self.invalid_reply(Procedure::Read, "not as much data as requested")),
+            Reply::Failed(status, attributes) => Ok(Reply::Failed(status, attributes)),
+        }
+    }
+
     /// Makes a call. `None` where the server has no such program or procedure.
-    async fn side(&self, caller: &Caller, call: Call<'_>, results_bytes: usize) -> Result<Option<Vec<u8>>> {
+    async fn side(
+        &self,
+        caller: &Caller,
+        call: Call<'_>,
+        results_bytes: usize,
+        receive_buffer: Option<ReceiveBuffer>,
+    ) -> Result<Option<RpcReply>> {
         let pending = {
             let program = Some((side::PROGRAM, side::VERSION));
             let (interrupt, credential) = (caller.interrupt.clone(), caller.credential(&self.machine));
             let plain = RpcCall::new(call.procedure().number(), credential);
-            self.rpc.call(RpcCall { program, results_bytes, interrupt, ..plain }, |xdr| {
-                xdr.value(&call);
-            })
+            let bulk = receive_buffer.is_some();
+            self.rpc.call(
+                RpcCall { program, results_bytes, interrupt, bulk, receive_buffer, ..plain },
+                |xdr| {
+                    xdr.value(&call);
+                },
+            )
         };
         match pending.await {
-            Ok(reply) => Ok(Some(reply.results)),
+            Ok(reply) => Ok(Some(reply)),
             Err(CallError::NotServed { .. }) => Ok(None),
             Err(source) => Err(Failure::Call { procedure: STANDS_FOR, source }.into()),
         }

@@ -1,11 +1,12 @@
 //! The waist's operations, each at once where it can be, and else as a future.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
-    LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, ReadDone,
-    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    AccessMask, Attr, Change, Cookie, Create, Created, Device, Digests, DirPage, Entry, File, FileSystem,
+    FileType, Lending, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
+    ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_mem::{Sink, Source};
@@ -196,6 +197,14 @@ impl FileSystem for NfsFileSystem {
 
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
         Some(self)
+    }
+
+    fn digests(&self) -> Option<&dyn Digests> {
+        self.0.has_side_program.load(Relaxed).then_some(self as &dyn Digests)
+    }
+
+    fn lending(&self) -> Option<&dyn Lending> {
+        self.0.has_side_program.load(Relaxed).then_some(self as &dyn Lending)
     }
 }
 

@@ -8,6 +8,7 @@ mod data;
 mod file_system;
 mod finding;
 mod handles;
+mod lending;
 mod listing;
 mod making;
 mod opening;

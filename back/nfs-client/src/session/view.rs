@@ -161,7 +161,7 @@ impl View {
     }
 
     /// Attributes of a node as a reply has them. Another number or type is another file behind the same handle.
-    fn told(&self, node: &Arc<Node>, fattr: &Fattr3, asked: Instant) -> Result<Attr> {
+    pub(super) fn told(&self, node: &Arc<Node>, fattr: &Fattr3, asked: Instant) -> Result<Attr> {
         if node.learn(fattr, asked, self.now()) {
             return Ok(node.known());
         }

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use tombolo_layer_cache::Contract;
 
 use super::policy::RuleArg;
+use crate::location::NfsUrl;
 use crate::setting::Setting;
 
 /// How what is far away is cached.
@@ -22,6 +23,12 @@ pub struct CacheOptions {
     /// with the data that could not be borrowed. While no proxy lends from there, all data come from the origin.
     #[arg(long, value_name = "DIR", help_heading = CACHE)]
     pub borrow_from: Option<PathBuf>,
+    /// Read data where the cache of another host has them, that a proxy of the same origin serves there as nfs://HOST[:PORT]/NAME.
+    ///
+    /// It need not be trusted: this proxy asks the origin, which must be a server of ours, for the digests of all that comes from there. What is not
+    /// there, does not come within two seconds or is not what it should be is read at the origin. A proxy with this option lends others only what it has.
+    #[arg(long, value_name = "URL", help_heading = CACHE)]
+    pub data_from: Option<NfsUrl>,
     /// How much data the cache may hold (by default 8G); what was not used lately goes first.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub cache_size: Option<Size>,

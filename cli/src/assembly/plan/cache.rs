@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tombolo_core::SessionId;
 use tombolo_core::fs::{Client, Export, PermissionCheck, Timestamp};
+use tombolo_core::{Error, SessionId};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{
-    BorrowOptions, CacheExport, Claim, LEASE_NAME, LEASE_PERIOD, LeaseError, Options, Policy,
+    BorrowOptions, CacheExport, Claim, Connect, LEASE_NAME, LEASE_PERIOD, LeaseError, Options, Policy,
 };
 use tombolo_layer_write_back::{self as write_back, WriteBackExport};
 
@@ -20,6 +20,7 @@ use crate::assembly::options::policy::{PolicyFile, block_bytes};
 use crate::commands::files::shown;
 use crate::commands::files::user::Myself;
 use crate::failure::Failure;
+use crate::location::{self, NfsOptions, NfsUrl, OpenOptions};
 
 /// A cache over an export.
 #[derive(Clone, Debug)]
@@ -30,6 +31,7 @@ pub struct CachePlan {
     lease: Lease,
     is_shared: bool,
     borrows_from: Option<PathBuf>,
+    data_from: Option<NfsUrl>,
     /// How changes are kept back, if they are.
     write_back: Option<write_back::Options>,
 }
@@ -82,9 +84,9 @@ impl CachePlan {
             (_, true) => Lease::None,
             _ => Lease::Free,
         };
-        let (is_shared, borrows_from) = (asked.share_cache, asked.borrow_from);
+        let (is_shared, borrows_from, data_from) = (asked.share_cache, asked.borrow_from, asked.data_from);
         let write_back = options_of(mode, asked.write_back_limit.or(file.write_back_limit), &policy)?;
-        Ok(Self { dir, store, policy, lease, is_shared, borrows_from, write_back })
+        Ok(Self { dir, store, policy, lease, is_shared, borrows_from, data_from, write_back })
     }
 
     /// Has changes refused, whatever its mode and rules say.
@@ -172,6 +174,15 @@ impl CachePlan {
             let borrowed = cached.borrow_from(dir, BorrowOptions::default());
             borrowed.map_err(|error| Failure::cannot(&serving, &error))?;
         }
+        if let Some(url) = &self.data_from {
+            let taken = cached.take_data_from(&url.to_string(), connecting(url.clone()), FIRST_WAIT);
+            taken.map_err(|_| {
+                let problem = "the origin gives no digests, with which what --data-from brings is compared";
+                Failure::cannot(&serving, problem).remedy(
+                    "leave out --data-from, or have the origin served by tombolo serve of this version",
+                )
+            })?;
+        }
         Ok(Arc::new(cached))
     }
 
@@ -212,8 +223,26 @@ impl CachePlan {
         let borrows = self.borrows_from.as_ref().map(|dir| format!(" borrows-from={}", dir.display()));
         let contract = self.contract();
         let borrows = borrows.unwrap_or_default();
-        format!("{} mode={mode} contract={contract}{rules}{lease}{shared}{borrows}", self.dir.display())
+        let middle = self.data_from.as_ref().map(|url| format!(" data-from={url}")).unwrap_or_default();
+        format!(
+            "{} mode={mode} contract={contract}{rules}{lease}{shared}{borrows}{middle}",
+            self.dir.display()
+        )
     }
+}
+
+/// So long at most a start waits for a cache in the middle.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// Makes connections to a cache in the middle, of which no answer is waited for long.
+fn connecting(url: NfsUrl) -> Connect {
+    Box::new(move || {
+        let nfs = NfsOptions::for_cache().then(&NfsOptions::fails_soon());
+        let export = location::mount(&url, &OpenOptions { nfs, ..OpenOptions::default() });
+        let export = export.map_err(|error| Error::io(error.reason))?;
+        let (session, label) = (SessionId(0), "data from a cache".into());
+        export.attach(&Client { session, label, checks: PermissionCheck::BackEnd })
+    })
 }
 
 /// Where a tree is, without how it is asked.

@@ -97,6 +97,12 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
             format!("  borrowed {:.1} MB, lent {:.1} MB", megabytes(borrowed), megabytes(lent))
         }
     };
+    let refused = match total.refused_bytes {
+        0 => String::new(),
+        bytes => {
+            format!("\nTHE CACHE OF --data-from SENT {:.1} MB THAT ARE NOT THE FILES'", megabytes(bytes))
+        }
+    };
     let lease = match total.lease {
         None => "",
         Some(Lease::Held) => "  lease held",
@@ -105,7 +111,7 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     };
     format!(
         "cache  operations answered here {} (now {})  data {:.1} MB, {} of it here (now {})  fetched {:.1} MB, \
-         {:.1} MB of it ahead and not read yet  passthrough files {} (now {}){sharing}{lease}",
+         {:.1} MB of it ahead and not read yet  passthrough files {} (now {}){sharing}{lease}{refused}",
         share(total.hits, total.hits + total.misses),
         share(recent.hits, recent.hits + recent.misses),
         megabytes(total.served_bytes),

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tombolo_core::fs::{
     AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Device, DirPage,
-    Entry, File, FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened,
+    Entry, File, FileSystem, FileType, Lending, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened,
     PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
     Xattrs,
 };
@@ -317,6 +317,10 @@ impl FileSystem for CachedFileSystem {
     }
 
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        Some(self)
+    }
+
+    fn lending(&self) -> Option<&dyn Lending> {
         Some(self)
     }
 

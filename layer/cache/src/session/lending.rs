@@ -1,14 +1,21 @@
-//! What a proxy that borrows may have of the data here.
+//! What a proxy that borrows may have of the data here: one of this host their file, others the data.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use tombolo_core::fs::{AccessMask, FileType};
-use tombolo_core::{Ctx, Result};
+use tombolo_core::fs::{AccessMask, FileType, Lending, OpenFlags, PersistentHandle, WeakAttr};
+use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_mem::Sink;
 
-use super::Session;
+use super::file_system::CachedFileSystem;
 use super::view::View;
+use super::{Session, reading};
+use crate::data::{self, Data};
+use crate::object::Object;
 use crate::origin::SESSION;
+use crate::read_ahead::Ahead;
 use crate::sharing::message::Ask;
 use crate::store::Lendable;
 
@@ -39,5 +46,92 @@ impl View {
         }
         let range = ask.range.clone();
         cache.in_pool(&self.cx, move || data.file.lend(range)).resolve().await
+    }
+}
+
+impl Lending for CachedFileSystem {
+    fn lend(
+        &self,
+        cx: &Ctx,
+        handle: &PersistentHandle,
+        version: &WeakAttr,
+        offset: u64,
+        into: Sink,
+    ) -> Answer<()> {
+        let view = View::new(self.session(), cx);
+        Answer::later(view.lend_data(handle.clone(), *version, offset, into))
+    }
+}
+
+impl View {
+    /// Fills `into` with data of a version, which are fetched if they are not here.
+    ///
+    /// A proxy that asks others itself lends only what it has: two that ask each other would wait for each other.
+    async fn lend_data(
+        self,
+        handle: PersistentHandle,
+        version: WeakAttr,
+        offset: u64,
+        into: Sink,
+    ) -> Result<()> {
+        let cache = self.cache();
+        let fetches = cache.middle.get().is_none();
+        let object = match cache.objects.known(&cache.store, &handle) {
+            Some(object) => object,
+            None if fetches => self.resolved(&handle).await?,
+            None => return Err(Error::NotFound),
+        };
+        if object.file_type != FileType::Regular {
+            return Err(Error::NotFound);
+        }
+        if object.state().version() != version && fetches {
+            cache.fetch_attr(&self.cx, &object).await?;
+        }
+        if object.state().version() != version {
+            return Err(Error::NotFound);
+        }
+        self.check(&object, AccessMask::READ).await?;
+        let (data, range) = (cache.data(&object), offset..offset.saturating_add(into.len() as u64));
+        let is_written = data.was_written() || object.state().is_written_here();
+        if is_written || data.version() != version || range.end > version.size {
+            return Err(Error::NotFound);
+        }
+        if !data.is_here(&range) {
+            match fetches {
+                true => self.fetch_to_lend(&object, &data, &range).await?,
+                false => return Err(Error::NotFound),
+            }
+        }
+        data.file.touch();
+        let wanted = into.len();
+        let read = match data.read_at_once(offset, &into)? {
+            Some(read) => read,
+            None => cache.in_pool(&self.cx, move || data.read(offset, &into)).resolve().await?,
+        };
+        // Less: a block was damaged. It is fetched when it is next asked for.
+        if read != wanted {
+            return Err(Error::NotFound);
+        }
+        cache.counters.lent(read as u64);
+        Ok(())
+    }
+
+    /// One that was not met yet. Who knows its version has been let look at it by the origin.
+    async fn resolved(&self, handle: &PersistentHandle) -> Result<Arc<Object>> {
+        let asked = Instant::now();
+        let entry = self.cache().origin.handles()?.resolve(&self.at_origin(), handle).resolve().await?;
+        Ok(self.met(&entry, asked).await?.1)
+    }
+
+    async fn fetch_to_lend(&self, object: &Arc<Object>, data: &Arc<Data>, range: &Range<u64>) -> Result<()> {
+        let origin = self.open_unasked(object, OpenFlags::READ).await?;
+        let wanted = data.want(range, &Ahead::NONE, 0);
+        for fetch in &wanted.own {
+            data::start(self.cache(), object, data, &origin, fetch.clone());
+        }
+        for fetch in wanted.own.iter().chain(&wanted.theirs) {
+            reading::unless_interrupted(&self.cx.interrupt, fetch.came()).await?;
+        }
+        if data.is_here(range) { Ok(()) } else { Err(Error::NotFound) }
     }
 }

@@ -5,13 +5,16 @@
 //! meanwhile. Its data files are never written in place for another version and never cut: a descriptor stays right whatever becomes of the
 //! owner. Whatever goes wrong, the borrower reads at the origin.
 //!
-//! Reading order: `message` (what goes over the socket), `lender` (the owner), `borrower`, `borrowed` (data that were lent).
+//! A cache of another host is not believed: `middle`.
+//!
+//! Reading order: `message` (what goes over the socket), `lender` (the owner), `borrower`, `borrowed` (data that were lent); `middle`.
 
 mod borrowed;
 mod borrower;
 mod extents;
 mod lender;
 pub(crate) mod message;
+mod middle;
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -22,6 +25,8 @@ pub(crate) use borrowed::Borrowed;
 pub use borrower::BorrowOptions;
 pub(crate) use borrower::Borrower;
 pub(crate) use lender::Lender;
+pub use middle::Connect;
+pub(crate) use middle::Middle;
 
 /// The socket in a cache directory.
 fn socket_in(dir: &Path) -> PathBuf {

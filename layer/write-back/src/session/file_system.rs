@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
-    LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile, ReadDone,
-    RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    Lending, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
+    ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_host_runtime::lock;
@@ -180,5 +180,10 @@ impl FileSystem for WriteBackFileSystem {
 
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
         self.0.shared.below.persistent_handles().map(|_| self as &dyn PersistentHandles)
+    }
+
+    /// Of what the origin has.
+    fn lending(&self) -> Option<&dyn Lending> {
+        self.0.shared.below.lending()
     }
 }

@@ -5,6 +5,7 @@ mod conformance;
 mod ganesha;
 mod hostile;
 mod linked;
+mod middle;
 mod scripted;
 mod side;
 mod simulation;

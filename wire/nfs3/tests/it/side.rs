@@ -5,9 +5,11 @@ use proptest::prelude::*;
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::listing::{DirEntry3, DirEntryPlus3, ReaddirplusOk, ReaddirplusReply};
 use tombolo_wire_nfs3::side::{
-    Call, DigestsArgs, DigestsOk, DigestsReply, ListArgs, ListReply, ListedDir, PROGRAM, Procedure,
+    Call, DigestsArgs, DigestsOk, DigestsReply, LendArgs, ListArgs, ListReply, ListedDir, PROGRAM, Procedure,
 };
-use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FATTR_BYTES, Fattr3, FileHandle, Reply, Status};
+use tombolo_wire_nfs3::{
+    Cookie3, CookieVerifier, FATTR_BYTES, Fattr3, FileHandle, NfsTime3, Reply, Status, WccAttr,
+};
 use tombolo_wire_xdr::{Decode, Decoder};
 
 fn words(words: &[u32]) -> Vec<u8> {
@@ -56,6 +58,24 @@ fn words_of_digests() {
     let read = |bytes: &[u8]| DigestsReply::decode(&mut Decoder::new(bytes)).map(drop);
     assert_eq!(DigestsReply::decode(&mut Decoder::new(&bytes)), Ok(reply));
     survives(&bytes, read);
+}
+
+#[test]
+fn arguments_of_lend() {
+    let time = |seconds| NfsTime3 { seconds, nseconds: seconds + 1 };
+    let args = LendArgs {
+        export: FileHandle::new(b"root").unwrap(),
+        kind: 3,
+        file: FileHandle::new(b"file").unwrap(),
+        version: WccAttr { size: 4, mtime: time(5), ctime: time(7) },
+        offset: 9,
+        count: 10,
+    };
+    let bytes = encoded(&Call::Lend(args));
+    let [root, file] = [*b"root", *b"file"].map(u32::from_be_bytes);
+    assert_eq!(bytes, words(&[4, root, 3, 4, file, 0, 4, 5, 6, 7, 8, 0, 9, 10]));
+    assert_eq!(Call::decode(Procedure::Lend, &mut Decoder::new(&bytes)), Ok(Call::Lend(args)));
+    survives(&bytes, |bytes| Call::decode(Procedure::Lend, &mut Decoder::new(bytes)).map(drop));
 }
 
 fn page<'a>(entries: &[DirEntryPlus3<'static>], eof: bool) -> ReaddirplusReply<'a> {

@@ -1,0 +1,54 @@
+//! Digests from a server of ours, and data from a cache that is served by one.
+
+use std::ops::Range;
+
+use tombolo_core::fs::{Attr, DIGESTED_BYTES, Digests, Lending, NodeId, PersistentHandle, WeakAttr};
+use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_mem::Sink;
+use tombolo_wire_nfs3::FileHandle;
+use tombolo_wire_nfs3::attr::wcc_attr;
+use tombolo_wire_nfs3::side::{CHUNK_BYTES, LendArgs};
+
+use super::file_system::NfsFileSystem;
+use super::view::View;
+use crate::calls::answered;
+
+const _: () = assert!(CHUNK_BYTES == DIGESTED_BYTES);
+
+impl Digests for NfsFileSystem {
+    fn digests(&self, cx: &Ctx, node: NodeId, range: Range<u64>) -> Answer<(Attr, Vec<u8>)> {
+        Answer::later(View::new(self.session(), cx).digests(node, range))
+    }
+}
+
+impl Lending for NfsFileSystem {
+    fn lend(
+        &self,
+        cx: &Ctx,
+        handle: &PersistentHandle,
+        version: &WeakAttr,
+        offset: u64,
+        into: Sink,
+    ) -> Answer<()> {
+        Answer::later(View::new(self.session(), cx).lend(handle.clone(), *version, offset, into))
+    }
+}
+
+impl View {
+    async fn digests(self, node: NodeId, range: Range<u64>) -> Result<(Attr, Vec<u8>)> {
+        let (node, asked) = (self.session.nodes.node(node)?, self.now());
+        let count = u32::try_from(range.end.saturating_sub(range.start)).unwrap_or(u32::MAX);
+        let call = |handle| self.session.nfs.digests(&self.caller, handle, range.start, count);
+        let (fattr, digests) = answered(self.on(&node, call).await?)?;
+        Ok((self.told(&node, &fattr, asked)?, digests))
+    }
+
+    async fn lend(self, handle: PersistentHandle, version: WeakAttr, offset: u64, into: Sink) -> Result<()> {
+        let (kind, export) = (handle.kind.cast_unsigned(), self.session.nodes.root().handle());
+        let file = FileHandle::new(&handle.bytes).ok_or(Error::NotSupported)?;
+        let count = u32::try_from(into.len()).map_err(|_| Error::InvalidArgument)?;
+        let version = wcc_attr(&version);
+        let args = LendArgs { export: export.as_handle(), kind, file, version, offset, count };
+        answered(self.session.nfs.lend(&self.caller, args, into).await?)
+    }
+}

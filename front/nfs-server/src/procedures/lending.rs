@@ -1,0 +1,45 @@
+//! LEND of the side program: data of a file of another server, which is cached here (`docs/protocols/side.md`).
+
+use tombolo_core::Error;
+use tombolo_core::fs::{PersistentHandle, within};
+use tombolo_host_rpc::server::ReplyData;
+use tombolo_host_runtime::buffer_pool::Buffers;
+use tombolo_wire_nfs3::attr::weak_attr;
+use tombolo_wire_nfs3::results::ReadOk;
+use tombolo_wire_nfs3::side::{LendArgs, LendReply};
+use tombolo_wire_nfs3::{Reply, Status};
+
+use crate::caller::Caller;
+use crate::failure::{Failure, Result};
+
+/// LEND. The data follow the results.
+pub(crate) async fn lend(
+    caller: &Caller<'_>,
+    args: LendArgs<'_>,
+    buffers: &Buffers,
+) -> (LendReply, Option<ReplyData>) {
+    match lent(caller, args, buffers).await {
+        Ok(data) => (Reply::Ok(ReadOk::to_send(None, args.count, false)), Some(data)),
+        Err(Failure(status)) => (Reply::Failed(status, None), None),
+    }
+}
+
+async fn lent(caller: &Caller<'_>, args: LendArgs<'_>, buffers: &Buffers) -> Result<ReplyData> {
+    let target = caller.target(args.export).await?;
+    if args.count == 0 || args.count > caller.transfer_max() {
+        return Err(Failure(Status::Inval));
+    }
+    let count = args.count as usize;
+    let lease = buffers.take(count).ok_or(Failure(Status::Jukebox))?;
+    let file = PersistentHandle { kind: args.kind.cast_signed(), bytes: args.file.as_bytes().into() };
+    let (into, version) = (lease.sink(0..count), weak_attr(&args.version));
+    let lent = within(target.export.file_system.lending(), |lending| {
+        lending.lend(&target.cx, &file, &version, args.offset, into)
+    });
+    match lent.resolve().await {
+        Ok(()) => Ok(ReplyData::new(lease, count)),
+        // Of the file there; STALE would be of the export here.
+        Err(Error::Stale) => Err(Failure(Status::NoEnt)),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,223 @@
+//! A cache on the network that is asked for data and need not be trusted: they are compared with digests that the origin gives.
+//!
+//! The origin says what version a file has and what is in it; the cache in the middle only saves its line. Nothing waits for it longer than the
+//! file system that leads to it does, which is to fail soon; whatever goes wrong, the origin is read.
+
+use std::ops::Range;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_core::fs::{Attr, DIGESTED_BYTES, FileSystem, WeakAttr, within};
+use tombolo_core::{Error, Result};
+use tombolo_host_runtime::lock;
+use tombolo_mem::Buffer;
+
+use crate::cache::Cache;
+use crate::data::Data;
+use crate::object::Object;
+use crate::origin::OriginFile;
+
+/// Makes a connection to the cache. It may wait for a while, but not for ever.
+pub type Connect = Box<dyn Fn() -> Result<Arc<dyn FileSystem>> + Send + Sync>;
+
+/// The pauses after it was not there, or did not answer as it should: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// The pauses after it sent what is not in the file.
+const PAUSES_OF_LIARS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
+
+/// Less is read at the origin, where the digest would take as long.
+const BYTES_MIN: u64 = 4096;
+
+/// The cache in the middle.
+pub(crate) struct Middle {
+    name: String,
+    connect: Arc<Connect>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    fs: Option<Arc<dyn FileSystem>>,
+    is_connecting: bool,
+    /// It is left alone until then, and the next time for twice as long.
+    quiet: Option<(Instant, Duration)>,
+    /// Another origin answers now, which gives no digests.
+    is_over: bool,
+}
+
+impl Middle {
+    /// Begins to connect, and waits for that so long at most: so that what is read first comes from there too.
+    pub(crate) fn new(name: &str, connect: Connect, first_wait: Duration) -> Self {
+        let middle = Self { name: name.to_owned(), connect: Arc::new(connect), state: Arc::default() };
+        let (first, tried) = mpsc::channel();
+        middle.begin_to_connect(&mut lock(&middle.state), Some(first));
+        let _ = tried.recv_timeout(first_wait);
+        middle
+    }
+
+    /// The data of a range that come from there and are right, and what the origin says of the file.
+    pub(crate) async fn bring(
+        &self,
+        cache: &Cache,
+        object: &Object,
+        data: &Data,
+        from: &OriginFile,
+        range: &Range<u64>,
+    ) -> Option<(Buffer, Attr)> {
+        let (version, is_written) = (data.version(), data.was_written() || object.state().is_written_here());
+        if is_written || range.end.saturating_sub(range.start) < BYTES_MIN {
+            return None;
+        }
+        let fs = self.connected()?;
+        let start = range.start / DIGESTED_BYTES * DIGESTED_BYTES;
+        let end = range.end.next_multiple_of(DIGESTED_BYTES).min(version.size);
+        let mut lent = Buffer::new(end.saturating_sub(start) as usize);
+        let sink = lent.sink(0..lent.len());
+        let asked =
+            within(fs.lending(), |lending| lending.lend(&from.cx, &object.handle, &version, start, sink));
+        match asked.resolve().await {
+            Ok(()) => {}
+            // It has not, or not for this user.
+            Err(Error::NotFound | Error::AccessDenied | Error::NotPermitted | Error::WouldBlock) => {
+                return None;
+            }
+            Err(Error::Interrupted) => return None,
+            Err(error) => {
+                self.lost(&error);
+                return None;
+            }
+        }
+        let digests = match cache.origin.fs.digests() {
+            Some(digests) => digests.digests(&from.cx, from.file.node, start..end).resolve().await,
+            None => Err(Error::NotSupported),
+        };
+        let (attr, digests) = match digests {
+            Ok(told) => told,
+            Err(error) => {
+                self.not_proved(&error);
+                return None;
+            }
+        };
+        if WeakAttr::from(&attr) != version {
+            return None;
+        }
+        if !is_right(&mut lent, &digests) {
+            cache.counters.refused(lent.len() as u64);
+            self.lied();
+            return None;
+        }
+        self.answered();
+        cache.counters.borrowed(range.end.min(version.size) - range.start);
+        Some((part(lent, (range.start - start) as usize, (range.end.min(end) - range.start) as usize)?, attr))
+    }
+
+    /// A connection to it, if there is one. Otherwise one is begun, unless it is left alone.
+    fn connected(&self) -> Option<Arc<dyn FileSystem>> {
+        let mut state = lock(&self.state);
+        let is_quiet = state.quiet.is_some_and(|(until, _)| Instant::now() < until);
+        if is_quiet || state.is_over {
+            return None;
+        }
+        if state.fs.is_none() && !state.is_connecting {
+            self.begin_to_connect(&mut state, None);
+        }
+        state.fs.clone()
+    }
+
+    /// Has a thread connect, which waits where nothing else may.
+    fn begin_to_connect(&self, state: &mut State, first: Option<Sender<()>>) {
+        let (connect, shared, name) = (self.connect.clone(), self.state.clone(), self.name.clone());
+        let begun = thread::Builder::new().name("cache-middle".into()).spawn(move || {
+            // It tells that it has ended, whatever became of it.
+            let _first = first;
+            let connected = connect();
+            let mut state = lock(&shared);
+            state.is_connecting = false;
+            match connected {
+                Ok(fs) => {
+                    tracing::info!(name, "data are taken from a cache in the middle, and compared with the origin's digests");
+                    state.fs = Some(fs);
+                }
+                Err(error) => {
+                    if state.quiet.is_none() {
+                        tracing::warn!(name, %error, "the cache in the middle is not there: data come from the origin");
+                    }
+                    state.pause(PAUSES);
+                }
+            }
+        });
+        state.is_connecting = begun.is_ok();
+    }
+
+    /// It did as it should.
+    fn answered(&self) {
+        let mut state = lock(&self.state);
+        // While it is left alone it may answer what it was asked before.
+        state.quiet = state.quiet.filter(|(until, _)| Instant::now() < *until);
+    }
+
+    /// It did not answer in time, or as none does. Another connection is made, for it may be another one by then.
+    fn lost(&self, error: &Error) {
+        let mut state = lock(&self.state);
+        if state.fs.is_some() {
+            tracing::warn!(name = self.name, %error, "the cache in the middle does not answer: data come from the origin for a while");
+        }
+        let fs = state.fs.take();
+        state.pause(PAUSES);
+        drop(state);
+        drop(fs);
+    }
+
+    fn lied(&self) {
+        tracing::warn!(
+            name = self.name,
+            "the cache in the middle sends data that are not the file's: it is left alone, and the origin is read"
+        );
+        lock(&self.state).pause(PAUSES_OF_LIARS);
+    }
+
+    /// There are no digests to compare with.
+    fn not_proved(&self, error: &Error) {
+        if matches!(error, Error::NotSupported) && !std::mem::replace(&mut lock(&self.state).is_over, true) {
+            tracing::warn!(
+                name = self.name,
+                "the origin gives no digests any more: nothing is taken from the cache in the middle"
+            );
+        }
+    }
+}
+
+impl State {
+    fn pause(&mut self, (first, longest): (Duration, Duration)) {
+        let now = Instant::now();
+        // Those that were asked at the same time tell the same.
+        if self.quiet.is_some_and(|(until, pause)| now < until && pause >= first) {
+            return;
+        }
+        let pause = self.quiet.map_or(first, |(_, pause)| (pause * 2).clamp(first, longest));
+        self.quiet = Some((now + pause, pause));
+    }
+}
+
+/// Whether all data have the digests that they should have.
+fn is_right(data: &mut Buffer, digests: &[u8]) -> bool {
+    let Some(data) = data.as_slice() else { return false };
+    let (digests, rest) = digests.as_chunks::<{ blake3::OUT_LEN }>();
+    let chunks = data.chunks(DIGESTED_BYTES as usize);
+    rest.is_empty()
+        && chunks.len() == digests.len()
+        && chunks.zip(digests).all(|(chunk, digest)| blake3::hash(chunk) == *digest)
+}
+
+/// What was wanted of what had to be compared.
+fn part(whole: Buffer, start: usize, len: usize) -> Option<Buffer> {
+    if (start, len) == (0, whole.len()) {
+        return Some(whole);
+    }
+    let part = Buffer::new(len);
+    let copied = whole.source(start..start + len).copy_to_sink(&part.sink(0..len));
+    (copied == len).then_some(part)
+}

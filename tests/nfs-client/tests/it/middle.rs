@@ -1,0 +1,288 @@
+//! A cache in the middle that need not be trusted: a second proxy of the same origin, which serves NFS and is asked for data.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_back_memory::Memory;
+use tombolo_back_nfs_client::{NfsExport, Options};
+use tombolo_conformance::waist::World;
+use tombolo_core::fs::{Client, Export, NodeId, OpenFlags, PermissionCheck, SetAttr, Volume, WeakAttr};
+use tombolo_core::{Ctx, Error, SessionId};
+use tombolo_host_rpc::client::Transport;
+use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::{CacheExport, Connect, Contract, Counts, Options as CacheOptions, Prefetch, over};
+use tombolo_mem::Buffer;
+use tombolo_nfs_client_tests::mount::{mounted, server, soft, world};
+use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
+use tombolo_nfs_tests::test_server::{PATH, Plan, TestServer};
+use tombolo_wire_nfs3::{Status, side};
+use tombolo_wire_rpc::{Accepted, ReplyHeader};
+
+/// However busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const SIZE: usize = (3 << 20) + 100_000;
+
+fn bytes(seed: usize) -> Vec<u8> {
+    (0..SIZE).map(|at| (at / 251 + at * 7 + seed) as u8).collect()
+}
+
+/// A cache of an origin, and the client by which it asks.
+struct Proxy {
+    _dir: tempfile::TempDir,
+    client: Arc<NfsExport>,
+    cache: Arc<CacheExport>,
+}
+
+impl Proxy {
+    fn over(origin: SocketAddr) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let identity = OriginIdentity { location: "nfs:".into(), volume: Volume::default() };
+        let store = Store::open(dir.path(), &identity, StoreOptions::default()).expect("a store");
+        let options = CacheOptions {
+            contract: Contract::CloseToOpen,
+            prefetch: Prefetch::Off,
+            ..CacheOptions::default()
+        };
+        let client =
+            mounted(origin, Options { read_ahead_bytes: 0, ..tombolo_nfs_client_tests::mount::hard() });
+        let cache = Arc::new(over(&*client, store, options).expect("a cache"));
+        Self { _dir: dir, client, cache }
+    }
+
+    fn take_data_from(&self, middle: Connect) -> Result<(), Error> {
+        self.cache.take_data_from("the middle", middle, PATIENCE)
+    }
+
+    fn taking_data_from(self, middle: SocketAddr) -> Self {
+        self.take_data_from(connecting(middle, PATIENCE)).expect("an origin with digests");
+        self
+    }
+
+    fn counts(&self) -> Counts {
+        self.cache.counts()
+    }
+}
+
+fn connecting(middle: SocketAddr, patience: Duration) -> Connect {
+    Box::new(move || {
+        let mut options = soft();
+        (options.rpc.timeout, options.rpc.retries) = (patience, 0);
+        let export = NfsExport::mount(&server(middle, Transport::Tcp), PATH, options).map_err(Error::io)?;
+        let session = SessionId(1);
+        export.attach(&Client { session, label: "middle".into(), checks: PermissionCheck::BackEnd })
+    })
+}
+
+/// An origin with a file, a proxy of it that serves NFS, and what stands before that.
+struct Site {
+    origin: TestServer,
+    direct: World,
+    file: NodeId,
+    middle: Proxy,
+    lan: Scripted,
+    _serving: TestServer,
+}
+
+impl Site {
+    fn new(script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static) -> Self {
+        let origin = TestServer::over(Memory::default());
+        let direct = world(mounted(origin.address(), Options::default()));
+        let file = direct.file_with("file", &bytes(0));
+        let middle = Proxy::over(origin.address());
+        let serving = Plan::over(middle.cache.clone()).start();
+        let lan = Scripted::start(serving.address(), script);
+        Self { origin, direct, file, middle, lan, _serving: serving }
+    }
+
+    fn end(&self) -> Proxy {
+        Proxy::over(self.origin.address()).taking_data_from(self.lan.address())
+    }
+
+    fn read(&self, proxy: &Proxy, name: &str) -> Vec<u8> {
+        let there = self.direct.through(proxy.cache.clone());
+        there.contents(there.lookup(there.dir, name).expect("there").node)
+    }
+
+    fn lends(&self) -> usize {
+        self.lan.seen().iter().filter(|seen| is_lend(seen.program, seen.procedure)).count()
+    }
+
+    fn rewrite(&self, bytes: &[u8]) {
+        let file = self.direct.open(self.file, OpenFlags::READ | OpenFlags::WRITE).expect("open");
+        self.direct.put(file, 0, bytes);
+        self.direct.release(file);
+    }
+}
+
+fn is_lend(program: u32, procedure: u32) -> bool {
+    (program, procedure) == (side::PROGRAM, side::Procedure::Lend.number())
+}
+
+/// What a cache says to LEND; it is honest otherwise.
+fn lending(
+    mut says: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static,
+) -> impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static {
+    move |asked| match is_lend(asked.program, asked.procedure) {
+        true => says(asked),
+        false => ScriptedReply::Forward,
+    }
+}
+
+#[test]
+fn data_cross_the_line_once_for_a_site_and_digests_for_each_proxy() {
+    let site = Site::new(|_| ScriptedReply::Forward);
+    for n in 0..2 {
+        let end = site.end();
+        let before = end.client.counts().received_bytes;
+        assert!(site.read(&end, "file") == bytes(0), "proxy {n}");
+        let line = end.client.counts().received_bytes - before;
+        assert!(line < SIZE as u64 / 200, "proxy {n}: {line} bytes over the line for {SIZE}");
+        let counts = end.counts();
+        assert_eq!((counts.borrowed_bytes, counts.fetched_bytes), (SIZE as u64, 0));
+        assert_eq!(site.middle.counts().fetched_bytes, SIZE as u64, "once");
+    }
+    assert_eq!(site.middle.counts().lent_bytes, 2 * SIZE as u64);
+}
+
+#[test]
+fn a_middle_that_changes_one_bit_is_found_out_and_left_alone() {
+    let site = Site::new(lending(|_| {
+        ScriptedReply::edited(|results| {
+            let at = results.len() / 2;
+            results[at] ^= 1;
+        })
+    }));
+    let end = site.end();
+    assert!(site.read(&end, "file") == bytes(0));
+    let counts = end.counts();
+    assert!(counts.refused_bytes > 0, "{counts:?}");
+    assert_eq!((counts.borrowed_bytes, counts.fetched_bytes), (0, SIZE as u64));
+    let lends = site.lends();
+    site.direct.file_with("other", &bytes(1));
+    assert!(site.read(&end, "other") == bytes(1));
+    assert_eq!(site.lends(), lends, "it is not asked again");
+}
+
+#[test]
+fn a_middle_that_gives_an_older_version_is_found_out() {
+    let old = bytes(0);
+    let site = Site::new(lending(move |asked| {
+        let mut xdr = tombolo_wire_xdr::Decoder::new(asked.arguments());
+        let args: side::LendArgs<'_> = xdr.value().expect("arguments");
+        let range = args.offset as usize..args.offset as usize + args.count as usize;
+        let old = old[range].to_vec();
+        ScriptedReply::edited(move |results| {
+            let from = results.len() - old.len().next_multiple_of(4);
+            results[from..from + old.len()].copy_from_slice(&old);
+        })
+    }));
+    site.rewrite(&bytes(5));
+    let end = site.end();
+    assert!(site.read(&end, "file") == bytes(5));
+    let counts = end.counts();
+    assert!(counts.refused_bytes > 0 && counts.fetched_bytes == SIZE as u64, "{counts:?}");
+}
+
+#[test]
+fn a_middle_with_an_older_version_says_that_it_has_not_what_is_asked_for() {
+    let site = Site::new(|_| ScriptedReply::Forward);
+    assert!(site.read(&site.middle, "file") == bytes(0));
+    // It lends only what it has: it asks others itself.
+    let nowhere = connecting(SocketAddr::from(([127, 0, 0, 1], 1)), PATIENCE);
+    site.middle.take_data_from(nowhere).expect("an origin with digests");
+    site.rewrite(&bytes(5));
+    let end = site.end();
+    assert!(site.read(&end, "file") == bytes(5));
+    let counts = end.counts();
+    assert_eq!((counts.refused_bytes, counts.borrowed_bytes, counts.fetched_bytes), (0, 0, SIZE as u64));
+    assert!(site.lends() > 0, "it was asked");
+}
+
+#[test]
+fn a_middle_that_stops_costs_time_only() {
+    for says in [|| ScriptedReply::Close, || ScriptedReply::Silence] {
+        let site = Site::new(lending(move |asked| match asked.nth {
+            1 => ScriptedReply::Forward,
+            _ => says(),
+        }));
+        let end = Proxy::over(site.origin.address());
+        // A call that is cut off is sent again for so long, too.
+        let patience = Duration::from_secs(3);
+        end.take_data_from(connecting(site.lan.address(), patience)).expect("an origin with digests");
+        assert!(site.read(&end, "file") == bytes(0));
+        let counts = end.counts();
+        assert!(counts.borrowed_bytes > 0 && counts.fetched_bytes > 0, "{counts:?}");
+        assert_eq!((counts.refused_bytes, counts.borrowed_bytes + counts.fetched_bytes), (0, SIZE as u64));
+    }
+}
+
+#[test]
+fn a_middle_that_is_not_there_or_always_busy_or_no_cache_is_done_without() {
+    for status in [Status::Jukebox, Status::Stale] {
+        let site = Site::new(lending(move |asked| asked.results(&side::LendReply::Failed(status, None))));
+        let end = site.end();
+        assert!(site.read(&end, "file") == bytes(0));
+        assert_eq!(end.counts().fetched_bytes, SIZE as u64);
+    }
+    let site = Site::new(|_| ScriptedReply::Forward);
+    for place in [SocketAddr::from(([127, 0, 0, 1], 1)), site.origin.address()] {
+        let end = Proxy::over(site.origin.address()).taking_data_from(place);
+        assert!(site.read(&end, "file") == bytes(0));
+        assert_eq!((end.counts().fetched_bytes, end.counts().borrowed_bytes), (SIZE as u64, 0));
+    }
+}
+
+#[test]
+fn two_proxies_that_ask_each_other_do_not_wait_for_each_other() {
+    let site = Site::new(|_| ScriptedReply::Forward);
+    let one = site.end();
+    let serving = Plan::over(one.cache.clone()).start();
+    site.middle.take_data_from(connecting(serving.address(), PATIENCE)).expect("an origin with digests");
+    std::thread::scope(|scope| {
+        for proxy in [&one, &site.middle] {
+            scope.spawn(|| assert!(site.read(proxy, "file") == bytes(0)));
+        }
+    });
+    // What one has, the other need not fetch.
+    site.direct.file_with("other", &bytes(1));
+    assert!(site.read(&one, "other") == bytes(1));
+    let before = site.middle.counts();
+    assert!(site.read(&site.middle, "other") == bytes(1));
+    let after = site.middle.counts();
+    assert_eq!(after.borrowed_bytes - before.borrowed_bytes, SIZE as u64);
+}
+
+#[test]
+fn data_are_lent_to_those_that_may_read_them_and_can_name_the_version() {
+    let site = Site::new(|_| ScriptedReply::Forward);
+    let mode = SetAttr { mode: Some(tombolo_core::fs::Mode::new(0o600)), ..SetAttr::default() };
+    site.direct.setattr(site.file, mode).expect("chmod");
+    let handle = site.direct.handles().handle_of(&site.direct.cx, site.file).wait().expect("a handle");
+    let version = WeakAttr::from(&site.direct.attr(site.file));
+    let fs = connecting(site.lan.address(), PATIENCE)().expect("the middle");
+    let lend = |user: u32, version: &WeakAttr, offset| {
+        let mut cx = Ctx::root(SessionId(1));
+        cx.identity.uid = user;
+        let buffer = Buffer::new(1000);
+        fs.lending().expect("a cache").lend(&cx, &handle, version, offset, buffer.sink(0..1000)).wait()
+    };
+    lend(0, &version, 5000).expect("the superuser may");
+    assert!(matches!(lend(1000, &version, 5000), Err(Error::AccessDenied)));
+    let other = WeakAttr { size: version.size + 1, ..version };
+    assert!(matches!(lend(0, &other, 5000), Err(Error::NotFound)));
+    assert!(matches!(lend(0, &version, SIZE as u64 - 500), Err(Error::NotFound)), "not all of it");
+}
+
+#[test]
+fn an_origin_that_gives_no_digests_is_refused_at_once() {
+    let site = Site::new(|_| ScriptedReply::Forward);
+    let stranger = Scripted::start(site.origin.address(), |asked| match asked.program {
+        side::PROGRAM => asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)),
+        _ => ScriptedReply::Forward,
+    });
+    let end = Proxy::over(stranger.address());
+    let refused = end.take_data_from(connecting(site.lan.address(), PATIENCE));
+    assert!(matches!(refused, Err(Error::NotSupported)));
+}
