@@ -428,7 +428,11 @@ impl State {
         } else if !self.expects(attr, contract) {
             self.changed();
         }
-        self.attr = *attr;
+        // Since it was seen last it was changed here, and by no other.
+        match contract == Contract::Exclusive && self.asked.is_none() && self.changed.is_some() {
+            true => self.advance(attr),
+            false => self.attr = *attr,
+        }
         self.is_dirty = true;
     }
 

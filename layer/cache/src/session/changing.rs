@@ -8,7 +8,7 @@ use tombolo_core::fs::{
     AccessMask, Attr, Change, Device, Entry, File, FileType, Made, NameBuf, NewMode, NodeId, Notice,
     OpenFlags, Ownership, SetAttr, WeakAttr, Write, Written,
 };
-use tombolo_core::{Answer, Error, Result};
+use tombolo_core::{Answer, Error, Identity, Result};
 use tombolo_mem::Source;
 
 use super::changes::{all_data, to_its_end};
@@ -19,9 +19,6 @@ use crate::object::Object;
 use crate::objects::node_of;
 use crate::options::Contract;
 use crate::written::is_unanswered;
-
-/// What may be done with a directory.
-const ALL: AccessMask = AccessMask::READ.union(AccessMask::WRITE).union(AccessMask::EXECUTE);
 
 impl View {
     pub(super) async fn setattr(
@@ -69,7 +66,8 @@ impl View {
     ) -> Result<()> {
         // Within a tick of its clock the file may have been changed by another before.
         object.settle(asked);
-        let before = {
+        let is_alone = self.cache().options_of(object).contract == Contract::Exclusive;
+        let (before, is_known, is_late, is_ours) = {
             let mut state = object.state();
             let (keeps_data, before) = (set.size.is_none(), state.attr);
             let is_late = state.latest.is_some_and(|latest| asked < latest);
@@ -79,20 +77,18 @@ impl View {
                 state.advance(attr);
                 state.asked = Some(asked);
             }
-            is_ours.then_some(before)
+            let is_known = is_ours || (is_alone && state.came.is_some());
+            (before, is_known, is_late, is_ours)
         };
-        if let Some(before) = before {
-            if object.file_type == FileType::Directory && (set.mode.is_some() || set.uid.is_some()) {
-                match before.uid == attr.uid {
-                    true => self.is_its_owner_s(object, asked),
-                    false => self.is_the_superuser_s(object, asked),
-                }
-            }
-            object.state().changed_here();
-            return Ok(());
+        if !is_ours {
+            self.cache().learn(object, attr, asked)?;
         }
-        let is_late = object.has_learnt_since(asked);
-        self.cache().learn(object, attr, asked)?;
+        match (set.uid.is_some(), before.uid == attr.uid) {
+            (true, false) if is_known => self.is_the_superuser_s(object, asked),
+            (true, _) => self.is_its_owner_s(object, asked),
+            (false, _) if set.mode.is_some() => self.is_its_owner_s(object, asked),
+            _ => {}
+        }
         match is_late {
             true => object.doubt(),
             false => object.state().changed_here(),
@@ -127,23 +123,24 @@ impl View {
         self.cache().keep(dir);
     }
 
-    /// What the owner of a directory may do its mode says. That it was made, or its mode set, shows that it may be changed, and as which user
-    /// the origin takes this one.
-    fn is_its_owner_s(&self, dir: &Arc<Object>, asked: Instant) {
-        let (attr, user) = (dir.state().attr, &self.cx.identity);
-        if attr.uid != user.uid {
-            return;
+    /// What the owner of a file may do its mode says. That it was made, or its mode set, shows as which user the origin takes this one.
+    pub(super) fn is_its_owner_s(&self, object: &Arc<Object>, asked: Instant) {
+        if object.state().attr.uid == self.cx.identity.uid {
+            self.has_rights_of(&self.cx.identity, object, asked);
         }
-        let owner = Ownership::from(&attr);
-        let allowed = ALL.iter().filter(|right| owner.check_mode(user, *right).is_ok()).collect();
-        dir.grant(user, ALL, allowed, asked);
-        self.cache().keep(dir);
     }
 
-    /// Only the superuser gives a directory another owner, and may do all with it: so the origin takes this user as that one.
-    fn is_the_superuser_s(&self, dir: &Arc<Object>, asked: Instant) {
-        dir.grant(&self.cx.identity, ALL, ALL, asked);
-        self.cache().keep(dir);
+    /// Only the superuser gives a file another owner: so the origin takes this user as that one.
+    fn is_the_superuser_s(&self, object: &Arc<Object>, asked: Instant) {
+        self.has_rights_of(&Identity::ROOT, object, asked);
+    }
+
+    fn has_rights_of(&self, user: &Identity, object: &Arc<Object>, asked: Instant) {
+        let all = AccessMask::READ | AccessMask::WRITE | AccessMask::EXECUTE;
+        let owner = Ownership::from(&object.state().attr);
+        let allowed = all.iter().filter(|right| owner.check_mode(user, *right).is_ok()).collect();
+        object.grant(&self.cx.identity, all, allowed, asked);
+        self.cache().keep(object);
     }
 
     pub(super) async fn symlink(self, parent: NodeId, name: NameBuf, target: Vec<u8>) -> Result<Made> {

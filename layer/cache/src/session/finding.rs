@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tombolo_core::fs::{AccessMask, Entry, NameBuf, NodeId};
+use tombolo_core::fs::{AccessMask, Entry, FileType, NameBuf, NodeId};
 use tombolo_core::{Ctx, Error, Result};
 
 use super::view::View;
@@ -24,6 +24,9 @@ impl View {
     }
 
     fn known_name(&self, dir: &Object, name: &[u8]) -> Option<Result<Entry>> {
+        if dir.file_type != FileType::Directory {
+            return Some(Err(Error::NotDirectory));
+        }
         if !self.may(dir, AccessMask::EXECUTE)? {
             return Some(Err(Error::AccessDenied));
         }

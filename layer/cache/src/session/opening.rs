@@ -16,6 +16,7 @@ use crate::names::Known;
 use crate::object::{Look, Object};
 use crate::objects::node_of;
 use crate::openings::is_writing;
+use crate::options::Contract;
 use crate::origin::OriginFile;
 use crate::store::ObjectId;
 
@@ -148,6 +149,7 @@ impl View {
         let permit = self.session.openings.permit()?;
         let dir = self.object(parent)?;
         let node = self.node(&dir).await?;
+        let is_new = dir.state().names.look_up(name.as_name().as_bytes()) == Some(Known::Absent);
         let (change, origin) = (NameChange::begin(&dir, &[&name]), &self.cache().origin);
         let created = origin.fs.create(&self.at_origin(), node, name.as_name(), &how).resolve().await;
         let created = created.map_err(|error| {
@@ -160,6 +162,9 @@ impl View {
         let (entry, object, file) = self.entered(&created, change.asked).await?;
         self.cache().found_in(&object, &dir, name.as_name().as_bytes());
         self.name_made(&change, &name, &object, &created.dir);
+        if is_new && self.cache().options_of(&dir).contract == Contract::Exclusive {
+            self.is_its_owner_s(&object, change.asked);
+        }
         self.tell_name(&dir, &name);
         if how.flags.contains(OpenFlags::TRUNCATE) {
             object.state().resized();

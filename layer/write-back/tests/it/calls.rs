@@ -1,6 +1,6 @@
 //! How often the origin is asked.
 
-use tombolo_core::fs::{FileType, RenameFlags};
+use tombolo_core::fs::{File, FileType, OpenFlags, RenameFlags};
 
 use crate::restart::pattern;
 use crate::shown::names;
@@ -60,11 +60,19 @@ fn what_was_written_here_is_read_here_also_when_it_has_arrived() {
     made.iter().for_each(|(name, len)| at.put(name, &pattern(*len, 3)).expect("written"));
     proxy.write_back.flush().expect("it arrives");
     for _ in 0..2 {
+        let opens = origin.asked("open");
         for (name, len) in made {
             assert!(origin.direct.get(name).expect("there") == pattern(len, 3), "{name} is there");
-            assert!(at.get(name).expect("read") == pattern(len, 3), "{name}");
+            let node = at.find(name).expect("there").node;
+            let open = at.fs.open(&at.cx, node, OpenFlags::READ).wait().expect("its maker").open;
+            assert!(at.read(File { node, open }).expect("read") == pattern(len, 3), "{name}");
+            at.close(File { node, open });
         }
-        assert_eq!(origin.asked("read"), 0);
+        assert_eq!(
+            (origin.asked("read"), origin.asked("open")),
+            (0, opens),
+            "nor is its maker's right asked for"
+        );
         at.rename("small", "moved", RenameFlags::empty()).expect("renamed");
         at.rename("moved", "small", RenameFlags::empty()).expect("renamed");
         proxy.write_back.flush().expect("it arrives");
