@@ -269,6 +269,8 @@ impl Object {
     pub(crate) fn doubt_all(&self) {
         self.doubt();
         let mut state = self.state();
+        // What follows is not taken for our own doing, which rights outlive.
+        state.rights = Rights::default();
         if state.is_written_in_parts() {
             state.lose();
         }

@@ -121,3 +121,18 @@ fn what_setting_a_directory_s_mode_and_owner_shows_of_rights_is_not_asked_for() 
         "the owner is another now"
     );
 }
+
+#[test]
+fn rights_are_asked_for_again_once_others_may_have_changed_them() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let user = cached.session.of_user(0);
+    user.put("file", b"text");
+    let node = user.lookup("file").expect("there").node;
+    user.fs.access(&user.cx, node, AccessMask::READ).wait().expect("its maker");
+    cached.cache.invalidate();
+    user.fs.getattr(&user.cx, node, None).wait().expect("there");
+    let asked = origin.asked("access");
+    user.fs.access(&user.cx, node, AccessMask::READ).wait().expect("its maker");
+    assert_eq!(origin.asked("access"), asked + 1);
+}
