@@ -42,6 +42,10 @@ pub trait Device: Send + Sync + 'static {
     /// this returns.
     fn handle(&self, queue: QueueIndex, chain: Chain);
 
+    /// The chains that the guest had ready in this queue have been handled, or as many of them as are taken together. Called on the
+    /// queue's own thread; a device that gathers what it hands over does so now.
+    fn batch_handled(&self, _queue: QueueIndex) {}
+
     /// The last running queue has stopped: the guest's driver was unbound, the guest rebooted, or it left. Queues may
     /// start again afterwards.
     fn stopped(&self) {}

@@ -133,6 +133,14 @@ impl Job {
     }
 
     fn batch(&mut self, stop: &AtomicBool) -> Result<(), QueueFault> {
+        let outcome = self.handle_batch(stop);
+        // Also what came before a fault.
+        let handled = AssertUnwindSafe(|| self.device.batch_handled(self.index));
+        catch_unwind(handled).map_err(|_| QueueFault::Device)?;
+        outcome
+    }
+
+    fn handle_batch(&mut self, stop: &AtomicBool) -> Result<(), QueueFault> {
         for _ in 0..BATCH_MAX {
             let Some(chain) = self.side.pop()? else { break };
             let handle = AssertUnwindSafe(|| self.device.handle(self.index, chain));

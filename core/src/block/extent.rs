@@ -1,0 +1,83 @@
+//! What lies where on a disk.
+
+use super::Range;
+
+/// Whether room is taken for a part of a disk, and what reading it gives. Words of NBD's `base:allocation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// There may be data.
+    Data,
+    /// Room is taken, and it reads as zeroes.
+    Zero,
+    /// No room is taken, and it reads as zeroes.
+    Hole,
+}
+
+/// A part of a disk that is the same all over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// How long it is, in bytes; never 0.
+    pub len_bytes: u64,
+    /// What it is.
+    pub allocation: Allocation,
+}
+
+/// The extents of a range, from its beginning on, one after the other. Neighbours differ.
+#[derive(Debug)]
+pub struct Extents {
+    range: Range,
+    count_max: usize,
+    covered_bytes: u64,
+    extents: Vec<Extent>,
+}
+
+impl Extents {
+    /// None yet, with room for the first `count_max` (at least one) of the range.
+    pub fn new(range: Range, count_max: usize) -> Self {
+        Self { range, count_max: count_max.max(1), covered_bytes: 0, extents: Vec::new() }
+    }
+
+    /// Adds what follows; cut at the end of the range. False when there is no room for more.
+    pub fn push(&mut self, len_bytes: u64, allocation: Allocation) -> bool {
+        let len_bytes = len_bytes.min(self.range.len_bytes - self.covered_bytes);
+        if len_bytes == 0 {
+            return self.covered_bytes < self.range.len_bytes;
+        }
+        let full = self.extents.len() == self.count_max;
+        match self.extents.last_mut() {
+            Some(last) if last.allocation == allocation => last.len_bytes += len_bytes,
+            _ if full => return false,
+            _ => self.extents.push(Extent { len_bytes, allocation }),
+        }
+        self.covered_bytes += len_bytes;
+        self.covered_bytes < self.range.len_bytes
+    }
+
+    /// Where what follows begins, in bytes from the disk's beginning.
+    pub fn next_offset(&self) -> u64 {
+        self.range.offset + self.covered_bytes
+    }
+
+    /// What was found.
+    pub fn as_slice(&self) -> &[Extent] {
+        &self.extents
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_neighbours_become_one_and_nothing_passes_the_range_or_the_room() {
+        let mut extents = Extents::new(Range { offset: 100, len_bytes: 50 }, 2);
+        assert!(extents.push(10, Allocation::Data));
+        assert!(extents.push(5, Allocation::Data));
+        assert!(extents.push(5, Allocation::Hole));
+        assert_eq!(extents.next_offset(), 120);
+        assert!(!extents.push(5, Allocation::Zero), "there is room for two");
+        assert!(!extents.push(500, Allocation::Hole), "the range is full");
+        let lengths: Vec<u64> = extents.as_slice().iter().map(|extent| extent.len_bytes).collect();
+        assert_eq!(lengths, [15, 35]);
+    }
+}
