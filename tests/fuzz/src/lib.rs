@@ -6,6 +6,7 @@
 pub mod fuse_decode;
 pub mod link_hello;
 pub mod mount3;
+pub mod nbd;
 pub mod nfs3_args;
 pub mod nfs3_results;
 pub mod nfs_client;

@@ -36,6 +36,11 @@ fn mount3() {
 }
 
 #[test]
+fn nbd() {
+    replay("nbd", targets::nbd::run);
+}
+
+#[test]
 fn nfs3_args() {
     replay("nfs3_args", targets::nfs3_args::run);
 }

@@ -1,0 +1,66 @@
+//! Numbers and names out of bytes, in network order.
+
+use crate::{Malformed, NAME_BYTES_MAX, Result};
+
+/// What is left of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(Malformed::Short)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed::Short)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    pub(crate) fn magic(&mut self, magic: u64) -> Result<()> {
+        if self.u64()? == magic { Ok(()) } else { Err(Malformed::Magic) }
+    }
+
+    /// A name with its length before it.
+    pub(crate) fn name(&mut self) -> Result<&'a str> {
+        let len = self.u32()?;
+        self.take(len as usize).and_then(name)
+    }
+
+    pub(crate) fn end(self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(Malformed::Length(self.0.len() as u64)) }
+    }
+}
+
+/// All of these bytes as a name.
+pub(crate) fn name(bytes: &[u8]) -> Result<&str> {
+    if bytes.len() > NAME_BYTES_MAX {
+        return Err(Malformed::Length(bytes.len() as u64));
+    }
+    std::str::from_utf8(bytes).map_err(|_| Malformed::Name)
+}
+
+/// The length of something that is no longer than a message.
+pub(crate) fn length(bytes: usize) -> [u8; 4] {
+    u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes()
+}
+
+/// Adds a name with its length before it.
+pub(crate) fn put_name(out: &mut Vec<u8>, name: &str) {
+    out.extend(length(name.len()));
+    out.extend(name.as_bytes());
+}

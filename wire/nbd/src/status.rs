@@ -1,0 +1,65 @@
+//! The waist's errors as NBD's, and back.
+
+use tombolo_core::Error;
+
+/// How a request ended. NBD has these and no others; what is none of them counts as EINVAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs)]
+pub enum Status {
+    Ok = 0,
+    Perm = 1,
+    Io = 5,
+    NoMem = 12,
+    Inval = 22,
+    NoSpc = 28,
+    Overflow = 75,
+    NotSup = 95,
+    Shutdown = 108,
+}
+
+impl Status {
+    /// As it is on the wire.
+    #[must_use]
+    pub fn from_number(number: u32) -> Self {
+        match number {
+            0 => Self::Ok,
+            1 => Self::Perm,
+            5 => Self::Io,
+            12 => Self::NoMem,
+            28 => Self::NoSpc,
+            75 => Self::Overflow,
+            95 => Self::NotSup,
+            108 => Self::Shutdown,
+            _ => Self::Inval,
+        }
+    }
+}
+
+/// The status that a reply carries for `error`.
+#[must_use]
+pub fn to_status(error: &Error) -> Status {
+    match error {
+        Error::NotPermitted | Error::AccessDenied | Error::ReadOnly => Status::Perm,
+        Error::NoSpace | Error::QuotaExceeded | Error::FileTooLarge => Status::NoSpc,
+        Error::NoMemory => Status::NoMem,
+        Error::InvalidArgument => Status::Inval,
+        Error::NotSupported | Error::NotImplemented => Status::NotSup,
+        Error::Overflow | Error::TooBig => Status::Overflow,
+        _ => Status::Io,
+    }
+}
+
+/// What the waist says for `status`.
+pub fn from_status(status: Status) -> Result<(), Error> {
+    Err(match status {
+        Status::Ok => return Ok(()),
+        Status::Perm => Error::NotPermitted,
+        Status::Io => Error::Io { source: None },
+        Status::NoMem => Error::NoMemory,
+        Status::Inval => Error::InvalidArgument,
+        Status::NoSpc => Error::NoSpace,
+        Status::Overflow => Error::Overflow,
+        Status::NotSup => Error::NotSupported,
+        Status::Shutdown => Error::Disconnected,
+    })
+}

@@ -1,0 +1,4 @@
+//! The codec as its users call it.
+
+mod codec;
+mod layouts;
