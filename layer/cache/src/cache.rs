@@ -16,8 +16,9 @@ use crate::files_ahead::FilesAhead;
 use crate::lease::{LEASE_NAME, Lease};
 use crate::line::Line;
 use crate::names::Names;
-use crate::object::{Object, State};
+use crate::object::{Object, State, Young};
 use crate::objects::Objects;
+use crate::options::Contract;
 use crate::origin::{Origin, at_origin};
 use crate::room::Room;
 use crate::rules::Policy;
@@ -101,17 +102,41 @@ impl Cache {
 
     /// Takes in names of a directory.
     pub(crate) fn learned(&self, dir: &Arc<Object>, learn: impl FnOnce(&mut State) -> bool) {
+        // Asked before: it may look at the object's state.
+        let is_alone = self.is_alone_at(dir);
         {
             let mut state = dir.state();
             if !learn(&mut state) {
                 return;
             }
             state.is_dirty = true;
-            if self.is_young(&state.version()) {
-                state.young = Some(Instant::now());
+            if let Some(young_for) = self.clock.young_for(&state.version()) {
+                let was_young = state.young.replace(Young::until(young_for)).is_some();
+                if !was_young && is_alone {
+                    self.store.keep_names_when_ripe(dir, young_for);
+                }
             }
         }
         self.keep(dir);
+    }
+
+    /// Data of this version came. Another's change in the same tick of the origin's clock would not show: where all changes come by here
+    /// there is none, but there may be one before another life.
+    pub(crate) fn came_young(&self, object: &Arc<Object>, data: &Data, version: &WeakAttr) {
+        let Some(young_for) = self.clock.young_for(version) else { return };
+        let is_new = data.file.set_young();
+        match self.is_alone_at(object) {
+            true if is_new => self.store.keep_data_when_ripe(&data.file, young_for),
+            true => {}
+            // Of what is written here no other change is hidden.
+            false if data.was_written() => {}
+            false => object.state().young = Some(Young::until(young_for)),
+        }
+    }
+
+    /// Whether all changes of an object come by here (*exclusive*).
+    fn is_alone_at(&self, object: &Object) -> bool {
+        self.options_of(object).contract == Contract::Exclusive
     }
 
     /// Has what has changed of an object written soon, unless it is gone.
@@ -231,11 +256,6 @@ impl Cache {
         }
         self.store.drop_data(id, generation);
         true
-    }
-
-    /// Whether a version is so new that another change might not show.
-    pub(crate) fn is_young(&self, version: &WeakAttr) -> bool {
-        self.clock.is_young(version)
     }
 
     /// Says in the log, not too often, that data cannot be kept.

@@ -25,8 +25,8 @@ impl Clock {
         Self { wall, started: (since_epoch(wall()), Instant::now()), latest: Mutex::default() }
     }
 
-    /// Whether another change of a file might not show in its times.
-    pub(crate) fn is_young(&self, version: &WeakAttr) -> bool {
+    /// For how long another change of a file might not show in its times; `None` if it would now.
+    pub(crate) fn young_for(&self, version: &WeakAttr) -> Option<Duration> {
         let told = Duration::new(seconds(version.ctime), version.ctime.nanos);
         let at_origin = {
             let mut latest = lock(&self.latest);
@@ -39,7 +39,7 @@ impl Clock {
         // One that was set forwards since the start is not believed.
         let here = since_epoch((self.wall)()).min(self.started.0.saturating_add(self.started.1.elapsed()));
         let changed = Duration::from_secs(seconds(version.ctime).max(seconds(version.mtime)));
-        at_origin.max(here) < changed.saturating_add(YOUNG)
+        changed.saturating_add(YOUNG).checked_sub(at_origin.max(here)).filter(|left| !left.is_zero())
     }
 }
 

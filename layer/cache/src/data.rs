@@ -120,7 +120,7 @@ impl Data {
     /// It goes on under another version. Neither another life nor others know which parts are of which.
     pub(crate) fn set_written(&self) {
         self.was_written.store(true, Ordering::Relaxed);
-        self.file.set_young();
+        self.file.set_for_this_life();
     }
 
     pub(crate) fn was_written(&self) -> bool {
@@ -353,13 +353,7 @@ async fn fetch(
     if read != len || (WeakAttr::from(&attr) != version && !is_in_parts) {
         return Ok(Came::Changed);
     }
-    if cache.is_young(&version) {
-        // Of what is written here no other change is hidden.
-        if !data.was_written() {
-            object.state().young = Some(Instant::now());
-        }
-        data.file.set_young();
-    }
+    cache.came_young(object, data, &version);
     let (data, keeper, start) = (data.clone(), cache.clone(), range.start);
     let kept = cache.in_pool(&from.cx, move || keeper.write(&data, start, buffer)).resolve().await;
     object.weigh();

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tombolo_core::Identity;
 use tombolo_core::fs::{AccessMask, Attr, FileType, NodeId, PersistentHandle, WeakAttr};
@@ -70,7 +70,7 @@ pub(crate) struct State {
     pub data: Option<Arc<Data>>,
     pub rights: Rights,
     /// When data or names came that were very new then: another change in the same tick of the origin's clock would not show.
-    pub young: Option<Instant>,
+    pub young: Option<Young>,
     /// What is to be written has changed.
     pub is_dirty: bool,
     /// It is gone at the origin, or is another file there: nothing of it is kept.
@@ -82,6 +82,21 @@ pub(crate) struct State {
     pub written: Written,
     /// The present version is read past this cache.
     pub held: Weak<Held>,
+}
+
+/// For how long another change might not show, where that is not over yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Young {
+    /// When the latest came.
+    came: Instant,
+    until: Instant,
+}
+
+impl Young {
+    pub(crate) fn until(young_for: Duration) -> Self {
+        let came = Instant::now();
+        Self { came, until: came + young_for }
+    }
 }
 
 /// An object as the database has it.
@@ -245,11 +260,27 @@ impl Object {
     }
 
     /// The origin was asked at `asked` whether this is still the version that is here, and it is. What came too soon after a change to
-    /// tell is dropped once.
-    pub(crate) fn settle(&self, asked: Instant) {
+    /// tell is dropped once, unless all changes come by here (*exclusive*).
+    pub(crate) fn settle(&self, asked: Instant, contract: Contract) {
         let mut state = self.state();
-        if !state.is_written_in_parts() && !state.is_held() && state.young.is_some_and(|came| asked > came) {
-            state.changed();
+        if contract != Contract::Exclusive && state.young.is_some_and(|young| asked > young.came) {
+            state.drop_young();
+        }
+    }
+
+    /// It is known that there was no other change: names that are old enough now are to be written, all of them. Whether they are so; the time
+    /// that is left if later ones are not.
+    pub(crate) fn ripen(&self, now: Instant) -> Result<bool, Duration> {
+        let mut state = self.state();
+        let Some(young) = state.young else { return Ok(false) };
+        match young.until.checked_duration_since(now) {
+            Some(left) if !left.is_zero() => Err(left),
+            _ => {
+                state.young = None;
+                state.names.unwritten();
+                state.is_dirty = true;
+                Ok(!state.is_gone)
+            }
         }
     }
 
@@ -271,8 +302,9 @@ impl Object {
         let mut state = self.state();
         // What follows is not taken for our own doing, which rights outlive.
         state.rights = Rights::default();
-        if state.is_written_in_parts() {
-            state.lose();
+        match state.is_written_in_parts() {
+            true => state.lose(),
+            false => state.drop_young(),
         }
     }
 
@@ -335,8 +367,7 @@ impl Object {
     /// What a user may do with it, if that is known.
     pub(crate) fn allows(&self, user: &Identity, mask: AccessMask, options: &Options) -> Option<bool> {
         let life = match options.contract {
-            Contract::Immutable => Life::Ever,
-            Contract::Exclusive => Life::Session,
+            Contract::Immutable | Contract::Exclusive => Life::Ever,
             Contract::CloseToOpen => Life::Time(options.rights_refresh),
             Contract::Refresh(time) => Life::Time(time),
         };
@@ -394,6 +425,13 @@ impl State {
     /// Whether a change here has left open which version the file has now: a reader asks first.
     pub(crate) fn is_doubtful(&self, options: &Options) -> bool {
         self.asked.is_none() && options.contract != Contract::Immutable
+    }
+
+    /// What came too soon after a change to show another's is dropped, if there may have been one.
+    fn drop_young(&mut self) {
+        if self.young.is_some() && !self.is_written_in_parts() && !self.is_held() {
+            self.changed();
+        }
     }
 
     /// The origin has another version: what was known of the one before is dropped.

@@ -13,8 +13,6 @@ const USERS_MAX: usize = 16;
 pub(crate) enum Life {
     /// Also after a restart.
     Ever,
-    /// While this process lives.
-    Session,
     /// For so long.
     Time(Duration),
 }
@@ -80,9 +78,9 @@ impl Rights {
     ) -> Option<bool> {
         let right = self.0.iter().find(|right| right.user == *user)?;
         let believed = match (life, right.asked) {
-            (Life::Ever, _) | (Life::Session, Some(_)) => true,
+            (Life::Ever, _) => true,
             (Life::Time(time), Some(asked)) => now.saturating_duration_since(asked) <= time,
-            (Life::Session | Life::Time(_), None) => false,
+            (Life::Time(_), None) => false,
         };
         let applies = right.known.contains(mask) && right.ctime == ctime;
         (believed && applies).then(|| right.allowed.contains(mask))
@@ -137,7 +135,7 @@ mod tests {
         assert_eq!(rights.allow(&user(1), READ, at(2), now, life), None, "the mode may have changed");
         let later = now + Duration::from_secs(61);
         assert_eq!(rights.allow(&user(1), READ, at(1), later, life), None);
-        assert_eq!(rights.allow(&user(1), READ, at(1), later, Life::Session), Some(true));
+        assert_eq!(rights.allow(&user(1), READ, at(1), later, Life::Ever), Some(true));
     }
 
     #[test]
@@ -145,19 +143,18 @@ mod tests {
         let (mut rights, now) = (Rights::default(), Instant::now());
         rights.learn(&user(1), READ, READ, at(1), now);
         rights.learn(&user(1), WRITE, AccessMask::empty(), at(1), now);
-        assert_eq!(rights.allow(&user(1), READ, at(1), now, Life::Session), Some(true));
-        assert_eq!(rights.allow(&user(1), WRITE, at(1), now, Life::Session), Some(false));
+        assert_eq!(rights.allow(&user(1), READ, at(1), now, Life::Ever), Some(true));
+        assert_eq!(rights.allow(&user(1), WRITE, at(1), now, Life::Ever), Some(false));
         rights.learn(&user(1), WRITE, WRITE, at(2), now);
-        assert_eq!(rights.allow(&user(1), READ, at(2), now, Life::Session), None);
+        assert_eq!(rights.allow(&user(1), READ, at(2), now, Life::Ever), None);
     }
 
     #[test]
-    fn what_another_life_was_told_only_lasts_where_nothing_changes() {
+    fn what_another_life_was_told_only_lasts_where_others_change_nothing() {
         let (mut rights, now) = (Rights::default(), Instant::now());
         rights.learn(&user(1), READ, READ, at(1), now);
         let rights = Rights::restored(rights.rows());
         assert_eq!(rights.allow(&user(1), READ, at(1), now, Life::Ever), Some(true));
-        assert_eq!(rights.allow(&user(1), READ, at(1), now, Life::Session), None);
         assert_eq!(rights.allow(&user(1), READ, at(1), now, Life::Time(Duration::MAX)), None);
     }
 
@@ -166,6 +163,6 @@ mod tests {
         let (mut rights, now) = (Rights::default(), Instant::now());
         (0..1000).for_each(|uid| rights.learn(&user(uid), READ, READ, at(1), now));
         assert_eq!(rights.0.len(), USERS_MAX);
-        assert_eq!(rights.allow(&user(999), READ, at(1), now, Life::Session), Some(true));
+        assert_eq!(rights.allow(&user(999), READ, at(1), now, Life::Ever), Some(true));
     }
 }

@@ -65,8 +65,9 @@ impl View {
         set: &SetAttr,
     ) -> Result<()> {
         // Within a tick of its clock the file may have been changed by another before.
-        object.settle(asked);
-        let is_alone = self.cache().options_of(object).contract == Contract::Exclusive;
+        let contract = self.cache().options_of(object).contract;
+        object.settle(asked, contract);
+        let is_alone = contract == Contract::Exclusive;
         let (before, is_known, is_late, is_ours) = {
             let mut state = object.state();
             let (keeps_data, before) = (set.size.is_none(), state.attr);

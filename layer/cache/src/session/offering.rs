@@ -37,10 +37,7 @@ impl View {
         if !is_wanted() {
             return Ok(());
         }
-        // Another's change in the same tick of the origin's clock would not show: there is none, but there may be before another life.
-        if cache.is_young(version) {
-            data.file.set_young();
-        }
+        cache.came_young(object, &data, version);
         let keeper = cache.clone();
         let kept = cache.in_pool(&self.cx, move || expected.keep(&keeper, offset, &from)).resolve().await;
         object.weigh();

@@ -70,7 +70,7 @@ impl View {
         }
         let (origin, _, attr) = opened?;
         // What the open itself has fetched came after that.
-        object.settle(began);
+        object.settle(began, self.cache().options_of(&object).contract);
         touch(&object);
         let open = self.session.openings.add(permit, &object, flags, Some(origin));
         Ok(Opened { open, attr: Some(attr) })

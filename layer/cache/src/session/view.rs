@@ -60,7 +60,7 @@ impl View {
                 let attr = self.cache().fetch_attr(&self.cx, object).await?;
                 // Data are looked at again when a file is opened, names with their directory.
                 if object.file_type == FileType::Directory {
-                    object.settle(asked);
+                    object.settle(asked, self.cache().options_of(object).contract);
                 }
                 Ok(attr)
             }

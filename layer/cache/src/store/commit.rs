@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::data_file::State as DataState;
 use super::database::Database;
+use super::ripening::{Ripe, Ripening, Young};
 use super::{ObjectId, Shared, key};
 use crate::object::Object;
 
@@ -22,6 +23,7 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct Pending {
     batch: Batch,
+    ripening: Ripening,
     /// What the thread is writing.
     objects_under_way: HashMap<ObjectId, Arc<Object>>,
     /// Those whose rows it is removing.
@@ -70,6 +72,15 @@ impl Queue {
 
     pub(super) fn keep_data(&self, state: &Arc<DataState>) {
         self.change(|batch| batch.data.insert((state.id, state.generation), state.clone()));
+    }
+
+    /// Has it written once it is old enough to be believed in another life.
+    pub(super) fn keep_when_ripe(&self, young: Young, young_for: Duration) {
+        let mut pending = self.pending();
+        let is_first = pending.ripening.next_due().is_none();
+        if pending.ripening.push(young, young_for) && is_first {
+            self.work.notify_one();
+        }
     }
 
     pub(super) fn remove_object(&self, id: ObjectId, handle: Vec<u8>) {
@@ -137,12 +148,22 @@ impl Queue {
 
     /// The next batch, when its time has come. `None` at the end.
     fn next(&self, pause: Duration) -> Option<Batch> {
+        self.ripen();
         let mut pending = self.pending();
         while pending.batch.is_empty() {
+            let due = pending.ripening.next_due();
+            let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                drop(pending);
+                self.ripen();
+                pending = self.pending();
+                continue;
+            }
             if pending.is_closing {
                 return None;
             }
-            pending = self.work.wait(pending).unwrap_or_else(PoisonError::into_inner);
+            let left = left.unwrap_or(Duration::from_secs(3600));
+            pending = self.work.wait_timeout(pending, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let due = Instant::now() + pause;
         while !pending.is_closing && !pending.is_urgent {
@@ -158,6 +179,20 @@ impl Queue {
         pending.begun += 1;
         pending.is_urgent = false;
         Some(batch)
+    }
+
+    /// Adds what is old enough now to the batch. Locks of objects are not taken under the queue's.
+    fn ripen(&self) {
+        let now = Instant::now();
+        loop {
+            let Some(young) = self.pending().ripening.pop_due(now) else { return };
+            match young.ripen(now) {
+                Ok(Some(Ripe::Names(object))) => self.keep(&object),
+                Ok(Some(Ripe::Data(state))) => self.keep_data(&state),
+                Ok(None) => {}
+                Err((young, left)) => self.keep_when_ripe(young, left),
+            }
+        }
     }
 
     fn finished(&self) {

@@ -40,8 +40,10 @@ pub(super) struct State {
     blocks: Mutex<Blocks>,
     /// The version is gone: the file goes with the last that uses it.
     is_doomed: AtomicBool,
-    /// It came too soon after a change to be believed in another life: it is not written down.
+    /// It came too soon after a change to be believed in another life: it is not written down yet.
     is_young: AtomicBool,
+    /// Nor will it ever be.
+    is_for_this_life: AtomicBool,
     shared: Arc<Shared>,
 }
 
@@ -225,9 +227,18 @@ impl DataFile {
             && other.start / block_bytes < one.end.div_ceil(block_bytes)
     }
 
-    /// It came too soon after a change to be believed in another life.
-    pub(crate) fn set_young(&self) {
-        self.0.is_young.store(true, Ordering::Relaxed);
+    /// It came too soon after a change to be believed in another life. Whether that is new.
+    pub(crate) fn set_young(&self) -> bool {
+        !self.0.is_young.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn downgrade(&self) -> Weak<State> {
+        Arc::downgrade(&self.0)
+    }
+
+    /// Another life must not use it.
+    pub(crate) fn set_for_this_life(&self) {
+        self.0.is_for_this_life.store(true, Ordering::Relaxed);
     }
 
     /// The version is gone: the file goes with its last user.
@@ -343,6 +354,7 @@ impl State {
             blocks: Mutex::new(Blocks { chunks: HashMap::new(), kept_bytes, verified_bytes: 0, is_old }),
             is_doomed: AtomicBool::new(false),
             is_young: AtomicBool::new(false),
+            is_for_this_life: AtomicBool::new(false),
             shared: shared.clone(),
         }
     }
@@ -381,7 +393,14 @@ impl State {
 
     /// Whether another life may use it.
     pub(super) fn lasts(&self) -> bool {
-        !self.is_doomed() && !self.is_young.load(Ordering::Relaxed)
+        let is_out = [&self.is_doomed, &self.is_young, &self.is_for_this_life];
+        !is_out.iter().any(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    /// No other change can hide in its version any more. Whether it lasts now.
+    pub(super) fn ripen(&self) -> bool {
+        self.is_young.store(false, Ordering::Relaxed);
+        self.lasts()
     }
 
     /// Closes it until it is used again.

@@ -4,7 +4,7 @@
 //! checksum. What changes is written by one thread, in one transaction for all of a few hundredths of a second; it is not forced to the
 //! disk. Numbers of objects are: no number is ever given to two.
 //!
-//! Reading order: `directory` (the owner), `database` and `rows` (what is known), `data_file` (data), `commit` (the thread), `eviction`, `list`.
+//! Reading order: `directory` (the owner), `database` and `rows` (what is known), `data_file` (data), `commit` (the thread), `ripening`, `eviction`, `list`.
 
 mod commit;
 mod data_file;
@@ -12,6 +12,7 @@ mod database;
 mod directory;
 mod eviction;
 mod list;
+mod ripening;
 pub(crate) mod rows;
 
 use std::collections::{HashMap, VecDeque};
@@ -35,6 +36,7 @@ use directory::Directory;
 pub use directory::{OpenError, OriginIdentity};
 use eviction::Eviction;
 pub use list::{Listed, ListedData};
+use ripening::Young;
 use rows::{DataRow, NamesRow, ObjectRow};
 
 /// An object's number in this cache. It is never given to another, over restarts too.
@@ -240,6 +242,16 @@ impl Store {
         self.shared.queue.keep(object);
     }
 
+    /// Has the names of a directory written once they are old enough to be believed in another life.
+    pub(crate) fn keep_names_when_ripe(&self, dir: &Arc<Object>, young_for: Duration) {
+        self.shared.queue.keep_when_ripe(Young::Names(Arc::downgrade(dir)), young_for);
+    }
+
+    /// The same of data.
+    pub(crate) fn keep_data_when_ripe(&self, file: &DataFile, young_for: Duration) {
+        self.shared.queue.keep_when_ripe(Young::Data(file.downgrade()), young_for);
+    }
+
     /// An object is gone at the origin.
     pub(crate) fn remove(&self, object: &Object) {
         self.shared.queue.remove_object(object.id, key(&object.handle));
@@ -289,7 +301,7 @@ impl Store {
         });
         let file = DataFile::new(Arc::new(DataState::new(shared, id, &row, path(&row), old.is_some())));
         if numbered.is_err() {
-            file.set_young();
+            file.set_for_this_life();
         }
         shared.know(&file);
         file

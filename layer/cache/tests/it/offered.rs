@@ -1,6 +1,6 @@
 //! Data that a layer above has: kept as far as they are the file's.
 
-use tombolo_core::fs::{Attr, DataCache, NodeId, WeakAttr};
+use tombolo_core::fs::{Attr, DataCache, Mode, NodeId, SetAttr, WeakAttr};
 use tombolo_layer_cache::{Contract, Options};
 use tombolo_mem::Source;
 
@@ -31,6 +31,54 @@ fn what_is_offered_is_not_read_at_the_origin() {
     assert!(session.get("file").expect("read") == bytes);
     let fetched_bytes = cached.cache.counts().fetched_bytes as usize;
     assert!((10..LEN / 2).contains(&fetched_bytes), "{fetched_bytes}: whole blocks are kept");
+}
+
+#[test]
+fn what_came_soon_after_a_change_is_known_in_another_life_once_no_other_change_can_hide() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let bytes = pattern(LEN, 1);
+    {
+        let cached = origin.cached(dir.path(), Contract::Exclusive);
+        let session = &cached.session;
+        session.put("file", &bytes);
+        let attr = session.lookup("file").expect("there").attr;
+        offer(session, &attr, 0, &bytes);
+        assert_eq!(session.list(), ["file"]);
+        grow_old();
+    }
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let session = &cached.session;
+    let (reads, listings) = (origin.asked("read"), origin.asked("readdir"));
+    assert_eq!(session.list(), ["file"]);
+    assert!(session.get("file").expect("read") == bytes);
+    assert_eq!((origin.asked("read"), origin.asked("readdir")), (reads, listings));
+    // What is written now may be changed by another in the same tick, once this life is over.
+    session.put("file", &pattern(LEN, 2));
+    let attr = session.lookup("file").expect("there").attr;
+    offer(session, &attr, 0, &pattern(LEN, 2));
+    drop(cached);
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    assert!(cached.session.get("file").expect("read") == pattern(LEN, 2));
+    assert!(origin.asked("read") > reads, "read anew");
+}
+
+#[test]
+fn names_that_came_soon_after_a_change_outlive_our_own_changes() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let session = &cached.session;
+    session.put("one", b"1");
+    assert_eq!(session.list(), ["one"]);
+    let listings = origin.asked("readdir");
+    let set = SetAttr { mode: Some(Mode::new(0o711)), ..SetAttr::default() };
+    session.fs.setattr(&session.cx, NodeId::ROOT, None, &set).wait().expect("chmod");
+    session.put("two", b"2");
+    assert_eq!(session.list(), ["one", "two"]);
+    assert_eq!(origin.asked("readdir"), listings);
+    // From here on another may have changed it in the same tick.
+    cached.cache.invalidate();
+    assert_eq!(session.list(), ["one", "two"]);
+    assert!(origin.asked("readdir") > listings, "listed anew");
 }
 
 #[test]
