@@ -14,6 +14,7 @@ mod forward;
 mod groups;
 mod held_locks;
 mod id;
+mod leases;
 mod lock_table;
 mod name;
 mod op;
@@ -34,6 +35,7 @@ pub use groups::{
 };
 pub use held_locks::{Granted, HeldLocks};
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId};
+pub use leases::{Changing, LEASE_TERM, LeaseAnswer, LeaseAsk, LeaseClient, LeaseNote, LeaseTable};
 pub use lock_table::{LockTable, SessionLocks, Woken};
 pub use name::{NAME_MAX, Name, NameBuf, NameError, XattrName, XattrNameBuf};
 pub use op::Op;

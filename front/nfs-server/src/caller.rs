@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
-use tombolo_core::fs::{Attr, Change, Entry, FileType, Name};
+use tombolo_core::fs::{Attr, Change, Changing, Entry, FileType, LeaseClient, Name};
 use tombolo_core::{Ctx, Error, Interrupt, KeyProperties, RequestId, RequestKey, Want};
 use tombolo_host_rpc::server::{Origin, Peer, Transport};
 use tombolo_wire_nfs3::attr::{fattr3, wcc_data};
@@ -64,16 +64,34 @@ impl<'a> Caller<'a> {
         Self { service, peer, credential: header.credential, key: None, request: service.next_request() }
     }
 
-    /// The node that a handle names.
-    pub async fn target(&self, handle: FileHandle<'_>) -> Result<Target> {
-        let bytes = handle.as_bytes();
-        let id = Signer::export_of(bytes)?;
+    /// The export of a handle.
+    pub fn export(&self, handle: FileHandle<'_>) -> Result<&Arc<Served>> {
+        let id = Signer::export_of(handle.as_bytes())?;
         // It may have been one of ours, of an export that is served no more.
         let export = self.service.export(id).ok_or(Failure(Status::Stale))?;
-        if !export.admits(&self.peer.origin) {
-            return Err(Failure(Status::Acces));
-        }
-        let node = export.resolve(bytes).await?;
+        if export.admits(&self.peer.origin) { Ok(export) } else { Err(Failure(Status::Acces)) }
+    }
+
+    /// The client as leases know it: its address, and what it says in each call to be told from others there.
+    pub fn lease_client(&self) -> LeaseClient {
+        let stamp = match &self.credential {
+            Credential::Sys(auth) => auth.stamp,
+            Credential::None => 0,
+        };
+        LeaseClient(digest_of(&self.peer.origin), stamp)
+    }
+
+    /// Before a change the leases of other clients are recalled, and waited for. To be kept until it is made.
+    pub async fn begin_change(&self, handle: FileHandle<'_>) -> Option<Changing> {
+        self.key?;
+        let leases = self.export(handle).ok()?.leases.as_ref()?;
+        leases.change(self.lease_client()).resolve().await.ok()
+    }
+
+    /// The node that a handle names.
+    pub async fn target(&self, handle: FileHandle<'_>) -> Result<Target> {
+        let export = self.export(handle)?;
+        let node = export.resolve(handle.as_bytes()).await?;
         let identity = self.service.identities.identity(export.squash, &self.credential, self.peer).await?;
         let cx = Ctx {
             session: export.session,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    Attr, Client, FileSystem, FileType, NodeId, PermissionCheck, PersistentHandles, Profile,
+    Attr, Client, FileSystem, FileType, LeaseTable, NodeId, PermissionCheck, PersistentHandles, Profile,
 };
 use tombolo_core::{Ctx, Error, RequestId, Result, SessionId};
 use tombolo_host_rpc::server::Origin;
@@ -42,6 +42,7 @@ pub(crate) struct Served {
     pub verifier: Arc<WriteVerifier>,
     pub squash: Squash,
     pub allow: AllowList,
+    pub leases: Option<Arc<LeaseTable>>,
     signer: Arc<Signer>,
     durability: Durability,
 }
@@ -49,7 +50,7 @@ pub(crate) struct Served {
 impl Served {
     /// Attaches to an export. All its clients share one session: nodes and openings mean the same file for all of them.
     pub fn attach(options: ExportOptions, signer: Arc<Signer>) -> std::result::Result<Self, ServeError> {
-        let ExportOptions { name, export, session, squash, allow, durability } = options;
+        let ExportOptions { name, export, session, squash, allow, durability, leases } = options;
         let label = format!("NFS clients of {name}");
         let attached = export.attach(&Client { session, label, checks: PermissionCheck::BackEnd });
         let file_system = attached.map_err(|source| ServeError::Attach { name: name.clone(), source })?;
@@ -69,6 +70,7 @@ impl Served {
             verifier,
             squash,
             allow,
+            leases,
             signer,
             durability,
             file_system,
@@ -237,9 +239,19 @@ impl NfsService {
         }))
     }
 
-    /// Closes idle openings. To be called every second or so.
+    /// Closes idle openings, and looks which leases have run out. To be called every second or so.
     pub fn close_idle(&self) {
         self.exports.iter().for_each(|export| export.close_idle());
+        self.leases().for_each(LeaseTable::tick);
+    }
+
+    /// Answers the calls that wait until something happens: the server ends.
+    pub(crate) fn end_waits(&self) {
+        self.leases().for_each(LeaseTable::end);
+    }
+
+    fn leases(&self) -> impl Iterator<Item = &LeaseTable> {
+        self.exports.iter().filter_map(|export| export.leases.as_deref())
     }
 
     /// The export that handles name so.

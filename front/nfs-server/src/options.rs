@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tombolo_core::SessionId;
-use tombolo_core::fs::Export;
+use tombolo_core::fs::{Export, LeaseTable};
 
 use crate::access::{AllowList, Identities, Squash};
 use crate::handle::{ExportCollision, Signer};
@@ -23,6 +23,8 @@ pub struct ExportOptions {
     pub allow: AllowList,
     /// What is stable when it is answered.
     pub durability: Durability,
+    /// The leases of the tree that its clients may hold; `None` where not all changes of it come through this server.
+    pub leases: Option<Arc<LeaseTable>>,
 }
 
 /// How the exports are served.

@@ -16,6 +16,7 @@ use crate::export::NfsService;
 /// period lasts.
 pub struct NfsServer {
     transport: Option<Server>,
+    service: Arc<NfsService>,
     _idle_closer: IdleCloser,
 }
 
@@ -28,7 +29,7 @@ impl NfsServer {
     ) -> Result<Self, StartError> {
         let idle_closer = IdleCloser::start(service).map_err(StartError::Thread)?;
         let transport = Server::start(bound, options, service)?;
-        Ok(Self { transport: Some(transport), _idle_closer: idle_closer })
+        Ok(Self { transport: Some(transport), service: service.clone(), _idle_closer: idle_closer })
     }
 
     /// Serves a stream that is there already, as one of a caller at this address. False, and it is closed, at the limit of connections.
@@ -59,6 +60,7 @@ impl NfsServer {
 
 impl Drop for NfsServer {
     fn drop(&mut self) {
+        self.service.end_waits();
         drop(self.transport.take());
     }
 }

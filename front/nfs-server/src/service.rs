@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tombolo_host_rpc::server::{Exchange, Outcome, Peer, ReplyData, Service};
 use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_mem::Source;
-use tombolo_wire_nfs3::{self as nfs3, Call, mount as mount3, side};
+use tombolo_wire_nfs3::{self as nfs3, Call, FileHandle, mount as mount3, side};
 use tombolo_wire_rpc::{Accepted, CallHeader, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
@@ -13,7 +13,7 @@ use crate::caller::Caller;
 use crate::export::NfsService;
 use crate::mount;
 use crate::procedures::{
-    attributes, data, digests, lending, listing, making, names, removing, subtree, volume,
+    attributes, data, digests, lease, lending, listing, making, names, removing, subtree, volume,
 };
 
 impl NfsService {
@@ -67,11 +67,17 @@ impl NfsService {
     ) -> Result<Option<ReplyData>, Accepted> {
         let procedure = nfs3::Procedure::from_number(header.procedure).ok_or(Accepted::ProcUnavail)?;
         let caller = Caller::new(self, peer, header, procedure, args.rest(), record.len());
+        // All that change something begin with a handle in the tree that they change.
+        let changed = Decoder::new(args.rest()).value::<FileHandle<'_>>();
         // The decoder counts from the message's start: a WRITE's data is found by that.
         let call = Call::decode(procedure, &mut args, record.len()).map_err(|error| {
             tracing::debug!(%peer.origin, ?procedure, %error, "garbage arguments");
             Accepted::GarbageArgs
         })?;
+        let _changing = match changed {
+            Ok(file) => caller.begin_change(file).await,
+            Err(_) => None,
+        };
         Ok(carry_out(&caller, call, record, buffers, results).await)
     }
 
@@ -110,6 +116,7 @@ impl NfsService {
                 results.value(&reply);
                 return Ok(data);
             }
+            side::Call::Lease(args) => drop(results.value(&lease::lease(&caller, args).await)),
         }
         Ok(None)
     }

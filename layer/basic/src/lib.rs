@@ -5,6 +5,7 @@
 //! - [`delay`] answers everything later, after a time: the pending path, on purpose.
 //! - [`fault`] injects errors and short transfers by a plan.
 //! - [`readonly`] refuses every change.
+//! - [`recall`] recalls the leases of clients before every change.
 //!
 //! Layers do not know each other. Those that treat all operations alike (`stats`, `fault`, `readonly`) are written as one
 //! function around any operation: [`Around`], which [`Layered`] applies to the whole waist. What passes through answers
@@ -13,10 +14,12 @@
 //! Reading order: [`around`], then any layer.
 #![forbid(unsafe_code)]
 
+mod arguments;
 pub mod around;
 pub mod delay;
 pub mod fault;
 pub mod readonly;
+pub mod recall;
 pub mod stats;
 
 pub use around::{Around, Layered};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::SessionId;
-use tombolo_core::fs::Export;
+use tombolo_core::fs::{Export, LeaseTable};
 use tombolo_front_nfs_server::{
     AllowList, Durability, ExportOptions, Groups, Identities, NfsServer, NfsService, Options, ServeError,
     Signer, Squash, SquashMode,
@@ -30,6 +30,8 @@ pub struct Plan {
     pub groups: Option<Groups>,
     /// What is stable when it is answered.
     pub durability: Durability,
+    /// The leases that clients may hold.
+    pub leases: Option<Arc<LeaseTable>>,
     /// How it listens.
     pub rpc: RpcOptions,
     /// Where, if it is not to be anywhere.
@@ -60,6 +62,7 @@ impl Plan {
             allow: AllowList::default(),
             groups: None,
             durability: Durability::Stable,
+            leases: None,
             rpc: RpcOptions::default(),
             address: None,
         }
@@ -98,6 +101,7 @@ impl Plan {
             squash: *squash,
             allow: self.allow.clone(),
             durability: self.durability,
+            leases: self.leases.clone(),
         });
         let exports = exports.collect();
         let signer = Arc::new(Signer::new(self.keys.clone()));

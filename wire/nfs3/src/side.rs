@@ -24,6 +24,8 @@ xdr_enum! {
         Digests = 2,
         /// Data of a version of a file of another server, which is cached here.
         Lend = 3,
+        /// A lease of the tree: to have one, to keep it until it is recalled, to give it back.
+        Lease = 4,
     }
 }
 
@@ -35,6 +37,7 @@ pub enum Call<'a> {
     List(ListArgs<'a>),
     Digests(DigestsArgs<'a>),
     Lend(LendArgs<'a>),
+    Lease(LeaseArgs<'a>),
 }
 
 impl<'a> Call<'a> {
@@ -48,6 +51,7 @@ impl<'a> Call<'a> {
             Procedure::List => xdr.value().map(Self::List),
             Procedure::Digests => xdr.value().map(Self::Digests),
             Procedure::Lend => xdr.value().map(Self::Lend),
+            Procedure::Lease => xdr.value().map(Self::Lease),
         }
     }
 
@@ -59,6 +63,7 @@ impl<'a> Call<'a> {
             Self::List(_) => Procedure::List,
             Self::Digests(_) => Procedure::Digests,
             Self::Lend(_) => Procedure::Lend,
+            Self::Lease(_) => Procedure::Lease,
         }
     }
 }
@@ -70,6 +75,7 @@ impl Encode for Call<'_> {
             Self::List(args) => drop(xdr.value(args)),
             Self::Digests(args) => drop(xdr.value(args)),
             Self::Lend(args) => drop(xdr.value(args)),
+            Self::Lease(args) => drop(xdr.value(args)),
         }
     }
 }
@@ -162,3 +168,54 @@ xdr_struct! {
 
 /// What LEND answers: as READ, without attributes. NOENT where the data cannot be had.
 pub type LendReply = ReadReply;
+
+xdr_enum! {
+    /// What is asked about a lease.
+    pub enum LeaseAct {
+        /// To have one.
+        Grant = 0,
+        /// To keep the one that is named: answered when it is recalled, or after a while.
+        Keep = 1,
+        /// The one that is named is given back.
+        GiveBack = 2,
+    }
+}
+
+xdr_struct! {
+    /// LEASE.
+    pub struct LeaseArgs<'a> {
+        /// A file or directory of the tree.
+        pub file: FileHandle<'a>,
+        /// What is asked.
+        pub act: LeaseAct,
+        /// The number of the lease.
+        pub epoch: u64,
+    }
+}
+
+xdr_enum! {
+    /// How a lease stands.
+    pub enum LeaseState {
+        /// It is held.
+        Held = 0,
+        /// It is held, and to be given back.
+        Recalled = 1,
+        /// It is not held.
+        NotHeld = 2,
+    }
+}
+
+xdr_struct! {
+    /// What LEASE answers where it succeeds.
+    pub struct LeaseOk {
+        /// How it stands.
+        pub state: LeaseState,
+        /// The number of the lease that is held.
+        pub epoch: u64,
+        /// How long it is held from when it was asked about; or after what time it may be asked for again.
+        pub time_ms: u32,
+    }
+}
+
+/// What LEASE answers. NOTSUPP: no leases of this tree are granted.
+pub type LeaseReply = Reply<LeaseOk, ()>;

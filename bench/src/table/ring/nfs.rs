@@ -84,6 +84,7 @@ pub fn service(shared: &std::path::Path) -> Result<Arc<dyn Service>> {
         squash: Squash { mode: SquashMode::None, ..Squash::default() },
         allow: AllowList::default(),
         durability: Durability::Relaxed,
+        leases: None,
     };
     let keys = Keys::random().map_err(|error| wrong("a key", &error))?;
     let signer = Arc::new(Signer::new(keys));

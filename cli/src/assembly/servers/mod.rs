@@ -164,6 +164,8 @@ impl Serving {
         let nfs = NfsServers::start(plan, ports, &state)?;
         state.warn();
         let counted = all_counted(plan, &opened, nfs.counts());
+        let exports = exports.into_iter().enumerate().map(|(index, export)| state.recalling(index, export));
+        let exports = exports.collect::<Result<_, _>>()?;
         let status = status(plan, &sockets, &nfs, &shm);
         let serving = Self {
             mounts: Vec::new(),

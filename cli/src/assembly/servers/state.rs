@@ -2,18 +2,20 @@
 //! on the same. And NFS over it, whatever brings it calls.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tombolo_core::fs::{Client, Export, NodeId, PermissionCheck};
+use tombolo_core::fs::{Client, Export, LEASE_TERM, LeaseNote, LeaseTable, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, SessionId};
 use tombolo_front_nfs_server::{
     AllowList, Claims, Durability, ExportOptions, Groups, Identities, NfsService, Options, Signer, Squash,
 };
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_host_service::handle_keys;
-use tombolo_host_service::state_dir::{ServerState, StateDir, StateError};
+use tombolo_host_service::state_dir::{ServerFiles, ServerState, StateDir, StateError};
+use tombolo_layer_basic::recall;
 use tombolo_layer_handle_table as handle_table;
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::Replies;
@@ -37,6 +39,8 @@ pub struct DurableState {
     manage_gids: bool,
     claims: Option<Claims>,
     session_ids: Arc<AtomicU64>,
+    /// Whether leases of an export may be granted, by its number in the plan.
+    may_lease: Vec<bool>,
     opened: OnceLock<Opened>,
     /// Held by the thread that opens.
     opening: Mutex<()>,
@@ -48,6 +52,8 @@ struct Opened {
     signer: Arc<Signer>,
     /// By their numbers in the plan: each once, for all front ends.
     exports: Mutex<BTreeMap<usize, Arc<Replies>>>,
+    /// The leases of those of which any may be granted.
+    leases: BTreeMap<usize, Arc<LeaseTable>>,
     /// Or why there is none.
     state: Result<ServerState, Failure>,
 }
@@ -67,6 +73,7 @@ impl DurableState {
             manage_gids: plan.front_ends.nfs.manage_gids,
             claims: plan.front_ends.nfs.claims.clone(),
             session_ids: session_ids.clone(),
+            may_lease: (0..plan.exports.len()).map(|index| may_lease(plan, index)).collect(),
             opened: OnceLock::new(),
             opening: Mutex::default(),
         })
@@ -87,6 +94,7 @@ impl DurableState {
                 squash: self.squash,
                 allow: self.allow.clone(),
                 durability: self.durability,
+                leases: opened.leases.get(&index).cloned(),
             });
         }
         let identities = Identities::new(self.manage_gids.then(Groups::new)).under(self.claims.clone());
@@ -100,7 +108,18 @@ impl DurableState {
     pub fn once(&self, index: usize) -> Result<Option<Arc<dyn Export>>, Failure> {
         let Some((planned, source)) = self.sources.get(index) else { return Ok(None) };
         let export = self.opened()?.once(index, planned, source)?;
-        Ok(Some(export))
+        self.recalling(index, export).map(Some)
+    }
+
+    /// An export as other front ends than NFS have it: before a change the leases of NFS clients are recalled.
+    pub fn recalling(&self, index: usize, export: Arc<dyn Export>) -> Result<Arc<dyn Export>, Failure> {
+        if !self.may_lease.get(index).is_some_and(|may| *may) {
+            return Ok(export);
+        }
+        Ok(match self.opened()?.leases.get(&index) {
+            Some(table) => Arc::new(recall::over(export, Arc::clone(table))),
+            None => export,
+        })
     }
 
     pub fn keys(&self) -> Result<Arc<Keys>, Failure> {
@@ -136,8 +155,27 @@ impl DurableState {
             }
         };
         let signer = Arc::new(Signer::new(keys.clone()));
-        let opened = Opened { keys: Arc::new(keys), signer, exports: Mutex::default(), state };
+        let leases = match &state {
+            Ok(state) => self.leases(state.files())?,
+            Err(_) => BTreeMap::new(),
+        };
+        let opened = Opened { keys: Arc::new(keys), signer, exports: Mutex::default(), leases, state };
         Ok(self.opened.get_or_init(|| opened))
+    }
+
+    fn leases(&self, files: &ServerFiles) -> Result<BTreeMap<usize, Arc<LeaseTable>>, Failure> {
+        let leased =
+            self.sources.iter().enumerate().filter(|(index, _)| self.may_lease.get(*index) == Some(&true));
+        let table = |(index, (planned, _)): (usize, &(PlannedExport, _))| {
+            let name = format!("leases-{}", one_component(&planned.name.to_string()));
+            let before =
+                files.read(&name).map_err(|error| Failure::cannot("read what is known of leases", &error))?;
+            let was_set = before.is_some_and(|text| text != NONE_HELD);
+            let (epoch, note) =
+                (RandomState::new().build_hasher().finish(), Note { files: files.clone(), name });
+            Ok((index, LeaseTable::noted(LEASE_TERM, was_set, epoch, Box::new(note))))
+        };
+        leased.map(table).collect()
     }
 
     /// The state of this server: it goes by the name of the first export, and by what that is.
@@ -182,6 +220,37 @@ impl Opened {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Leases are granted by the server alone through which all changes come: of what is cached here or lies elsewhere others know more. Nor of a
+/// directory that is part of another export: what is changed through that one recalls no lease of this.
+fn may_lease(plan: &Plan, index: usize) -> bool {
+    let directory = |export: &PlannedExport| match &export.tree {
+        Tree::Dir(path) => path.canonicalize().ok(),
+        _ => None,
+    };
+    let Some(own) = plan.exports.get(index).and_then(directory) else { return false };
+    let others = plan.exports.iter().enumerate().filter(|(other, _)| *other != index);
+    let overlaps = |other: PathBuf| other.starts_with(&own) || own.starts_with(&other);
+    let is_apart = !others.filter_map(|(_, other)| directory(other)).any(overlaps);
+    plan.cache.is_none() && plan.front_ends.nfs.offers(index) && is_apart
+}
+
+/// A small file that outlives the server.
+#[derive(Debug)]
+struct Note {
+    files: ServerFiles,
+    name: String,
+}
+
+const NONE_HELD: &[u8] = b"none\n";
+
+impl LeaseNote for Note {
+    fn set(&self, may_be_held: bool) -> bool {
+        let text = if may_be_held { b"held\n" } else { NONE_HELD };
+        let written = self.files.write(&self.name, text);
+        written.inspect_err(|error| tracing::warn!(%error, "no leases are granted")).is_ok()
+    }
 }
 
 /// The state directory that was asked for, or the usual one.

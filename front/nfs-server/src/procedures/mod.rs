@@ -3,6 +3,7 @@
 pub(crate) mod attributes;
 pub(crate) mod data;
 pub(crate) mod digests;
+pub(crate) mod lease;
 pub(crate) mod lending;
 pub(crate) mod listing;
 pub(crate) mod making;

@@ -4,7 +4,6 @@
 //! interrupt that is raised meanwhile ends it with `Interrupted`, undone. `forget` and `release`, which no caller waits
 //! for, pass at once.
 
-mod arguments;
 mod timer;
 
 use std::future::{Future, poll_fn};
@@ -21,7 +20,7 @@ use tombolo_core::fs::{
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::{Sink, Source};
 
-use arguments::{Keep, Lend};
+use crate::arguments::{Keep, Lend};
 use timer::Timer;
 
 /// An export whose answers take their time.

@@ -9,6 +9,8 @@ use super::message::Auth;
 pub enum Caller {
     /// Anonymous: AUTH_NONE.
     Anonymous,
+    /// The superuser of a client that a stamp tells from others at its address: AUTH_SYS.
+    Stamped(u32),
     /// A user: AUTH_SYS.
     User {
         /// User id.
@@ -36,10 +38,14 @@ impl Caller {
 
     /// The credential (RFC 5531 §10.1 and appendix A).
     pub fn credential(&self) -> Auth {
-        let Self::User { uid, gid, groups } = self else { return Auth::NONE };
+        let (stamp, uid, gid, groups) = match self {
+            Self::Anonymous => return Auth::NONE,
+            Self::Stamped(stamp) => (*stamp, &0, &0, &Vec::new()),
+            Self::User { uid, gid, groups } => (0, uid, gid, groups),
+        };
         let mut body = Vec::new();
         let mut xdr = Encoder::new(&mut body);
-        xdr.u32(0).opaque(b"test").u32(*uid).u32(*gid).u32(groups.len() as u32);
+        xdr.u32(stamp).opaque(b"test").u32(*uid).u32(*gid).u32(groups.len() as u32);
         for group in groups {
             xdr.u32(*group);
         }

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::listing::{DirEntry3, DirEntryPlus3, ReaddirplusOk, ReaddirplusReply};
 use tombolo_wire_nfs3::side::{
-    Call, DigestsArgs, DigestsOk, DigestsReply, LendArgs, ListArgs, ListReply, ListedDir, PROGRAM, Procedure,
+    Call, DigestsArgs, DigestsOk, DigestsReply, LeaseAct, LeaseArgs, LeaseOk, LeaseReply, LeaseState,
+    LendArgs, ListArgs, ListReply, ListedDir, PROGRAM, Procedure,
 };
 use tombolo_wire_nfs3::{
     Cookie3, CookieVerifier, FATTR_BYTES, Fattr3, FileHandle, NfsTime3, Reply, Status, WccAttr,
@@ -76,6 +77,26 @@ fn arguments_of_lend() {
     assert_eq!(bytes, words(&[4, root, 3, 4, file, 0, 4, 5, 6, 7, 8, 0, 9, 10]));
     assert_eq!(Call::decode(Procedure::Lend, &mut Decoder::new(&bytes)), Ok(Call::Lend(args)));
     survives(&bytes, |bytes| Call::decode(Procedure::Lend, &mut Decoder::new(bytes)).map(drop));
+}
+
+#[test]
+fn lease_word_by_word() {
+    let file = FileHandle::new(b"file").unwrap();
+    let args = LeaseArgs { file, act: LeaseAct::GiveBack, epoch: 7 << 32 | 8 };
+    let bytes = encoded(&Call::Lease(args));
+    assert_eq!(bytes, words(&[4, u32::from_be_bytes(*b"file"), 2, 7, 8]));
+    let read = |bytes: &[u8]| Call::decode(Procedure::Lease, &mut Decoder::new(bytes)).map(drop);
+    assert_eq!(Call::decode(Procedure::Lease, &mut Decoder::new(&bytes)), Ok(Call::Lease(args)));
+    survives(&bytes, read);
+    let unknown = words(&[4, u32::from_be_bytes(*b"file"), 3, 7, 8]);
+    assert!(read(&unknown).is_err());
+    let reply: LeaseReply = Reply::Ok(LeaseOk { state: LeaseState::Recalled, epoch: 9, time_ms: 10 });
+    let bytes = encoded(&reply);
+    assert_eq!(bytes, words(&[0, 1, 0, 9, 10]));
+    assert_eq!(LeaseReply::decode(&mut Decoder::new(&bytes)), Ok(reply));
+    survives(&bytes, |bytes| LeaseReply::decode(&mut Decoder::new(bytes)).map(drop));
+    let reply = LeaseReply::Failed(Status::NotSupp, ());
+    assert_eq!(encoded(&reply), words(&[10004]));
 }
 
 fn page<'a>(entries: &[DirEntryPlus3<'static>], eof: bool) -> ReaddirplusReply<'a> {

@@ -122,6 +122,7 @@ impl Host<NfsService> for NfsHost {
             squash: no_squash(),
             allow: AllowList::default(),
             durability: Durability::Stable,
+            leases: None,
         };
         let signer = Arc::new(Signer::new(self.keys.clone()));
         let options = Options { exports: vec![options], signer, identities: Identities::new(None) };

@@ -4,6 +4,7 @@
 mod attributes;
 mod data;
 mod digests;
+mod lease;
 mod listing;
 mod making;
 mod mount;

@@ -8,7 +8,7 @@ use tombolo_core::fs::{
 };
 
 /// An argument of an operation.
-pub(super) trait Keep {
+pub(crate) trait Keep {
     type Kept;
 
     /// A copy that outlives the call.
@@ -16,7 +16,7 @@ pub(super) trait Keep {
 }
 
 /// A kept argument.
-pub(super) trait Lend {
+pub(crate) trait Lend {
     type As<'a>
     where
         Self: 'a;
@@ -68,7 +68,7 @@ plain!(
 );
 
 /// What was borrowed.
-pub(super) struct Owned<T: ToOwned + ?Sized>(T::Owned);
+pub(crate) struct Owned<T: ToOwned + ?Sized>(T::Owned);
 
 impl<T: ToOwned + ?Sized> Keep for &T {
     type Kept = Owned<T>;

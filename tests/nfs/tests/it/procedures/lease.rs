@@ -1,0 +1,309 @@
+//! LEASE of the side program: what one client changes waits until all others have given their leases back.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{Client, Export, LeaseTable, Mode, Name, NewMode, NodeId, PermissionCheck};
+use tombolo_core::{Ctx, SessionId};
+use tombolo_layer_basic::recall;
+use tombolo_nfs_tests::client::{
+    Caller, DATA, Expect, Message, Nfs, Verdict, calls_on, changes_of_names, mode,
+};
+use tombolo_nfs_tests::fixture::Fixture;
+use tombolo_nfs_tests::test_server::Plan;
+use tombolo_wire_nfs3::args::{CreateHow, StableHow};
+use tombolo_wire_nfs3::side::{self, Call as SideCall, LeaseAct, LeaseArgs, LeaseOk, LeaseReply, LeaseState};
+use tombolo_wire_nfs3::{Call, FileHandle, FileHandleBuf, Procedure, Reply, Status};
+use tombolo_wire_rpc::Accepted;
+
+/// Nothing runs out while a test lasts.
+const LONG: Duration = Duration::from_secs(600);
+/// Something runs out. A tenth of it passes after a change before another is granted.
+const SHORT: Duration = Duration::from_secs(2);
+
+fn leased(term: Duration) -> Fixture {
+    let leases = Some(LeaseTable::new(term, Duration::ZERO, 1));
+    Fixture::new(Plan { leases, ..Plan::over(Arc::new(Memory::default())) }, None)
+}
+
+fn ask(nfs: &Nfs, file: FileHandle<'_>, act: LeaseAct, epoch: u64) -> LeaseReply {
+    let call = SideCall::Lease(LeaseArgs { file, act, epoch });
+    let mut message = Message::new(7, side::PROGRAM, side::VERSION, call.procedure().number(), nfs.caller());
+    tombolo_wire_xdr::Encoder::new(&mut message.arguments).value(&call);
+    nfs.send(&message).results()
+}
+
+/// A client that may hold a lease.
+struct Holder<'a> {
+    nfs: Nfs,
+    stamp: u32,
+    root: &'a FileHandleBuf,
+}
+
+impl<'a> Holder<'a> {
+    fn new(fixture: &'a Fixture, stamp: u32) -> Self {
+        Self { nfs: fixture.nfs.as_caller(Caller::Stamped(stamp)), stamp, root: &fixture.root }
+    }
+
+    fn ask(&self, act: LeaseAct, epoch: u64) -> LeaseOk {
+        match ask(&self.nfs, self.root.as_handle(), act, epoch) {
+            Reply::Ok(ok) => ok,
+            Reply::Failed(status, ()) => panic!("{status:?}"),
+        }
+    }
+
+    /// Asks until it is granted one.
+    fn granted(&self) -> u64 {
+        let began = Instant::now();
+        loop {
+            let answer = self.ask(LeaseAct::Grant, 0);
+            match answer.state {
+                LeaseState::Held => return answer.epoch,
+                _ => assert!(began.elapsed() < Duration::from_secs(30), "never granted"),
+            }
+            thread::sleep(Duration::from_millis(answer.time_ms.min(100).into()));
+        }
+    }
+
+    fn is_recalled(&self, epoch: u64) -> bool {
+        loop {
+            match self.ask(LeaseAct::Keep, epoch).state {
+                LeaseState::Held => {}
+                state => return state == LeaseState::Recalled,
+            }
+        }
+    }
+
+    fn file(&self, name: &[u8], bytes: &[u8]) -> FileHandleBuf {
+        let how = CreateHow::Guarded(mode(0o644));
+        let file = self.nfs.create(self.root, name, how).done().handle();
+        self.nfs.write(&file, 0, bytes, StableHow::FileSync).done();
+        file
+    }
+
+    fn read(&self, file: &FileHandleBuf) -> Vec<u8> {
+        self.nfs.read(file, 0, 100).done().bytes
+    }
+}
+
+#[test]
+fn a_change_of_another_client_waits_until_the_lease_is_given_back() {
+    let fixture = leased(10 * SHORT);
+    let (holder, reader) = (Holder::new(&fixture, 1), Holder::new(&fixture, 2));
+    let file = holder.file(b"file", b"old");
+    let leases = [holder.granted(), reader.granted()];
+    thread::scope(|scope| {
+        let waits =
+            [&holder, &reader].map(|of| scope.spawn(|| of.is_recalled(leases[of.stamp as usize - 1])));
+        let other = scope.spawn(|| fixture.nfs.write(&file, 0, b"new", StableHow::FileSync).done());
+        for wait in waits {
+            assert!(wait.join().expect("answered"), "recalled");
+        }
+        assert_eq!(holder.read(&file), b"old");
+        holder.ask(LeaseAct::GiveBack, leases[0]);
+        assert!(reader.is_recalled(leases[1]), "it says so again");
+        assert_eq!(holder.read(&file), b"old", "the second has not given back");
+        holder.ask(LeaseAct::GiveBack, leases[1]);
+        assert_eq!(holder.read(&file), b"old", "that was not its own");
+        reader.ask(LeaseAct::GiveBack, leases[1]);
+        other.join().expect("written");
+        assert_eq!(holder.read(&file), b"new");
+        assert_eq!(
+            holder.ask(LeaseAct::Grant, 0).state,
+            LeaseState::NotHeld,
+            "another has just changed something"
+        );
+    });
+}
+
+#[test]
+fn what_others_read_and_what_the_holder_changes_recalls_nothing() {
+    let fixture = leased(LONG);
+    let holder = Holder::new(&fixture, 1);
+    let file = holder.file(b"file", b"old");
+    let epoch = holder.granted();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| holder.ask(LeaseAct::Keep, epoch).state);
+        until_one_waits(&fixture);
+        let calls = calls_on(file.as_handle(), b"data");
+        for call in calls.iter().filter(|call| !changes(call)) {
+            drop(fixture.nfs.send(&fixture.nfs.message(call, &[])));
+        }
+        holder.nfs.write(&file, 0, b"own", StableHow::FileSync).done();
+        // One question of a holder waits at a time: a second one ends the first.
+        let second = scope.spawn(|| holder.ask(LeaseAct::Keep, epoch).state);
+        assert_eq!(first.join().expect("answered"), LeaseState::Held);
+        // Its own number is not known any more: it is answered at once.
+        holder.granted();
+        assert_ne!(second.join().expect("answered"), LeaseState::Recalled);
+    });
+}
+
+/// Until a call waits for something, of those that are counted.
+fn until_one_waits(fixture: &Fixture) {
+    while fixture.server.counts().later == 0 {
+        thread::yield_now();
+    }
+}
+
+fn changes(call: &Call<'_>) -> bool {
+    !matches!(
+        call,
+        Call::Null
+            | Call::Getattr(_)
+            | Call::Lookup(_)
+            | Call::Access(_)
+            | Call::Readlink(_)
+            | Call::Read(_)
+            | Call::Readdir(_)
+            | Call::Readdirplus(_)
+            | Call::Fsstat(_)
+            | Call::Fsinfo(_)
+            | Call::Pathconf(_)
+            | Call::Commit(_)
+    )
+}
+
+#[test]
+fn every_procedure_that_changes_something_recalls() {
+    let fixture = leased(SHORT);
+    let holder = Holder::new(&fixture, 1);
+    let (file, root) = (holder.file(b"file", b"old"), fixture.root.as_handle());
+    let all = calls_on(file.as_handle(), b"name").into_iter().chain(changes_of_names(root, b"name"));
+    let mut seen = Vec::new();
+    for call in all.filter(changes) {
+        let procedure = call.procedure();
+        if seen.contains(&procedure) {
+            continue;
+        }
+        seen.push(procedure);
+        let epoch = holder.granted();
+        thread::scope(|scope| {
+            let data: &[u8] = if procedure == Procedure::Write { DATA } else { &[] };
+            let other = scope.spawn(|| drop(fixture.nfs.send(&fixture.nfs.message(&call, data))));
+            assert!(holder.is_recalled(epoch), "{procedure:?}");
+            holder.ask(LeaseAct::GiveBack, epoch);
+            other.join().expect("answered");
+        });
+    }
+    assert_eq!(seen.len(), 10, "{seen:?}");
+}
+
+#[test]
+fn a_holder_that_nothing_is_heard_of_has_its_lease_for_a_term_and_no_longer() {
+    let fixture = leased(SHORT);
+    let holder = Holder::new(&fixture, 1);
+    let file = holder.file(b"file", b"old");
+    let (epoch, began) = (holder.granted(), Instant::now());
+    fixture.nfs.write(&file, 0, b"new", StableHow::FileSync).done();
+    assert!(began.elapsed() + Duration::from_millis(100) >= SHORT, "{:?}", began.elapsed());
+    assert_eq!(holder.ask(LeaseAct::Keep, epoch).state, LeaseState::NotHeld);
+}
+
+#[test]
+fn what_is_said_of_an_earlier_lease_changes_nothing() {
+    let fixture = leased(LONG);
+    let holder = Holder::new(&fixture, 1);
+    let (file, old, new) = (holder.file(b"file", b"old"), holder.granted(), holder.granted());
+    holder.ask(LeaseAct::GiveBack, old);
+    assert_eq!(holder.ask(LeaseAct::Keep, old).state, LeaseState::NotHeld);
+    thread::scope(|scope| {
+        let other = scope.spawn(|| fixture.nfs.write(&file, 0, b"new", StableHow::FileSync).done());
+        assert!(holder.is_recalled(new), "it is held");
+        holder.ask(LeaseAct::GiveBack, new);
+        other.join().expect("written");
+    });
+}
+
+#[test]
+fn a_lease_is_held_for_as_long_as_its_holder_asks() {
+    let term = 4 * SHORT;
+    let fixture = leased(term);
+    let holder = Holder::new(&fixture, 1);
+    let (epoch, began) = (holder.granted(), Instant::now());
+    while began.elapsed() < term + SHORT {
+        assert_eq!(holder.ask(LeaseAct::Keep, epoch).state, LeaseState::Held);
+    }
+    let other = Holder::new(&fixture, 2).granted();
+    assert_ne!(other, epoch);
+    assert_eq!(holder.ask(LeaseAct::Keep, other).state, LeaseState::NotHeld, "it is another's");
+}
+
+#[test]
+fn sessions_of_other_front_ends_wait_too() {
+    let (table, tree) = (LeaseTable::new(LONG, Duration::ZERO, 1), Arc::new(Memory::default()));
+    let plan = Plan { leases: Some(table.clone()), ..Plan::over(tree.clone()) };
+    let fixture = Fixture::new(plan, None);
+    let holder = Holder::new(&fixture, 1);
+    let epoch = holder.granted();
+    let guest = Client { session: SessionId(1), label: "guest".into(), checks: PermissionCheck::Caller };
+    let guest = recall::over(tree, table).attach(&guest).expect("a session");
+    let (cx, name) = (Ctx::root(SessionId(1)), Name::new(b"dir").expect("a name"));
+    let made = guest.mkdir(&cx, NodeId::ROOT, name, NewMode::settled(Mode::new(0o755)));
+    assert!(!made.is_done() && holder.is_recalled(epoch));
+    let name = || holder.nfs.lookup(holder.root, b"dir");
+    assert_eq!(name().status(), Some(&Status::NoEnt));
+    holder.ask(LeaseAct::GiveBack, epoch);
+    made.wait().expect("made");
+    assert_eq!(name().status(), None);
+}
+
+#[test]
+fn after_a_start_none_is_granted_for_a_term() {
+    let leases = Some(LeaseTable::new(LONG, LONG, 1));
+    let fixture = Fixture::new(Plan { leases, ..Plan::over(Arc::new(Memory::default())) }, None);
+    let answer = Holder::new(&fixture, 1).ask(LeaseAct::Grant, 0);
+    assert_eq!(answer.state, LeaseState::NotHeld);
+    assert!(u128::from(answer.time_ms) > LONG.as_millis() - 60_000, "{answer:?}");
+}
+
+#[test]
+fn changes_wait_for_the_leases_of_the_server_before() {
+    let leases = Some(LeaseTable::new(SHORT, SHORT, 1));
+    let began = Instant::now();
+    let fixture = Fixture::new(Plan { leases, ..Plan::over(Arc::new(Memory::default())) }, None);
+    Holder::new(&fixture, 1).file(b"file", b"new");
+    assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
+}
+
+#[test]
+fn what_is_wrong_with_a_call_is_said() {
+    let fixture = leased(LONG);
+    let root = fixture.root.as_handle();
+    let stamped = fixture.nfs.as_caller(Caller::Stamped(1));
+    let failed = |nfs: &Nfs, file| match ask(nfs, file, LeaseAct::Grant, 0) {
+        Reply::Failed(status, ()) => status,
+        Reply::Ok(ok) => panic!("{ok:?}"),
+    };
+    assert_eq!(failed(&fixture.nfs, root), Status::Inval, "not to be told from others");
+    assert_eq!(failed(&fixture.nfs.as_caller(Caller::Anonymous), root), Status::Inval);
+    assert_eq!(failed(&stamped, FileHandle::new(b"nonsense").expect("a handle")), Status::BadHandle);
+    let plain = Fixture::in_memory();
+    let none = plain.nfs.as_caller(Caller::Stamped(1));
+    assert_eq!(failed(&none, plain.root.as_handle()), Status::NotSupp);
+    for act in [LeaseAct::Keep, LeaseAct::GiveBack] {
+        let Reply::Ok(answer) = ask(&stamped, root, act, u64::MAX) else { panic!("an answer") };
+        assert_eq!(answer.state, LeaseState::NotHeld);
+    }
+    let message = Message::new(7, side::PROGRAM, side::VERSION, 4, &Caller::Stamped(1));
+    assert_eq!(fixture.nfs.send(&message).verdict, Verdict::Accepted(Accepted::GarbageArgs));
+}
+
+#[test]
+fn a_server_that_stops_answers_a_question_that_waits() {
+    let fixture = leased(LONG);
+    let holder = Holder::new(&fixture, 1);
+    let (epoch, nfs) = (holder.granted(), holder.nfs.clone());
+    let Fixture { server, root, .. } = fixture;
+    let question = thread::spawn(move || match ask(&nfs, root.as_handle(), LeaseAct::Keep, epoch) {
+        Reply::Ok(answer) => answer.state,
+        Reply::Failed(status, ()) => panic!("{status:?}"),
+    });
+    while server.counts().later == 0 {
+        thread::yield_now();
+    }
+    server.stop();
+    assert_eq!(question.join().expect("answered"), LeaseState::NotHeld);
+}
