@@ -41,8 +41,8 @@ pub(crate) struct Connection {
     features: u64,
     memory: Arc<GuestMemory>,
     queues: Vec<QueueControl>,
-    /// The way to ask the front end for something, kept open. We never ask, but UML has interrupts only for devices that
-    /// could.
+    /// The way to ask the front end for something, kept open: UML has interrupts only for devices that could. What we do say goes
+    /// through [`ConfigChange`](super::ConfigChange).
     requests: Option<Backend>,
     /// It was looked whether the memory is shared with us.
     sharing_checked: bool,
@@ -284,14 +284,18 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(())
     }
 
-    /// QEMU makes the configuration space of a file system itself, and warns at each start of a back end that has one. It is the
-    /// front end that asks before it sends SET_OWNER; those that need CONFIG (UML, crosvm) send that first.
+    /// QEMU warns at each start of a back end that has a configuration space which it does not ask for. It is the front end that asks
+    /// before it sends SET_OWNER; those that need CONFIG for every device (UML, crosvm) send that first.
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         let features = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
-        Ok(if self.owned { features | VhostUserProtocolFeatures::CONFIG } else { features })
+        Ok(if self.owned || self.device.offers_config() {
+            features | VhostUserProtocolFeatures::CONFIG
+        } else {
+            features
+        })
     }
 
     fn set_protocol_features(&mut self, _features: u64) -> Result<()> {

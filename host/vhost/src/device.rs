@@ -1,4 +1,5 @@
 use super::chain::Chain;
+use super::config_change::ConfigChange;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -16,6 +17,15 @@ pub trait Device: Send + Sync + 'static {
 
     /// The device configuration space, little-endian. Reads beyond its end give zeroes.
     fn config(&self) -> Cow<'_, [u8]>;
+
+    /// Whether every front end reads the configuration space from us. QEMU makes that of a file system itself, and refuses every other
+    /// device that does not have one.
+    fn offers_config(&self) -> bool {
+        true
+    }
+
+    /// How to tell the front end, from now on, that the configuration space has changed.
+    fn config_changes_by(&self, _change: ConfigChange) {}
 
     /// The driver writes the configuration space. Ignored unless a device has writable fields.
     fn write_config(&self, _offset: u32, _bytes: &[u8]) {}

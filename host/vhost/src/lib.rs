@@ -8,6 +8,7 @@
 //!
 //! - [`Device`], [`Chain`], [`ChainToken`]: what a device sees. A chain may be completed later, from any thread, in
 //!   any order.
+//! - [`ConfigChange`]: how a device tells a guest that its configuration space has changed.
 //! - [`Server`], [`Settings`]: a socket that serves guests one after the other and side by side.
 //! - [`GuestMemory`], [`DescriptorTable`]: the guest's addresses, and the walk along its descriptors.
 //! - [`QueueFault`]: how a guest can break the rules. It stops its own queue, with one line in the log.
@@ -15,11 +16,12 @@
 //! Not here: packed rings, live migration's dirty log, tracking of requests in flight across a restart of this
 //! process. `docs/decisions/vhost-own-queues.md` has the reasons for a walk of our own.
 //!
-//! Reading order: `device`, `chain`, `memory`, `walk`, `ring`, `queue`, `worker`, `backend`, `server`.
+//! Reading order: `device`, `chain`, `config_change`, `memory`, `walk`, `ring`, `queue`, `worker`, `backend`, `server`.
 #![forbid(unsafe_code)]
 
 mod backend;
 mod chain;
+mod config_change;
 mod device;
 mod fault;
 mod memory;
@@ -32,6 +34,7 @@ mod walk;
 mod worker;
 
 pub use chain::{Chain, ChainToken};
+pub use config_change::ConfigChange;
 pub use device::{ChainLimits, Device, QueueIndex};
 pub use fault::QueueFault;
 pub use memory::{GuestMemory, MEMORY_SLOTS_MAX, MemoryError, MemorySlot};

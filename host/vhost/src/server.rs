@@ -1,4 +1,5 @@
 use super::backend::Connection;
+use super::config_change::ConfigChange;
 use super::device::Device;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::collections::HashMap;
@@ -245,7 +246,7 @@ impl Acceptor {
 
 const NO_DESCRIPTORS: &str = "no descriptors left for one more guest; raise RLIMIT_NOFILE";
 
-/// How many descriptors a guest has open: its connection twice and the way back to it; for each queue four eventfds, two of them
+/// How many descriptors a guest has open: its connection three times and the way back to it twice; for each queue four eventfds, two of them
 /// twice. Messages bring more for a moment.
 fn descriptors_of(queues: u16) -> usize {
     16 + 6 * usize::from(queues)
@@ -257,9 +258,17 @@ fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Set
     tracing::info!(device = name, guest = %id, "guest connected");
     // Zero is no process, and what a process in another namespace is to us.
     let pid = tombolo_sys::socket::peer(stream.as_fd()).map_or(0, |peer| peer.pid.unsigned_abs());
+    let second = match stream.try_clone() {
+        Ok(second) => second,
+        Err(error) => return tracing::warn!(device = name, guest = %id, %error, "guest cut off"),
+    };
+    let change = ConfigChange::default();
+    device.config_changes_by(change.clone());
     let connection = Arc::new(Mutex::new(Connection::new(id, pid, device, settings)));
     let mut messages = BackendReqHandler::from_stream(stream, connection);
     let error = loop {
+        // What goes wrong here goes wrong again below, where it is named.
+        let _ = change.look_at_next(&second);
         match messages.handle_request() {
             Ok(()) | Err(Error::SocketRetry(_)) => {}
             Err(error) => break error,

@@ -1,7 +1,7 @@
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 /// Numbers of the messages that a front end sends (vhost-user specification, "Front-end message types").
@@ -23,6 +23,7 @@ pub mod request {
     pub const SET_PROTOCOL_FEATURES: u32 = 16;
     pub const GET_QUEUE_NUM: u32 = 17;
     pub const SET_VRING_ENABLE: u32 = 18;
+    pub const SET_BACKEND_REQ_FD: u32 = 21;
     pub const GET_CONFIG: u32 = 24;
     pub const SET_CONFIG: u32 = 25;
     pub const GET_MAX_MEM_SLOTS: u32 = 36;
@@ -32,6 +33,7 @@ pub mod request {
 
 pub(super) const PROTOCOL_MQ: u64 = 1 << 0;
 pub(super) const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
+pub(super) const PROTOCOL_BACKEND_REQ: u64 = 1 << 5;
 pub(super) const PROTOCOL_CONFIG: u64 = 1 << 9;
 pub(super) const PROTOCOL_MEMORY_SLOTS: u64 = 1 << 15;
 
@@ -186,6 +188,21 @@ impl FrontEnd {
             return Err(io::Error::other("the configuration space cannot be read there"));
         }
         Ok(reply.get(12..).unwrap_or_default().to_vec())
+    }
+
+    /// Writes the device's configuration space.
+    pub fn set_config(&mut self, offset: u32, bytes: &[u8]) -> io::Result<()> {
+        let mut payload = Vec::new();
+        [offset, bytes.len() as u32, 0].iter().for_each(|word| payload.extend(word.to_le_bytes()));
+        payload.extend(bytes);
+        self.post(request::SET_CONFIG, &payload, &[])
+    }
+
+    /// Opens a way for the device's own messages; what it sends comes out of the socket.
+    pub fn open_way_back(&mut self) -> io::Result<UnixStream> {
+        let (ours, theirs) = UnixStream::pair()?;
+        self.post(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
+        Ok(ours)
     }
 
     fn receive(&mut self, request: u32) -> io::Result<Vec<u8>> {

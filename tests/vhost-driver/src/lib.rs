@@ -20,7 +20,9 @@ mod queue;
 pub use front_end::{FrontEnd, MemoryEntry, message, request};
 pub use queue::{DriverQueue, GuestBuffer, Part, Used};
 
-use front_end::{PROTOCOL_CONFIG, PROTOCOL_MEMORY_SLOTS, PROTOCOL_MQ, PROTOCOL_REPLY_ACK};
+use front_end::{
+    PROTOCOL_BACKEND_REQ, PROTOCOL_CONFIG, PROTOCOL_MEMORY_SLOTS, PROTOCOL_MQ, PROTOCOL_REPLY_ACK,
+};
 use queue::Layout;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -116,7 +118,11 @@ impl Driver {
         let features = offered & wanted;
         if features & FEATURE_PROTOCOL_FEATURES != 0 {
             let offered = front.ask_u64(request::GET_PROTOCOL_FEATURES)?;
-            let known = PROTOCOL_MQ | PROTOCOL_REPLY_ACK | PROTOCOL_CONFIG | PROTOCOL_MEMORY_SLOTS;
+            let known = PROTOCOL_MQ
+                | PROTOCOL_REPLY_ACK
+                | PROTOCOL_BACKEND_REQ
+                | PROTOCOL_CONFIG
+                | PROTOCOL_MEMORY_SLOTS;
             front.set_protocol_features(offered & known)?;
         }
         front.post_u64(request::SET_FEATURES, features)?;

@@ -132,6 +132,10 @@ impl Device for VirtioFs {
         Cow::Owned(config)
     }
 
+    fn offers_config(&self) -> bool {
+        false
+    }
+
     fn queue_count(&self) -> u16 {
         self.options.request_queues.saturating_add(1)
     }

@@ -46,6 +46,10 @@ impl Device for Echo {
         Cow::Borrowed(b"configuration")
     }
 
+    fn offers_config(&self) -> bool {
+        false
+    }
+
     fn queue_count(&self) -> u16 {
         2
     }

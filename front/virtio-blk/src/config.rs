@@ -1,0 +1,103 @@
+//! What a guest is told of the device: feature bits and configuration space.
+
+use bitflags::bitflags;
+use tombolo_core::block::{Geometry, Profile, SECTOR_BYTES};
+
+bitflags! {
+    /// The feature bits of a block device (virtio 1.2, §5.2.3).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Features: u64 {
+        /// The configuration space has `size_max`.
+        const SIZE_MAX = 1 << 1;
+        /// It has `seg_max`.
+        const SEG_MAX = 1 << 2;
+        /// Writes are refused.
+        const READ_ONLY = 1 << 5;
+        /// It has `blk_size`.
+        const BLOCK_SIZE = 1 << 6;
+        /// There is a cache, and a request to flush it.
+        const FLUSH = 1 << 9;
+        /// It has the topology.
+        const TOPOLOGY = 1 << 10;
+        /// The driver may say how it is cached (`writeback`).
+        const CONFIG_WCE = 1 << 11;
+        /// There are several queues.
+        const MULTI_QUEUE = 1 << 12;
+        /// Ranges may be discarded.
+        const DISCARD = 1 << 13;
+        /// Zeroes may be written without data.
+        const WRITE_ZEROES = 1 << 14;
+    }
+}
+
+impl Features {
+    /// Those of a disk.
+    pub(crate) fn of(profile: Profile) -> Self {
+        let mut features =
+            Self::SIZE_MAX | Self::SEG_MAX | Self::BLOCK_SIZE | Self::TOPOLOGY | Self::MULTI_QUEUE;
+        if profile.read_only {
+            return features | Self::READ_ONLY;
+        }
+        features |= Self::WRITE_ZEROES;
+        features.set(Self::DISCARD, profile.discards);
+        // Without a cache there is nothing to flush, and no way to choose.
+        features.set(Self::FLUSH | Self::CONFIG_WCE, profile.has_cache);
+        features
+    }
+}
+
+/// Pieces of data in a request; with header and status they fill QEMU's default queue of 128.
+pub(crate) const SEGMENTS_MAX: u32 = 126;
+/// Bytes of a piece.
+pub(crate) const SEGMENT_BYTES_MAX: u32 = 128 << 10;
+/// Sectors that one request discards or zeroes: 2 GiB, so that it does not take for ever.
+pub(crate) const RANGE_SECTORS_MAX: u32 = 1 << 22;
+
+/// Where the driver writes whether writes may be cached (§5.2.4, `writeback`).
+pub(crate) const WRITEBACK_OFFSET: u32 = 32;
+
+const CONFIG_BYTES: usize = 60;
+
+/// The configuration space (§5.2.4, `struct virtio_blk_config`), little-endian.
+pub(crate) fn space(
+    geometry: &Geometry,
+    profile: Profile,
+    queues: u16,
+    writeback: bool,
+) -> [u8; CONFIG_BYTES] {
+    let mut space = Space { bytes: [0; CONFIG_BYTES], at: 0 };
+    let sector_bytes = u64::from(SECTOR_BYTES);
+    space.put(&(geometry.size_bytes / sector_bytes).to_le_bytes());
+    space.put(&SEGMENT_BYTES_MAX.to_le_bytes());
+    space.put(&SEGMENTS_MAX.to_le_bytes());
+    // Cylinders, heads and sectors: not offered.
+    space.put(&[0; 4]);
+    space.put(&geometry.block_bytes.to_le_bytes());
+    let blocks = |bytes: u32| bytes / geometry.block_bytes.max(1);
+    let physical_blocks = blocks(geometry.physical_block_bytes).max(1);
+    space.put(&[physical_blocks.ilog2() as u8, 0]);
+    space.put(&u16::try_from(physical_blocks).unwrap_or(u16::MAX).to_le_bytes());
+    space.put(&blocks(geometry.optimal_bytes).to_le_bytes());
+    space.put(&[u8::from(writeback), 0]);
+    space.put(&queues.to_le_bytes());
+    let unit_sectors = geometry.discard_granularity_bytes.max(geometry.block_bytes) / SECTOR_BYTES;
+    for word in [RANGE_SECTORS_MAX, 1, unit_sectors, RANGE_SECTORS_MAX, 1] {
+        space.put(&word.to_le_bytes());
+    }
+    space.put(&[u8::from(profile.discards)]);
+    space.bytes
+}
+
+struct Space {
+    bytes: [u8; CONFIG_BYTES],
+    at: usize,
+}
+
+impl Space {
+    fn put(&mut self, field: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(self.at..self.at + field.len()) {
+            place.copy_from_slice(field);
+        }
+        self.at += field.len();
+    }
+}
