@@ -1,0 +1,131 @@
+//! Opening an image.
+
+use std::fs::{File, FileType, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error as ThisError;
+use tombolo_core::block::{Geometry, SECTOR_BYTES};
+use tombolo_host_runtime::thread_pool::Lane;
+use tombolo_sys::statfs::{MAGIC_TMPFS, file_system_stat};
+
+use crate::claim;
+use crate::image::ImageFile;
+
+/// How an image is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Nothing is changed.
+    pub read_only: bool,
+    /// Whether the file is locked against other users of it. Without, two that write destroy each other's work.
+    pub locks: bool,
+    /// The disk's block size, in bytes: a power of two from 512 to 64 KiB.
+    pub block_bytes: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { read_only: false, locks: true, block_bytes: SECTOR_BYTES }
+    }
+}
+
+/// Why an image was not opened.
+#[derive(Debug, ThisError)]
+pub enum OpenError {
+    /// It cannot be opened.
+    #[error("cannot open {}", path.display())]
+    Open {
+        /// The image.
+        path: PathBuf,
+        /// What was reported.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory, a socket and the like.
+    #[error("{} is neither a file nor a block device", path.display())]
+    NotADisk {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// Another process has it, in a way that does not go together with this one.
+    #[error(
+        "{} is in use by another process, which {held}; end that first, or open it read-only where both only read",
+        path.display()
+    )]
+    InUse {
+        /// The image.
+        path: PathBuf,
+        /// What the other does, or does not let others do.
+        held: &'static str,
+    },
+    /// The block size is none.
+    #[error("a block size is a power of two from 512 to 65536 bytes, not {block_bytes}")]
+    BlockSize {
+        /// What was asked for, in bytes.
+        block_bytes: u32,
+    },
+    /// There is not even one block in it.
+    #[error("{} is empty: give it a size first, as by truncate -s 10G", path.display())]
+    Empty {
+        /// The image.
+        path: PathBuf,
+    },
+}
+
+impl ImageFile {
+    /// Opens the image at `path`. What waits for a disk is done by `lane`.
+    pub fn open(path: &Path, options: &Options, lane: Lane) -> Result<Arc<Self>, OpenError> {
+        let Options { block_bytes, read_only, .. } = *options;
+        if !block_bytes.is_power_of_two()
+            || !(SECTOR_BYTES..=Geometry::BLOCK_BYTES_MAX).contains(&block_bytes)
+        {
+            return Err(OpenError::BlockSize { block_bytes });
+        }
+        let failed = |source| OpenError::Open { path: path.to_owned(), source };
+        // Looked at before: opening a pipe waits for its other end.
+        let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+        if !is_disk(kind) {
+            return Err(OpenError::NotADisk { path: path.to_owned() });
+        }
+        let file = OpenOptions::new().read(true).write(!read_only).open(path).map_err(failed)?;
+        if options.locks
+            && let Some(held) =
+                claim::claim(file.as_fd(), !read_only).map_err(|errno| failed(errno.into()))?
+        {
+            return Err(OpenError::InUse { path: path.to_owned(), held });
+        }
+        let is_block_device = kind.is_block_device();
+        let size_bytes = size_of(&file).map_err(failed)?;
+        let geometry = geometry(size_bytes, block_bytes);
+        if geometry.size_bytes == 0 {
+            return Err(OpenError::Empty { path: path.to_owned() });
+        }
+        let in_memory =
+            !is_block_device && file_system_stat(file.as_fd()).is_ok_and(|found| found.magic == MAGIC_TMPFS);
+        Ok(Arc::new(ImageFile::new(file, geometry, read_only, in_memory, is_block_device, lane)))
+    }
+}
+
+fn is_disk(kind: FileType) -> bool {
+    kind.is_file() || kind.is_block_device()
+}
+
+/// How long a file or block device is, in bytes. Of the latter only its end tells.
+pub(crate) fn size_of(mut file: &File) -> io::Result<u64> {
+    file.seek(SeekFrom::End(0))
+}
+
+/// The sizes of a disk in a file so long. A part of a block at its end does not count.
+pub(crate) fn geometry(size_bytes: u64, block_bytes: u32) -> Geometry {
+    let of_file = Geometry::of_file(size_bytes);
+    Geometry {
+        size_bytes: size_bytes - size_bytes % u64::from(block_bytes),
+        block_bytes,
+        physical_block_bytes: of_file.physical_block_bytes.max(block_bytes),
+        discard_granularity_bytes: of_file.discard_granularity_bytes.max(block_bytes),
+        ..of_file
+    }
+}

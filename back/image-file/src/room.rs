@@ -1,0 +1,101 @@
+//! Holes: made, and found.
+
+use std::os::fd::AsFd;
+
+use tombolo_core::block::{Allocation, Extents, Range, Zeroing};
+use tombolo_core::{Error, Result, Stability};
+use tombolo_mem::{Buffer, Source};
+use tombolo_sys::Errno;
+use tombolo_sys::ranges::{AllocateMode, allocate, next_data, next_hole};
+
+use crate::image::Image;
+
+/// Zeroes are written so many at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+const PUNCH: AllocateMode = AllocateMode::PUNCH_HOLE.union(AllocateMode::KEEP_SIZE);
+const ZERO: AllocateMode = AllocateMode::ZERO_RANGE.union(AllocateMode::KEEP_SIZE);
+
+impl Image {
+    /// Gives the room back, where the file system can.
+    pub(crate) fn discard(&self, range: Range) -> Result<()> {
+        if range.len_bytes == 0 {
+            return Ok(());
+        }
+        match self.allocate(PUNCH, range) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    pub(crate) fn write_zeroes(&self, range: Range, how: Zeroing) -> Result<()> {
+        if range.len_bytes == 0 {
+            return Ok(());
+        }
+        match self.zero_fast(range, how.may_unmap) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP) if how.only_fast => return Err(Error::NotSupported),
+            Err(Errno::OPNOTSUPP) => self.zero_by_writing(range)?,
+            Err(errno) => return Err(errno.into()),
+        }
+        match how.stability {
+            Stability::Unstable => Ok(()),
+            _ if self.in_memory => Ok(()),
+            _ => self.make_durable(),
+        }
+    }
+
+    fn zero_fast(&self, range: Range, may_unmap: bool) -> std::result::Result<(), Errno> {
+        let first = if may_unmap { PUNCH } else { ZERO };
+        match self.allocate(first, range) {
+            // Where a file system has one of them, mostly tmpfs and holes: the room is taken anew afterwards.
+            Err(Errno::OPNOTSUPP) if !may_unmap => {
+                self.allocate(PUNCH, range)?;
+                self.allocate(AllocateMode::KEEP_SIZE, range)
+            }
+            done => done,
+        }
+    }
+
+    fn zero_by_writing(&self, range: Range) -> Result<()> {
+        let zeroes = Buffer::new((range.len_bytes).min(PIECE_BYTES as u64) as usize);
+        let mut offset = range.offset;
+        while offset < range.end() {
+            let len = (range.end() - offset).min(zeroes.len() as u64) as usize;
+            let piece: Source = zeroes.source(0..len);
+            self.write_all(offset, Stability::Unstable, piece)?;
+            offset += len as u64;
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, mode: AllocateMode, range: Range) -> std::result::Result<(), Errno> {
+        let done = allocate(self.file.as_fd(), mode, range.offset, range.len_bytes);
+        self.changed();
+        done
+    }
+
+    /// What lies where, by the file's holes.
+    pub(crate) fn extents(&self, range: Range, count_max: usize) -> Result<Extents> {
+        let mut extents = Extents::new(range, count_max);
+        loop {
+            let at = extents.next_offset();
+            let data = match next_data(self.file.as_fd(), at) {
+                Ok(data) => data,
+                // There is none up to the end, or the file ends before the disk does.
+                Err(Errno::NXIO) => u64::MAX,
+                Err(errno) => return Err(errno.into()),
+            };
+            if data > at && !extents.push(data - at, Allocation::Hole) {
+                return Ok(extents);
+            }
+            if data >= range.end() {
+                return Ok(extents);
+            }
+            let hole = next_hole(self.file.as_fd(), data)?;
+            if hole <= data || !extents.push(hole - data, Allocation::Data) {
+                return Ok(extents);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Reading and writing.
+
+use std::os::fd::AsFd;
+
+use tombolo_core::block::Range;
+use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_mem::{Sink, Source};
+use tombolo_sys::Errno;
+use tombolo_sys::rw::{self, TransferFlags};
+
+use crate::image::{AT_ONCE_BYTES, Image, ImageFile};
+
+impl ImageFile {
+    pub(crate) fn transfer_in(&self, cx: &Ctx, offset: u64, mut into: Sink) -> Answer<()> {
+        if let Err(error) = self.image.check(Range { offset, len_bytes: into.len() as u64 }) {
+            return Answer::err(error);
+        }
+        let mut done = 0;
+        if into.len() <= AT_ONCE_BYTES {
+            match self.image.read_from_memory(offset, &into) {
+                Ok(count) if count == into.len() => return Answer::ok(()),
+                Ok(count) => done = count,
+                Err(error) => return Answer::err(error),
+            }
+        }
+        into.advance(done);
+        self.always_in_pool(cx, move |image| image.read_all(offset + done as u64, into))
+    }
+
+    pub(crate) fn transfer_out(
+        &self,
+        cx: &Ctx,
+        offset: u64,
+        stability: Stability,
+        from: Source,
+    ) -> Answer<()> {
+        if let Err(error) = self.image.check_change(Range { offset, len_bytes: from.len() as u64 }) {
+            return Answer::err(error);
+        }
+        let image = &self.image;
+        let is_slow = stability != Stability::Unstable && !image.in_memory;
+        if !is_slow && from.len() <= AT_ONCE_BYTES && image.write_pace.is_quick() {
+            return Answer::Done(image.write_pace.timed(|| image.write_all(offset, stability, from)));
+        }
+        self.always_in_pool(cx, move |image| {
+            let write = || image.write_all(offset, stability, from);
+            if is_slow { write() } else { image.write_pace.timed(write) }
+        })
+    }
+}
+
+impl Image {
+    /// Reads what is in memory already, and never waits: how much that was, from the beginning on.
+    fn read_from_memory(&self, offset: u64, into: &Sink) -> Result<usize> {
+        let flags = if self.in_memory { TransferFlags::empty() } else { TransferFlags::NOWAIT };
+        match rw::read(self.file.as_fd(), into, offset, flags) {
+            Ok(count) => Ok(count),
+            Err(Errno::AGAIN | Errno::OPNOTSUPP) => Ok(0),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn read_all(&self, mut offset: u64, mut into: Sink) -> Result<()> {
+        while !into.is_empty() {
+            match rw::read(self.file.as_fd(), &into, offset, TransferFlags::empty())? {
+                0 => return Err(Error::io("the image ends before the disk does: it was cut off")),
+                count => {
+                    into.advance(count);
+                    offset += count as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write_all(&self, mut offset: u64, stability: Stability, mut from: Source) -> Result<()> {
+        let is_stable = stability != Stability::Unstable && !self.in_memory;
+        let flags = if is_stable { TransferFlags::DSYNC } else { TransferFlags::empty() };
+        let written = loop {
+            if from.is_empty() {
+                break Ok(());
+            }
+            match rw::write(self.file.as_fd(), &from, offset, flags) {
+                Ok(0) => break Err(Error::io("the image takes no more")),
+                Ok(count) => {
+                    from.advance(count);
+                    offset += count as u64;
+                }
+                Err(errno) => break Err(errno.into()),
+            }
+        };
+        // Also of one that failed a part may be there.
+        if !is_stable || written.is_err() {
+            self.changed();
+        }
+        written
+    }
+}

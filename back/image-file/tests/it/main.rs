@@ -1,0 +1,158 @@
+//! What is the image file's own. What each disk must do is in the conformance suite.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tombolo_back_image_file::{ImageFile, OpenError, Options};
+use tombolo_core::block::{Allocation, BlockDevice, Range, SizeWatch, Zeroing};
+use tombolo_core::{Ctx, Error, Result, SessionId, Stability};
+use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+use tombolo_mem::{Buffer, Source};
+
+const MIB: u64 = 1 << 20;
+
+struct Bed {
+    dir: tempfile::TempDir,
+    pool: ThreadPool,
+    cx: Ctx,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
+        Self { dir: tempfile::tempdir().expect("a directory"), pool, cx: Ctx::root(SessionId(1)) }
+    }
+
+    fn image(&self, size_bytes: u64) -> PathBuf {
+        let path = self.dir.path().join("disk.img");
+        File::create(&path).expect("created").set_len(size_bytes).expect("its size");
+        path
+    }
+
+    fn open(&self, path: &Path, options: &Options) -> std::result::Result<Arc<ImageFile>, OpenError> {
+        ImageFile::open(path, options, self.pool.lane())
+    }
+
+    fn read(&self, disk: &ImageFile, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let mut buffer = Buffer::new(len);
+        disk.read(&self.cx, offset, buffer.sink(0..len)).wait()?;
+        Ok(buffer.as_slice().expect("ours alone again").to_vec())
+    }
+
+    fn write(&self, disk: &ImageFile, offset: u64, bytes: &[u8]) -> Result<()> {
+        disk.write(&self.cx, offset, Stability::Unstable, Source::from(bytes.to_vec())).wait()
+    }
+}
+
+const READ_ONLY: Options = Options { read_only: true, locks: true, block_bytes: 512 };
+
+#[test]
+fn two_that_write_are_refused_and_two_that_read_are_not() {
+    let bed = Bed::new();
+    let path = bed.image(MIB);
+    let writer = bed.open(&path, &Options::default()).expect("the first");
+    for options in [Options::default(), READ_ONLY] {
+        assert!(matches!(bed.open(&path, &options), Err(OpenError::InUse { .. })));
+    }
+    drop(bed.open(&path, &Options { locks: false, ..READ_ONLY }).expect("without locks"));
+    drop(writer);
+    let reader = bed.open(&path, &READ_ONLY).expect("a reader");
+    let second = bed.open(&path, &READ_ONLY).expect("another");
+    assert!(matches!(bed.open(&path, &Options::default()), Err(OpenError::InUse { .. })));
+    drop((reader, second));
+    drop(bed.open(&path, &Options::default()).expect("free again"));
+}
+
+#[test]
+fn what_is_no_disk_is_refused() {
+    let bed = Bed::new();
+    let missing = bed.dir.path().join("missing");
+    assert!(matches!(bed.open(&missing, &Options::default()), Err(OpenError::Open { .. })));
+    assert!(matches!(bed.open(bed.dir.path(), &Options::default()), Err(OpenError::NotADisk { .. })));
+    assert!(matches!(bed.open(&bed.image(511), &Options::default()), Err(OpenError::Empty { .. })));
+    for block_bytes in [0, 256, 1000, 1 << 17] {
+        let options = Options { block_bytes, ..Options::default() };
+        assert!(matches!(bed.open(&bed.image(MIB), &options), Err(OpenError::BlockSize { .. })));
+    }
+}
+
+#[test]
+fn an_image_that_was_cut_off_gives_errors_where_it_is_missing_and_nowhere_else() {
+    let bed = Bed::new();
+    let path = bed.image(4 * MIB);
+    let disk = bed.open(&path, &Options::default()).expect("opened");
+    bed.write(&disk, 0, &[7; 4096]).expect("written");
+    File::options().write(true).open(&path).expect("opened").set_len(MIB).expect("cut off");
+    assert_eq!(bed.read(&disk, 0, 4096).expect("still there"), [7; 4096]);
+    assert!(matches!(bed.read(&disk, 2 * MIB, 4096), Err(Error::Io { .. })));
+    let extents =
+        disk.extents(&bed.cx, Range { offset: 0, len_bytes: 4 * MIB }, 100).wait().expect("extents");
+    assert_eq!(extents.as_slice().iter().map(|extent| extent.len_bytes).sum::<u64>(), 4 * MIB);
+    // When it is whole again it is as before.
+    File::options().write(true).open(&path).expect("opened").set_len(4 * MIB).expect("whole");
+    assert_eq!(bed.read(&disk, 2 * MIB, 4096).expect("there again"), [0; 4096]);
+}
+
+#[test]
+fn a_new_size_from_outside_is_told_when_it_is_looked_at() {
+    let bed = Bed::new();
+    let path = bed.image(MIB);
+    let disk = bed.open(&path, &Options::default()).expect("opened");
+    let told = Arc::new(AtomicU64::new(0));
+    let seen = told.clone();
+    let watch: Arc<SizeWatch> = Arc::new(move |size_bytes| seen.store(size_bytes, Ordering::SeqCst));
+    disk.resize().expect("a file can").watch(&watch);
+    File::options().write(true).open(&path).expect("opened").set_len(3 * MIB + 100).expect("longer");
+    assert_eq!(disk.geometry().size_bytes, MIB);
+    assert_eq!(disk.follow_size().expect("looked"), 3 * MIB);
+    assert_eq!((told.load(Ordering::SeqCst), disk.geometry().size_bytes), (3 * MIB, 3 * MIB));
+}
+
+#[test]
+fn room_is_given_back_and_kept_as_asked() {
+    let bed = Bed::new();
+    let path = bed.image(4 * MIB);
+    let disk = bed.open(&path, &Options::default()).expect("opened");
+    let taken = || {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(&path).expect("there").blocks() * 512
+    };
+    bed.write(&disk, 0, &vec![7; 4 * MIB as usize]).expect("written");
+    disk.flush(&bed.cx).wait().expect("flushed");
+    assert!(taken() >= 4 * MIB);
+    let range = |offset| Range { offset, len_bytes: MIB };
+    let keep = Zeroing { may_unmap: false, ..Zeroing::default() };
+    disk.write_zeroes(&bed.cx, range(0), keep).wait().expect("zeroed");
+    disk.flush(&bed.cx).wait().expect("flushed");
+    assert!(taken() >= 4 * MIB, "the room is kept");
+    let unmap = Zeroing { may_unmap: true, stability: Stability::DataSync, ..Zeroing::default() };
+    disk.write_zeroes(&bed.cx, range(MIB), unmap).wait().expect("zeroed");
+    assert!(taken() <= 3 * MIB, "the room is given back");
+    disk.discard(&bed.cx, range(2 * MIB)).wait().expect("discarded");
+    assert!(taken() <= 2 * MIB, "the room is given back");
+    let mut bytes = vec![0; 4 * MIB as usize];
+    File::open(&path).expect("opened").read_exact_at(&mut bytes, 0).expect("read");
+    assert!(bytes[..2 * MIB as usize].iter().all(|byte| *byte == 0));
+    assert!(bytes[3 * MIB as usize..].iter().all(|byte| *byte == 7));
+    let extents =
+        disk.extents(&bed.cx, Range { offset: MIB, len_bytes: 3 * MIB }, 10).wait().expect("extents");
+    let kinds: Vec<_> = extents.as_slice().iter().map(|extent| extent.allocation).collect();
+    assert_eq!(kinds, [Allocation::Hole, Allocation::Data]);
+}
+
+#[test]
+fn a_block_of_4_kib_makes_a_disk_of_whole_blocks() {
+    let bed = Bed::new();
+    let options = Options { block_bytes: 4096, ..Options::default() };
+    let disk = bed.open(&bed.image(MIB + 512), &options).expect("opened");
+    let geometry = disk.geometry();
+    assert_eq!((geometry.size_bytes, geometry.block_bytes), (MIB, 4096));
+    assert!(geometry.check(512, 4096).is_err());
+    let resize = disk.resize().expect("a file can");
+    assert!(matches!(resize.set_size(&bed.cx, MIB + 512).wait(), Err(Error::InvalidArgument)));
+    resize.set_size(&bed.cx, 2 * MIB).wait().expect("longer");
+    assert_eq!(bed.read(&disk, MIB, 4096).expect("new"), [0; 4096]);
+}
