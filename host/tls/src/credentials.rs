@@ -97,12 +97,22 @@ impl ServerTls {
         Loaded::open(dir, server_config).map(Self)
     }
 
+    /// The same for NBD, which asks for TLS in words of its own and has no name in the handshake.
+    ///
+    /// # Errors
+    /// They cannot be used.
+    pub fn open_for_nbd(dir: &Path) -> Result<Self, SetupError> {
+        Loaded::open(dir, nameless_server_config).map(Self)
+    }
+
     /// The server's side of a session, before its handshake.
     ///
     /// # Errors
     /// The system has no randomness.
     pub fn session(&self) -> Result<Session, TlsError> {
-        Ok(Session::new(ServerConnection::new(self.0.config())?.into()))
+        let config = self.0.config();
+        let names_rpc = !config.alpn_protocols.is_empty();
+        Ok(Session::new(ServerConnection::new(config)?.into(), names_rpc))
     }
 }
 
@@ -140,7 +150,7 @@ impl ClientTls {
     /// # Errors
     /// The system has no randomness.
     pub fn session(&self) -> Result<Session, TlsError> {
-        Ok(Session::new(ClientConnection::new(self.loaded.config(), self.server.clone())?.into()))
+        Ok(Session::new(ClientConnection::new(self.loaded.config(), self.server.clone())?.into(), true))
     }
 }
 
@@ -213,6 +223,12 @@ fn server_config(dir: &Path) -> Result<ServerConfig, SetupError> {
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(config)
+}
+
+fn nameless_server_config(dir: &Path) -> Result<ServerConfig, SetupError> {
+    let mut config = server_config(dir)?;
+    config.alpn_protocols.clear();
     Ok(config)
 }
 

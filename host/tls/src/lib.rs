@@ -1,4 +1,4 @@
-//! TLS 1.3 over TCP for RPC (RFC 9289): sessions that prove who both sides are, and the certificates for that.
+//! TLS 1.3 over TCP, for RPC (RFC 9289) and NBD: sessions that prove who both sides are, and the certificates for that.
 //!
 //! - [`Session`] is one connection's TLS: what is sent is encrypted from where it lies, what is received is decrypted into where it is wanted.
 //!   It never waits, as the socket below it does not.
@@ -6,7 +6,7 @@
 //!   were revoked. Files that change count from the next session on.
 //! - [`Authority`] issues and revokes such certificates.
 //!
-//! Not here: the probe that comes before a session (`host/rpc`), and what a subject may do (`front/nfs-server`).
+//! Not here: what comes before a session (`host/rpc`, `front/nbd`), and what a subject may do (`front/nfs-server`).
 //!
 //! Reading order: `session`, `credentials`, `certificate`, `error`; then `authority`.
 #![forbid(unsafe_code)]
@@ -23,5 +23,5 @@ pub use credentials::{BadHostName, ClientTls, HostName, Presents, ServerTls, Set
 pub use error::TlsError;
 pub use session::Session;
 
-/// What both sides must name in the handshake (RFC 9289 §8.2), so that no server of another protocol is taken for ours.
+/// What both sides of RPC must name in the handshake (RFC 9289 §8.2), so that no server of another protocol is taken for ours.
 const ALPN: &[u8] = b"sunrpc";

@@ -32,11 +32,13 @@ struct State {
     /// The last byte that was to be sent is encrypted, but the socket has not taken all before it, so it counts as not sent. It is the first
     /// of what is to be sent next.
     is_one_ahead: bool,
+    /// Both sides have to name RPC (RFC 9289 §5: neither goes on with one that does not).
+    names_rpc: bool,
     fault: Option<TlsError>,
 }
 
 impl Session {
-    pub(crate) fn new(mut tls: Connection) -> Self {
+    pub(crate) fn new(mut tls: Connection, names_rpc: bool) -> Self {
         // What is encrypted is bounded by what `send` takes.
         tls.set_buffer_limit(None);
         Self(Mutex::new(State {
@@ -45,6 +47,7 @@ impl Session {
             taken: 0,
             ended: false,
             is_one_ahead: false,
+            names_rpc,
             fault: None,
         }))
     }
@@ -55,9 +58,8 @@ impl Session {
         loop {
             state.flush(stream)?;
             if !state.tls.is_handshaking() {
-                // RFC 9289 §5: neither side goes on with one that does not name it.
-                let is_rpc = state.tls.alpn_protocol() == Some(ALPN);
-                return if is_rpc { Ok(()) } else { state.fail(TlsError::NoAlpn) };
+                let is_named = !state.names_rpc || state.tls.alpn_protocol() == Some(ALPN);
+                return if is_named { Ok(()) } else { state.fail(TlsError::NoAlpn) };
             }
             state.advance(stream)?;
             if state.ended {

@@ -25,6 +25,7 @@ impl Refusal {
     pub const SHUTDOWN: Self = Self(ERROR | 7);
     pub const BLOCK_SIZE_REQUIRED: Self = Self(ERROR | 8);
     pub const TOO_BIG: Self = Self(ERROR | 9);
+    pub const EXTENDED_HEADERS_REQUIRED: Self = Self(ERROR | 10);
 }
 
 /// The block sizes of an export, in bytes.

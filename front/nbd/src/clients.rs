@@ -1,0 +1,85 @@
+//! Clients: what all connections of one may have together.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use tombolo_host_runtime::buffer_pool::{BufferLimits, BufferPool, Buffers, ClientAccount};
+use tombolo_host_runtime::lock;
+
+/// The longest request has 32 MiB; a share holds a few of them.
+const MEMORY: BufferLimits =
+    BufferLimits { total_bytes: 512 << 20, share_bytes: 128 << 20, retained_bytes: 32 << 20 };
+
+/// A client: what it cannot choose of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Client {
+    /// A host.
+    Host(IpAddr),
+    /// A process of this host.
+    Process(i32),
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(address) => address.fmt(f),
+            Self::Process(pid) => write!(f, "process {pid}"),
+        }
+    }
+}
+
+/// All clients that are connected.
+pub(crate) struct Clients {
+    pub(crate) pool: Arc<BufferPool>,
+    connections_max: usize,
+    connected: Mutex<Connected>,
+}
+
+#[derive(Default)]
+struct Connected {
+    count: usize,
+    /// Each with its memory and how many connections it has.
+    clients: HashMap<Client, (Arc<ClientAccount>, usize)>,
+}
+
+impl Clients {
+    pub(crate) fn new(connections_max: usize) -> Arc<Self> {
+        Arc::new(Self { pool: BufferPool::new(MEMORY), connections_max, connected: Mutex::default() })
+    }
+
+    /// Leave to have one more connection, and its memory. A client has as many as it leaves free at most, so that there is always something
+    /// left for others. None at that limit.
+    pub(crate) fn admit(self: &Arc<Self>, client: Client) -> Option<(Admitted, Buffers)> {
+        let mut connected = lock(&self.connected);
+        let free = self.connections_max - connected.count;
+        let (share, own) = connected.clients.entry(client).or_insert_with(|| (self.pool.share(), 0));
+        if *own >= free {
+            return None;
+        }
+        *own += 1;
+        let buffers = Buffers::of(share.account());
+        connected.count += 1;
+        Some((Admitted { clients: self.clone(), client }, buffers))
+    }
+}
+
+/// Leave to have one connection.
+pub(crate) struct Admitted {
+    clients: Arc<Clients>,
+    client: Client,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut connected = lock(&self.clients.connected);
+        connected.count -= 1;
+        if let Some((_, own)) = connected.clients.get_mut(&self.client) {
+            *own -= 1;
+            if *own == 0 {
+                connected.clients.remove(&self.client);
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! One connection, as its thread has it: receiving, and waiting for whatever must happen first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use thiserror::Error as ThisError;
+use tombolo_host_runtime::buffer_pool::Buffers;
+use tombolo_mem::{Buffer, Sink};
+use tombolo_sys::Errno;
+use tombolo_sys::epoll::{Epoll, Event, Interest};
+use tombolo_wire_nbd::Malformed;
+
+use crate::memory::Memory;
+use crate::replies::Replies;
+use crate::server::Options;
+
+/// So much is received at a time, but for long data.
+const RECEIVE_BYTES: usize = 64 << 10;
+
+/// Memory that others give back gives no notice.
+const MEMORY_RETRY: Duration = Duration::from_millis(5);
+
+/// Replies of what was received are given so long when the connection ends.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Why a connection ends.
+#[derive(Debug, ThisError)]
+pub(crate) enum End {
+    /// The client is gone, or the connection broke.
+    #[error("the client is gone")]
+    Gone,
+    /// The client takes its leave.
+    #[error("the client took its leave")]
+    Leave,
+    /// The server stops.
+    #[error("the server stops")]
+    Stop,
+    #[error("the client sends the rest of a message, or takes its replies, too slowly")]
+    Slow,
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error("{0}")]
+    Refused(&'static str),
+    #[error("{0}")]
+    System(#[from] Errno),
+}
+
+pub(crate) struct Connection {
+    pub(crate) replies: Arc<Replies>,
+    pub(crate) buffers: Buffers,
+    epoll: Epoll,
+    events: Vec<Event>,
+    received: Buffer,
+    /// What of it was received and not used.
+    start: usize,
+    end: usize,
+    stuck_after: Duration,
+    /// When the handshake has to be done.
+    pub(crate) deadline: Option<Instant>,
+    is_stopping: Arc<AtomicBool>,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        replies: Arc<Replies>,
+        buffers: Buffers,
+        options: &Options,
+        is_stopping: Arc<AtomicBool>,
+    ) -> tombolo_sys::Result<Self> {
+        let epoll = Epoll::new()?;
+        epoll.add(replies.stream.socket(), 0, Interest::Changes)?;
+        epoll.add(&replies.wake, 1, Interest::Readable)?;
+        Ok(Self {
+            replies,
+            buffers,
+            epoll,
+            events: Vec::new(),
+            received: Buffer::new(RECEIVE_BYTES),
+            start: 0,
+            end: 0,
+            stuck_after: options.stuck_after,
+            deadline: Some(Instant::now() + options.handshake_within),
+            is_stopping,
+        })
+    }
+
+    /// How many bytes are there.
+    pub(crate) fn buffered(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// The next `len` bytes, which are at most 64 KiB. Waits for them.
+    pub(crate) fn take(&mut self, len: usize) -> Result<&[u8], End> {
+        while self.buffered() < len {
+            if self.start + len > RECEIVE_BYTES {
+                let kept = self.start..self.end;
+                let Some(bytes) = self.received.as_mut_slice() else { return Err(End::Gone) };
+                bytes.copy_within(kept, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+            let room = self.received.sink(self.end..RECEIVE_BYTES);
+            let is_within = self.buffered() > 0;
+            self.end += self.receive(&room, is_within)?;
+        }
+        let start = self.start;
+        self.start += len;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        self.received.as_slice().and_then(|bytes| bytes.get(start..start + len)).ok_or(End::Gone)
+    }
+
+    /// The next bytes, as many as the sink has.
+    pub(crate) fn take_into(&mut self, mut into: Sink) -> Result<(), End> {
+        let here = self.buffered().min(into.len());
+        self.received.source(self.start..self.start + here).copy_to_sink(&into);
+        self.start += here;
+        into.advance(here);
+        while !into.is_empty() {
+            let received = self.receive(&into, true)?;
+            into.advance(received);
+        }
+        Ok(())
+    }
+
+    /// Takes so many bytes, and forgets them.
+    pub(crate) fn skip(&mut self, mut len: u64) -> Result<(), End> {
+        while len > 0 {
+            let part = len.min(4096);
+            self.take(part as usize)?;
+            len -= part;
+        }
+        Ok(())
+    }
+
+    /// Memory for data; waits for it.
+    pub(crate) fn memory(&mut self, len_bytes: usize) -> Result<Memory, End> {
+        loop {
+            if let Some(memory) = Memory::take(&self.buffers, len_bytes) {
+                return Ok(memory);
+            }
+            self.replies.flush();
+            self.wait(Some(Instant::now() + MEMORY_RETRY))?;
+        }
+    }
+
+    /// Waits until fewer than `limit` requests are under way.
+    pub(crate) fn wait_until_below(&mut self, limit: usize) -> Result<(), End> {
+        while self.replies.under_way() >= limit {
+            self.replies.flush();
+            self.replies.await_one();
+            if self.replies.under_way() >= limit {
+                self.wait(None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the replies of what was received, and closes.
+    pub(crate) fn finish(&mut self, why: &End) {
+        let is_polite = matches!(why, End::Leave | End::Stop | End::Refused(_));
+        let until = Instant::now() + GRACE;
+        self.deadline = Some(until);
+        self.is_stopping = Arc::default();
+        self.replies.flush();
+        while is_polite && self.replies.under_way() > 0 && Instant::now() < until {
+            self.replies.await_one();
+            if self.replies.under_way() > 0 && self.wait(Some(until)).is_err() {
+                break;
+            }
+        }
+        self.replies.kill();
+    }
+
+    fn receive(&mut self, into: &Sink, is_within_message: bool) -> Result<usize, End> {
+        let until = is_within_message.then(|| Instant::now() + self.stuck_after);
+        loop {
+            match self.replies.stream.receive(into) {
+                Ok(0) => return Err(End::Gone),
+                Ok(received) => return Ok(received),
+                Err(Errno::AGAIN) if until.is_some_and(|until| Instant::now() >= until) => {
+                    return Err(End::Slow);
+                }
+                Err(Errno::AGAIN) if self.is_stopping() && !is_within_message => return Err(End::Stop),
+                Err(Errno::AGAIN) => self.wait(until)?,
+                Err(error) => {
+                    tracing::debug!(%error, "receive failed");
+                    return Err(End::Gone);
+                }
+            }
+        }
+    }
+
+    /// Waits until something happens to the socket, a reply is sent that is awaited, or until then.
+    pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<(), End> {
+        let now = Instant::now();
+        let blocked_for = self.replies.blocked_for();
+        if self.deadline.is_some_and(|deadline| now >= deadline) || blocked_for >= self.stuck_after {
+            return Err(End::Slow);
+        }
+        let patience = (!blocked_for.is_zero()).then(|| now + (self.stuck_after - blocked_for));
+        let until = [until, self.deadline, patience].into_iter().flatten().min();
+        let timeout = until.map(|until| until.saturating_duration_since(now).max(Duration::from_millis(1)));
+        self.epoll.wait(&mut self.events, timeout)?;
+        for event in &self.events {
+            if event.token == 1 {
+                self.replies.wake.clear();
+            } else if event.writable {
+                self.replies.writable();
+            }
+        }
+        if self.replies.is_dead() { Err(End::Gone) } else { Ok(()) }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,251 @@
+//! From the first byte to transmission: what a client asks of exports, and how requests and replies shall look.
+
+use std::sync::Arc;
+
+use tombolo_core::block::{BlockDevice, SECTOR_BYTES};
+use tombolo_host_tls::ServerTls;
+use tombolo_mem::Source;
+use tombolo_sys::Errno;
+use tombolo_sys::gather::Gather;
+use tombolo_wire_nbd::{
+    BASE_ALLOCATION, ClientFlags, ClientOption, EXPORT_ZEROES_BYTES, Greeting, HandshakeFlags, HeaderStyle,
+    Info, OptionCode, OptionHead, OptionReply, Refusal, ReplyStyle,
+};
+
+use crate::connection::{Connection, End};
+use crate::exports::{Exports, block_sizes, flags};
+
+/// The number of `base:allocation` in replies.
+pub(crate) const CONTEXT: u32 = 1;
+
+/// What was agreed.
+#[derive(Default)]
+pub(crate) struct Agreed {
+    pub(crate) style: ReplyStyle,
+    /// `base:allocation` of this export.
+    context_of: Option<String>,
+}
+
+impl Agreed {
+    pub(crate) fn header_style(&self) -> HeaderStyle {
+        if self.style == ReplyStyle::Extended { HeaderStyle::Extended } else { HeaderStyle::Compact }
+    }
+}
+
+/// What transmission begins with.
+pub(crate) struct Chosen {
+    pub(crate) name: String,
+    pub(crate) disk: Arc<dyn BlockDevice>,
+    pub(crate) style: ReplyStyle,
+    pub(crate) header_style: HeaderStyle,
+    pub(crate) has_context: bool,
+}
+
+/// The handshake of one connection.
+pub(crate) struct Handshake<'a> {
+    pub(crate) exports: &'a Exports,
+    /// Demanded, if it is there.
+    pub(crate) tls: Option<&'a ServerTls>,
+    no_zeroes: bool,
+    agreed: Agreed,
+    answer: Vec<u8>,
+}
+
+impl<'a> Handshake<'a> {
+    pub(crate) fn new(exports: &'a Exports, tls: Option<&'a ServerTls>) -> Self {
+        Self { exports, tls, no_zeroes: false, agreed: Agreed::default(), answer: Vec::new() }
+    }
+
+    /// Ends with the export that the client has chosen.
+    pub(crate) fn run(mut self, connection: &mut Connection) -> Result<Chosen, End> {
+        let greeting = Greeting(HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES).encode();
+        send(connection, &greeting)?;
+        let mut client_flags = [0; 4];
+        client_flags.copy_from_slice(connection.take(4)?);
+        let client_flags = ClientFlags::from_bits_retain(u32::from_be_bytes(client_flags));
+        if !client_flags.difference(ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES).is_empty() {
+            return Err(End::Refused("it wants something of the handshake that is not there"));
+        }
+        self.no_zeroes = client_flags.contains(ClientFlags::NO_ZEROES);
+        loop {
+            let mut head = [0; OptionHead::BYTES];
+            head.copy_from_slice(connection.take(OptionHead::BYTES)?);
+            let head = OptionHead::decode(&head)?;
+            let data = connection.take(head.data_bytes)?.to_vec();
+            let chosen = match ClientOption::decode(head.code, &data) {
+                Ok(ClientOption::StartTls) => self.start_tls(connection)?,
+                Ok(option) => self.option(head.code, &option, connection.replies.stream.is_secure())?,
+                Err(fault) if head.code == OptionCode::EXPORT_NAME => return Err(fault.into()),
+                Err(fault) => self.refuse(head.code, Refusal::INVALID, &fault.to_string()),
+            };
+            send(connection, &std::mem::take(&mut self.answer))?;
+            if let Some(chosen) = chosen {
+                return Ok(chosen);
+            }
+        }
+    }
+
+    fn option(
+        &mut self,
+        code: OptionCode,
+        option: &ClientOption<'_>,
+        is_secure: bool,
+    ) -> Result<Option<Chosen>, End> {
+        match option {
+            ClientOption::Abort => return Err(End::Leave),
+            ClientOption::ExportName(_) if self.tls.is_some() && !is_secure => {
+                return Err(End::Refused("it goes without TLS"));
+            }
+            _ if self.tls.is_some() && !is_secure => {
+                return Ok(self.refuse(code, Refusal::TLS_REQUIRED, "this server demands TLS"));
+            }
+            ClientOption::ExportName(name) => return self.export_name(name).map(Some),
+            ClientOption::List => {
+                for name in self.exports.names() {
+                    OptionReply::Server(name).encode(&mut self.answer, code);
+                }
+                self.reply(code, OptionReply::Ack);
+            }
+            ClientOption::Info { export, go, heeds_block_sizes } => {
+                return Ok(self.info(code, export, *go, *heeds_block_sizes));
+            }
+            ClientOption::StructuredReply if self.agreed.style == ReplyStyle::Extended => {
+                self.refuse(code, Refusal::EXTENDED_HEADERS_REQUIRED, "extended headers are agreed");
+            }
+            ClientOption::StructuredReply => self.agree(code, ReplyStyle::Structured),
+            ClientOption::ExtendedHeaders => self.agree(code, ReplyStyle::Extended),
+            ClientOption::MetaContext { export, set, queries } => {
+                self.meta_context(code, export, *set, &queries.collect::<Vec<_>>());
+            }
+            ClientOption::StartTls | ClientOption::Unknown => {
+                self.refuse(code, Refusal::UNSUPPORTED, "");
+            }
+        }
+        Ok(None)
+    }
+
+    fn agree(&mut self, code: OptionCode, style: ReplyStyle) {
+        self.agreed.style = style;
+        self.reply(code, OptionReply::Ack);
+    }
+
+    fn export_name(&mut self, name: &str) -> Result<Chosen, End> {
+        let chosen = self.choose(name).ok_or(End::Refused("it asks for an export that is not there"))?;
+        let can_df = chosen.style != ReplyStyle::Simple;
+        self.answer.extend(chosen.disk.geometry().size_bytes.to_be_bytes());
+        self.answer.extend(flags(&*chosen.disk, can_df).bits().to_be_bytes());
+        if !self.no_zeroes {
+            self.answer.extend([0; EXPORT_ZEROES_BYTES]);
+        }
+        Ok(chosen)
+    }
+
+    fn info(&mut self, code: OptionCode, name: &str, go: bool, heeds_block_sizes: bool) -> Option<Chosen> {
+        let Some(chosen) = self.choose(name) else {
+            return self.refuse(code, Refusal::UNKNOWN, "no such export");
+        };
+        let sizes = block_sizes(&*chosen.disk);
+        let size_bytes = chosen.disk.geometry().size_bytes;
+        let flags = flags(&*chosen.disk, chosen.style != ReplyStyle::Simple);
+        // Clients that do not ask for block sizes use sectors all the same.
+        if go && !heeds_block_sizes && sizes.minimum > SECTOR_BYTES {
+            return self.refuse(code, Refusal::BLOCK_SIZE_REQUIRED, "its blocks are longer than 512 bytes");
+        }
+        self.reply(code, OptionReply::Info(Info::Export { size_bytes, flags }));
+        self.reply(code, OptionReply::Info(Info::Name(&chosen.name)));
+        self.reply(code, OptionReply::Info(Info::BlockSize(sizes)));
+        self.reply(code, OptionReply::Ack);
+        go.then_some(chosen)
+    }
+
+    fn meta_context(&mut self, code: OptionCode, name: &str, set: bool, queries: &[&str]) {
+        if self.agreed.style == ReplyStyle::Simple {
+            self.refuse(code, Refusal::INVALID, "ask for structured replies first");
+            return;
+        }
+        let Some((name, _)) = self.exports.find(name) else {
+            self.refuse(code, Refusal::UNKNOWN, "no such export");
+            return;
+        };
+        let mut is_meant = queries.contains(&BASE_ALLOCATION);
+        if set {
+            self.agreed.context_of = is_meant.then(|| name.to_owned());
+        } else {
+            // No query means all there are, and a name space all that is in it.
+            is_meant |= queries.is_empty() || queries.contains(&"base:");
+        }
+        if is_meant {
+            self.reply(
+                code,
+                OptionReply::MetaContext { id: if set { CONTEXT } else { 0 }, name: BASE_ALLOCATION },
+            );
+        }
+        self.reply(code, OptionReply::Ack);
+    }
+
+    /// From here on all is encrypted, and what was agreed before is forgotten.
+    fn start_tls(&mut self, connection: &mut Connection) -> Result<Option<Chosen>, End> {
+        let code = OptionCode::STARTTLS;
+        let Some(tls) = self.tls else {
+            return Ok(self.refuse(code, Refusal::POLICY, "this server has no TLS"));
+        };
+        // What came with it would be taken for a part of the session.
+        if connection.replies.stream.is_secure() || connection.buffered() > 0 {
+            return Ok(self.refuse(code, Refusal::INVALID, "not now"));
+        }
+        self.reply(code, OptionReply::Ack);
+        send(connection, &std::mem::take(&mut self.answer))?;
+        let session = tls.session().map_err(|_| End::Refused("no TLS session"))?;
+        loop {
+            match session.handshake(connection.replies.stream.socket()) {
+                Ok(()) => break,
+                Err(Errno::AGAIN) => connection.wait(None)?,
+                Err(error) => {
+                    let fault = session.fault().map(|fault| fault.to_string());
+                    tracing::warn!(%error, fault, "NBD: no TLS session");
+                    return Err(End::Gone);
+                }
+            }
+        }
+        tracing::info!(peer = session.peer().map(|peer| peer.to_string()), "NBD: TLS session");
+        connection.replies.stream.secure(session);
+        self.agreed = Agreed::default();
+        Ok(None)
+    }
+
+    fn choose(&self, name: &str) -> Option<Chosen> {
+        let (name, disk) = self.exports.find(name)?;
+        Some(Chosen {
+            name: name.to_owned(),
+            disk: disk.clone(),
+            style: self.agreed.style,
+            header_style: self.agreed.header_style(),
+            has_context: self.agreed.context_of.as_deref() == Some(name),
+        })
+    }
+
+    fn refuse(&mut self, code: OptionCode, refusal: Refusal, word: &str) -> Option<Chosen> {
+        self.reply(code, OptionReply::Refused(refusal, word));
+        None
+    }
+
+    fn reply(&mut self, code: OptionCode, reply: OptionReply<'_>) {
+        reply.encode(&mut self.answer, code);
+    }
+}
+
+/// Sends all of it.
+fn send(connection: &mut Connection, bytes: &[u8]) -> Result<(), End> {
+    let source = Source::from(bytes.to_vec());
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let mut gather = Gather::new(sent);
+        gather.source(&source);
+        match connection.replies.stream.send(&mut gather) {
+            Ok(more) => sent += more,
+            Err(Errno::AGAIN) => connection.wait(None)?,
+            Err(_) => return Err(End::Gone),
+        }
+    }
+    Ok(())
+}

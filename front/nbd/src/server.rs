@@ -1,0 +1,298 @@
+//! A running server: who is let in, and how it ends.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use thiserror::Error as ThisError;
+use tombolo_core::SessionId;
+use tombolo_host_runtime::buffer_pool::Buffers;
+use tombolo_host_runtime::listener::{ListenError, Listener};
+use tombolo_host_runtime::lock;
+use tombolo_host_runtime::rate_limit::RateLimit;
+use tombolo_host_tls::ServerTls;
+use tombolo_sys::epoll::{Epoll, EventFd, Interest};
+use tombolo_sys::{Errno, socket, tcp};
+
+use crate::clients::{Admitted, Client, Clients};
+use crate::connection::{Connection, End};
+use crate::exports::Exports;
+use crate::handshake::Handshake;
+use crate::replies::Replies;
+use crate::stream::Stream;
+use crate::transmission::Transmission;
+
+/// Callers that may wait to be taken in.
+const BACKLOG: i32 = 256;
+
+/// When the system has no descriptors or threads left, or a client asks too often.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How often unused memory is freed.
+const TRIM_EVERY: Duration = Duration::from_secs(5);
+
+/// A peer that says nothing for so long is asked whether it is there.
+const SILENCE: Duration = Duration::from_secs(300);
+
+/// Connections are given so long when the server stops.
+const STOP_WITHIN: Duration = Duration::from_secs(6);
+
+/// How a server works.
+#[derive(Clone)]
+pub struct Options {
+    /// Connections at most, and of one client (a host, a process of this host) half of those that no other has. By default 256.
+    pub connections_max: usize,
+    /// Transmission has to begin within this. By default 10 s.
+    pub handshake_within: Duration,
+    /// A client that takes no replies, or sends no more of a request, for so long is cut off. By default 30 s.
+    pub stuck_after: Duration,
+    /// With this, what comes over TCP must begin TLS. Unix sockets have the permissions of their files.
+    pub tls: Option<Arc<ServerTls>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connections_max: 256,
+            handshake_within: Duration::from_secs(10),
+            stuck_after: Duration::from_secs(30),
+            tls: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("connections_max", &self.connections_max).finish_non_exhaustive()
+    }
+}
+
+/// Why a server does not start.
+#[derive(Debug, ThisError)]
+pub enum StartError {
+    /// A unix socket cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// An address cannot be listened at.
+    #[error("{address}: {source}")]
+    Bind {
+        /// It.
+        address: SocketAddr,
+        /// Why.
+        source: Errno,
+    },
+    /// The system has no descriptors or threads for it.
+    #[error("cannot start: {0}")]
+    System(#[source] std::io::Error),
+}
+
+/// Where a server takes callers. Nothing is taken before it starts.
+#[derive(Default)]
+pub struct Listeners {
+    unix: Vec<Listener>,
+    tcp: Vec<OwnedFd>,
+}
+
+impl Listeners {
+    /// Also on a unix socket at `path`, whose file gets the permission bits `mode`.
+    pub fn add_unix(&mut self, path: &Path, mode: u32) -> Result<(), StartError> {
+        let listener = Listener::bind(path, mode)?;
+        listener.socket().set_nonblocking(true).map_err(StartError::System)?;
+        self.unix.push(listener);
+        Ok(())
+    }
+
+    /// Also at `address`; returns it with its real port.
+    pub fn add_tcp(&mut self, address: SocketAddr) -> Result<SocketAddr, StartError> {
+        let bound = |source| StartError::Bind { address, source };
+        let socket = tcp::bind(address).map_err(bound)?;
+        tcp::listen(&socket, BACKLOG).map_err(bound)?;
+        let address = tcp::local_address(&socket).map_err(bound)?;
+        self.tcp.push(socket);
+        Ok(address)
+    }
+}
+
+/// A running server. Dropping it stops it: what was received is answered first, for a few seconds at most.
+pub struct Server {
+    common: Arc<Common>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What all connections share.
+struct Common {
+    exports: Exports,
+    options: Options,
+    clients: Arc<Clients>,
+    is_stopping: Arc<AtomicBool>,
+    stop: EventFd,
+    next: AtomicU64,
+    open: Mutex<HashMap<u64, Arc<Replies>>>,
+    closed: Condvar,
+    log: RateLimit,
+}
+
+impl Server {
+    /// Serves the exports at the listeners.
+    pub fn start(listeners: Listeners, exports: Exports, options: Options) -> Result<Self, StartError> {
+        let system = |error: Errno| StartError::System(error.into());
+        let common = Arc::new(Common {
+            exports,
+            clients: Clients::new(options.connections_max.max(2)),
+            options,
+            is_stopping: Arc::default(),
+            stop: EventFd::new().map_err(system)?,
+            next: AtomicU64::new(1),
+            open: Mutex::default(),
+            closed: Condvar::new(),
+            log: RateLimit::default(),
+        });
+        let epoll = Epoll::new().map_err(system)?;
+        epoll.add(&common.stop, u64::MAX, Interest::Readable).map_err(system)?;
+        for (index, listener) in listeners.unix.iter().enumerate() {
+            epoll.add(listener.socket(), index as u64, Interest::Readable).map_err(system)?;
+        }
+        for (index, socket) in listeners.tcp.iter().enumerate() {
+            epoll.add(socket, (listeners.unix.len() + index) as u64, Interest::Readable).map_err(system)?;
+        }
+        let shared = common.clone();
+        let builder = thread::Builder::new().name("nbd-accept".into());
+        let thread = builder.spawn(move || shared.accept(&epoll, &listeners)).map_err(StartError::System)?;
+        Ok(Self { common, thread: Some(thread) })
+    }
+
+    /// How many clients are connected.
+    pub fn connections(&self) -> usize {
+        lock(&self.common.open).len()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.common.is_stopping.store(true, Ordering::SeqCst);
+        self.common.stop.notify();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that accepts panicked");
+        }
+        let mut open = lock(&self.common.open);
+        open.values().for_each(|replies| replies.wake.notify());
+        let until = Instant::now() + STOP_WITHIN;
+        while !open.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return open.values().for_each(|replies| replies.kill());
+            }
+            let waited = self.common.closed.wait_timeout(open, left);
+            open = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Common {
+    fn accept(self: &Arc<Self>, epoll: &Epoll, listeners: &Listeners) {
+        let mut events = Vec::new();
+        while !self.is_stopping.load(Ordering::SeqCst) {
+            if epoll.wait(&mut events, Some(TRIM_EVERY)).is_err() || events.is_empty() {
+                self.clients.pool.trim();
+            }
+            for event in &events {
+                let index = event.token as usize;
+                let accepted = match (listeners.unix.get(index), index.checked_sub(listeners.unix.len())) {
+                    (Some(listener), _) => accept_unix(listener),
+                    (None, at) => match at.and_then(|at| listeners.tcp.get(at)) {
+                        Some(socket) => accept_tcp(socket),
+                        None => continue,
+                    },
+                };
+                let started = accepted.and_then(|(stream, client)| self.begin(stream, client));
+                match started {
+                    Ok(()) | Err(Errno::AGAIN | Errno::CONNABORTED) => {}
+                    Err(error) => {
+                        if let Some(suppressed) = self.log.allow() {
+                            tracing::warn!(%error, suppressed, "NBD: cannot take a connection");
+                        }
+                        thread::sleep(PAUSE);
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin(self: &Arc<Self>, stream: OwnedFd, client: Client) -> Result<(), Errno> {
+        let Some((admitted, buffers)) = self.clients.admit(client) else {
+            if let Some(suppressed) = self.log.allow() {
+                tracing::warn!(%client, suppressed, "NBD: too many connections, refused");
+            }
+            return Ok(());
+        };
+        let (common, id) = (self.clone(), self.next.fetch_add(1, Ordering::Relaxed));
+        let connection = self.connection(stream, admitted, buffers)?;
+        lock(&self.open).insert(id, connection.replies.clone());
+        let guard = Open { common: self.clone(), id };
+        let builder = thread::Builder::new().name(format!("nbd-{id}"));
+        let spawned = builder.spawn(move || {
+            let _guard = guard;
+            common.serve(connection, client, id);
+        });
+        spawned.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
+    }
+
+    fn connection(&self, stream: OwnedFd, admitted: Admitted, buffers: Buffers) -> Result<Connection, Errno> {
+        let replies = Arc::new(Replies::new(Stream::new(stream), admitted)?);
+        Connection::new(replies, buffers, &self.options, self.is_stopping.clone())
+    }
+
+    fn serve(&self, mut connection: Connection, client: Client, id: u64) {
+        let tls = self.options.tls.as_deref().filter(|_| matches!(client, Client::Host(_)));
+        let end = match Handshake::new(&self.exports, tls).run(&mut connection) {
+            Ok(chosen) => {
+                connection.deadline = None;
+                tracing::info!(%client, export = chosen.name, "NBD client");
+                Transmission::new(chosen, SessionId(id)).run(&mut connection)
+            }
+            Err(end) => end,
+        };
+        if let End::Malformed(_) | End::Refused(_) | End::Slow = end
+            && let Some(suppressed) = self.log.allow()
+        {
+            tracing::warn!(%client, suppressed, "NBD: closing a connection: {end}");
+        }
+        connection.finish(&end);
+        tracing::debug!(%client, "NBD: connection closed: {end}");
+    }
+}
+
+/// A connection that is open.
+struct Open {
+    common: Arc<Common>,
+    id: u64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let replies = lock(&self.common.open).remove(&self.id);
+        if let Some(replies) = replies {
+            replies.kill();
+        }
+        self.common.closed.notify_all();
+    }
+}
+
+fn accept_unix(listener: &Listener) -> Result<(OwnedFd, Client), Errno> {
+    let accepted = listener.socket().accept();
+    let (stream, _) = accepted.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+    let peer = socket::peer(stream.as_fd())?;
+    Ok((stream.into(), Client::Process(peer.pid)))
+}
+
+fn accept_tcp(socket: &OwnedFd) -> Result<(OwnedFd, Client), Errno> {
+    let (stream, address) = tcp::accept(socket.as_fd())?;
+    tcp::tune(&stream, SILENCE)?;
+    Ok((stream, Client::Host(address.ip())))
+}

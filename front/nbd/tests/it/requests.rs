@@ -1,0 +1,168 @@
+//! Requests and their replies, in every style.
+
+use std::sync::atomic::Ordering;
+
+use tombolo_core::block::{Allocation, Extent};
+use tombolo_wire_nbd::status::Status;
+use tombolo_wire_nbd::*;
+
+use crate::common::{Disk, PAGE, Served};
+
+const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
+const NONE: CommandFlags = CommandFlags::empty();
+
+#[test]
+fn what_was_written_is_read_in_every_style() {
+    for style in STYLES {
+        let served = Served::new(Disk::new(16));
+        let mut client = served.client(style);
+        client.request(1, Command::WRITE, NONE, (512, 1024), &[7; 1024]);
+        assert_eq!(client.reply(0), (1, Status::Ok, Vec::new()), "{style:?}");
+        client.request(2, Command::READ, NONE, (0, 2048), &[]);
+        let (cookie, status, payload) = client.reply(2048);
+        assert_eq!((cookie, status), (2, Status::Ok));
+        let wanted = [vec![0; 512], vec![7; 1024], vec![0; 512]].concat();
+        assert_eq!(payload[payload.len() - 2048..], wanted);
+        assert_eq!(payload.len(), if style == ReplyStyle::Simple { 2048 } else { 2056 });
+    }
+}
+
+#[test]
+fn a_long_request_uses_many_buffers_and_comes_whole() {
+    let pages = (PAYLOAD_BYTES_MAX as usize) / PAGE;
+    let served = Served::new(Disk::new(pages));
+    let mut client = served.client(ReplyStyle::Structured);
+    let data: Vec<u8> = (0..PAYLOAD_BYTES_MAX).map(|at| (at / 1000) as u8).collect();
+    client.request(1, Command::WRITE, NONE, (0, data.len() as u64), &data);
+    assert_eq!(client.reply(0).1, Status::Ok);
+    assert!(served.disk.bytes() == data);
+    client.request(2, Command::READ, NONE, (0, data.len() as u64), &[]);
+    assert!(client.reply(data.len()).2[8..] == data);
+}
+
+#[test]
+fn fua_and_flush_reach_the_disk() {
+    let served = Served::new(Disk::new(16));
+    let mut client = served.client(ReplyStyle::Extended);
+    client.request(1, Command::WRITE, NONE, (0, 512), &[1; 512]);
+    client.reply(0);
+    assert_eq!(served.disk.durable_writes.load(Ordering::SeqCst), 0);
+    client.request(2, Command::WRITE, CommandFlags::FUA, (0, 512), &[1; 512]);
+    client.reply(0);
+    client.request(3, Command::WRITE_ZEROES, CommandFlags::FUA, (0, 512), &[]);
+    client.reply(0);
+    assert_eq!(served.disk.durable_writes.load(Ordering::SeqCst), 2);
+    client.request(4, Command::FLUSH, NONE, (0, 0), &[]);
+    client.reply(0);
+    assert_eq!(served.disk.flushes.load(Ordering::SeqCst), 1);
+    client.request(5, Command::TRIM, CommandFlags::FUA, (0, 512), &[]);
+    client.reply(0);
+    assert_eq!(served.disk.flushes.load(Ordering::SeqCst), 2, "a discard that must be durable is flushed");
+}
+
+#[test]
+fn a_request_that_pends_does_not_hold_up_the_next() {
+    let served = Served::new(Disk::new(16));
+    let mut client = served.client(ReplyStyle::Simple);
+    served.disk.open_gate(false);
+    client.request(1, Command::READ, NONE, (0, 512), &[]);
+    client.request(2, Command::WRITE, NONE, (0, 512), &[1; 512]);
+    assert_eq!(client.reply(0).0, 2);
+    served.disk.open_gate(true);
+    assert_eq!(client.reply(512).0, 1);
+}
+
+#[test]
+fn what_is_under_way_is_answered_before_a_client_that_leaves_is_let_go() {
+    let served = Served::new(Disk::new(16));
+    let mut client = served.client(ReplyStyle::Simple);
+    served.disk.open_gate(false);
+    client.request(1, Command::READ, NONE, (0, 512), &[]);
+    client.request(2, Command::DISC, NONE, (0, 0), &[]);
+    served.disk.open_gate(true);
+    assert_eq!(client.reply(512).0, 1);
+    assert!(client.is_closed());
+}
+
+#[test]
+fn holes_are_told_and_one_extent_where_one_is_asked_for() {
+    let page = PAGE as u64;
+    for (style, kind) in [
+        (ReplyStyle::Structured, ChunkKind::BLOCK_STATUS),
+        (ReplyStyle::Extended, ChunkKind::BLOCK_STATUS_EXT),
+    ] {
+        let served = Served::new(Disk::new(16));
+        let mut client = served.client(style);
+        client.request(1, Command::WRITE, NONE, (page, page), &[1; PAGE]);
+        client.reply(0);
+        client.request(2, Command::BLOCK_STATUS, NONE, (0, 16 * page), &[]);
+        let extents = decode_block_status(kind, &client.reply(0).2).unwrap().1;
+        let extent = |pages: u64, allocation| Extent { len_bytes: pages * page, allocation };
+        let (hole, data) = (Allocation::Hole, Allocation::Data);
+        assert_eq!(extents, [extent(1, hole), extent(1, data), extent(14, hole)]);
+        client.request(3, Command::BLOCK_STATUS, CommandFlags::REQ_ONE, (page, 2 * page), &[]);
+        let extents = decode_block_status(kind, &client.reply(0).2).unwrap().1;
+        assert_eq!(extents, [extent(1, data)]);
+    }
+}
+
+#[test]
+fn bad_requests_are_refused_one_by_one_and_the_next_works() {
+    for style in STYLES {
+        let served = Served::new(Disk::new(4));
+        let mut client = served.client(style);
+        let end = 4 * PAGE as u64;
+        for (command, offset, len_bytes, status) in [
+            (Command::READ, end, 512, Status::Inval),
+            (Command::READ, 0, 1 << 30, Status::Inval),
+            (Command::READ, 100, 512, Status::Inval),
+            (Command::READ, u64::MAX - 511, 512, Status::Inval),
+            (Command::WRITE, end, 512, Status::NoSpc),
+            (Command::WRITE, 1, 4096, Status::Inval),
+            (Command::TRIM, end, 512, Status::NoSpc),
+            (Command::WRITE_ZEROES, 0, end + 512, Status::NoSpc),
+            (Command::BLOCK_STATUS, 0, 0, Status::Inval),
+            (Command::CACHE, 0, 512, Status::Inval),
+            (Command(99), 0, 512, Status::Inval),
+        ] {
+            let data = vec![9; if command == Command::WRITE { len_bytes as usize } else { 0 }];
+            client.request(5, command, NONE, (offset, len_bytes), &data);
+            let reply = client.reply(0);
+            assert_eq!((reply.0, reply.1), (5, status), "{command:?} {offset} {len_bytes}");
+        }
+        client.request(6, Command::READ, NONE, (0, 512), &[]);
+        assert_eq!(client.reply(512).1, Status::Ok);
+        assert_eq!(served.disk.bytes(), vec![0; 4 * PAGE]);
+    }
+}
+
+#[test]
+fn a_read_only_disk_refuses_changes() {
+    let mut disk = Disk::new(4);
+    disk.read_only = true;
+    let served = Served::new(disk);
+    let mut client = served.client(ReplyStyle::Structured);
+    for (command, data) in
+        [(Command::WRITE, &[1; 512][..]), (Command::TRIM, &[]), (Command::WRITE_ZEROES, &[])]
+    {
+        client.request(1, command, NONE, (0, 512), data);
+        assert_eq!(client.reply(0).1, Status::Perm);
+    }
+}
+
+#[test]
+fn extents_need_to_be_agreed_on() {
+    let served = Served::new(Disk::new(4));
+    let mut client = crate::common::Client::greeted(&served.socket());
+    assert!(!client.option(OptionCode::SET_META_CONTEXT), "structured replies come first");
+    client.agree(OptionCode::EXTENDED_HEADERS);
+    assert!(!client.option(OptionCode::STRUCTURED_REPLY), "what is agreed is more");
+    assert!(!client.option(OptionCode::STARTTLS));
+    assert!(!client.option(OptionCode(77)));
+    client.agree(OptionCode::LIST);
+    client.agree(OptionCode::INFO);
+    client.agree(OptionCode::GO);
+    client.style = ReplyStyle::Extended;
+    client.request(1, Command::BLOCK_STATUS, NONE, (0, 512), &[]);
+    assert_eq!(client.reply(0).1, Status::Inval);
+}
