@@ -1,4 +1,5 @@
 use super::device::{Device, QueueIndex};
+use super::inflight::{self, InFlight};
 use super::memory::{GuestMemory, MEMORY_SLOTS_MAX, MemorySlot};
 use super::notifier::{Notifier, Waiter};
 use super::queue::{AvailableSide, Queue};
@@ -41,6 +42,8 @@ pub(crate) struct Connection {
     features: u64,
     memory: Arc<GuestMemory>,
     queues: Vec<QueueControl>,
+    /// Where requests under way are written down, for each queue; empty unless the front end keeps them.
+    in_flight: Vec<Arc<InFlight>>,
     /// The way to ask the front end for something, kept open: UML has interrupts only for devices that could. What we do say goes
     /// through [`ConfigChange`](super::ConfigChange).
     requests: Option<Backend>,
@@ -56,6 +59,8 @@ struct QueueControl {
     addresses: Option<RingAddresses>,
     /// Where to go on in the available ring.
     next: u16,
+    /// What an earlier process has left under way and was not taken yet, the first last.
+    again: Vec<u16>,
     kick: Kick,
     error_notifier: Option<Arc<Notifier>>,
     enabled: bool,
@@ -89,6 +94,7 @@ impl Connection {
             features: 0,
             memory: Arc::default(),
             queues,
+            in_flight: Vec::new(),
             requests: None,
             sharing_checked: false,
         }
@@ -127,6 +133,7 @@ impl Connection {
         }
         let (features, memory) = (self.features, self.memory.clone());
         let (guest, device, settings) = (self.guest, self.device.clone(), self.settings);
+        let in_flight = self.in_flight.get(index as usize).cloned();
         let control = self.queue(index)?;
         let Some(addresses) = control.addresses.filter(|_| control.is_ready()) else { return Ok(()) };
         if control.worker.is_some() {
@@ -137,15 +144,15 @@ impl Connection {
             Kick::Never => None,
             Kick::Descriptor(kick) => Some(kick.try_clone().map_err(Error::ReqHandlerError)?),
         };
-        if !control.started {
+        let is_first_start = !std::mem::replace(&mut control.started, true);
+        if is_first_start {
             control.queue.start();
-            control.started = true;
         }
         let indirect = features & FEATURE_INDIRECT != 0;
         let event_index = features & FEATURE_EVENT_INDEX != 0;
         let rings = Rings::new(&memory, control.size, addresses, indirect).map(Arc::new);
         let Some((rings, run)) =
-            rings.and_then(|rings| Some((rings.clone(), control.queue.attach(rings, event_index).ok()?)))
+            rings.and_then(|rings| control.attached(rings, in_flight.clone(), is_first_start, event_index))
         else {
             tracing::warn!(device = device.name(), %guest, queue = index, "queue stopped: its rings do not lie in the guest's memory");
             control.faulty = true;
@@ -159,6 +166,8 @@ impl Connection {
             event_index,
             run,
             next: control.next,
+            in_flight,
+            again: std::mem::take(&mut control.again),
         };
         let (waiter, waker) = Waiter::new(kick).map_err(Error::ReqHandlerError)?;
         let error_notifier = control.error_notifier.clone();
@@ -200,6 +209,18 @@ impl Connection {
         Ok(())
     }
 
+    /// How many queues an in-flight area is for, and of what size.
+    fn in_flight_shape(&self, wanted: &VhostUserInflight) -> Result<(u16, u16)> {
+        let (queues, size) = (wanted.num_queues, wanted.queue_size);
+        if !self.device.repeats_requests() {
+            return Err(UNSUPPORTED);
+        }
+        let is_good = (1..=self.queues.len()).contains(&usize::from(queues))
+            && size.is_power_of_two()
+            && u32::from(size) <= QUEUE_SIZE_MAX;
+        is_good.then_some((queues, size)).ok_or(Error::InvalidParam)
+    }
+
     fn map(&self, region: &VhostUserMemoryRegion, file: &File) -> Result<MemorySlot> {
         if region.memory_size > self.settings.memory_bytes_max {
             return Err(Error::InvalidOperation("the guest has more memory than is allowed"));
@@ -228,12 +249,31 @@ impl QueueControl {
         self.is_ready() && !self.started && self.addresses.is_some() && !matches!(self.kick, Kick::Unset)
     }
 
+    /// Gives the queue its rings. When it starts, what an earlier process has left under way is found; what that had taken begins behind
+    /// what it had handed back.
+    fn attached(
+        &mut self,
+        rings: Arc<Rings>,
+        in_flight: Option<Arc<InFlight>>,
+        is_first_start: bool,
+        event_index: bool,
+    ) -> Option<(Arc<Rings>, u64)> {
+        if let Some(in_flight) = in_flight.as_ref().filter(|_| is_first_start) {
+            let used = rings.used_index().ok()?;
+            self.again = in_flight.recover(used).ok()?;
+            self.next = used.wrapping_add(u16::try_from(self.again.len()).ok()?);
+        }
+        let run = self.queue.attach(rings.clone(), in_flight, event_index).ok()?;
+        Some((rings, run))
+    }
+
     /// Ends the thread, and remembers where it was.
     fn pause(&mut self) {
         let Some(worker) = self.worker.take() else { return };
         match worker.stop() {
             Some(stopped) => {
                 self.next = stopped.next;
+                self.again = stopped.again;
                 self.faulty |= stopped.faulty;
             }
             None => self.faulty = true,
@@ -291,11 +331,13 @@ impl VhostUserBackendReqHandlerMut for Connection {
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
-        Ok(if self.owned || self.device.offers_config() {
-            features | VhostUserProtocolFeatures::CONFIG
-        } else {
-            features
-        })
+        let has_config = self.owned || self.device.offers_config();
+        let optional = [
+            (has_config, VhostUserProtocolFeatures::CONFIG),
+            (self.device.repeats_requests(), VhostUserProtocolFeatures::INFLIGHT_SHMFD),
+        ];
+        let offered = optional.into_iter().filter(|(is_offered, _)| *is_offered);
+        Ok(offered.fold(features, |all, (_, feature)| all | feature))
     }
 
     fn set_protocol_features(&mut self, _features: u64) -> Result<()> {
@@ -447,12 +489,22 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Err(UNSUPPORTED)
     }
 
-    fn get_inflight_fd(&mut self, _inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        Err(UNSUPPORTED)
+    fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        let (queues, size) = self.in_flight_shape(wanted)?;
+        let area = inflight::create(queues, size).map_err(refused)?;
+        let len = inflight::area_len(queues, size) as u64;
+        Ok((VhostUserInflight::new(len, 0, queues, size), area))
     }
 
-    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
-        Err(UNSUPPORTED)
+    fn set_inflight_fd(&mut self, given: &VhostUserInflight, area: File) -> Result<()> {
+        let (queues, size) = self.in_flight_shape(given)?;
+        if self.queues.iter().any(|control| control.started) {
+            return Err(Error::InvalidOperation("a queue is running"));
+        }
+        let parts =
+            inflight::open(&area, given.mmap_offset, given.mmap_size, queues, size).map_err(refused)?;
+        self.in_flight = parts.into_iter().map(Arc::new).collect();
+        Ok(())
     }
 
     fn set_device_state_fd(

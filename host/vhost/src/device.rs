@@ -47,6 +47,12 @@ pub trait Device: Send + Sync + 'static {
     /// The driver has accepted these feature bits (its own and the transport's); no queue runs yet.
     fn negotiated(&self, _features: u64) {}
 
+    /// Whether a request that an earlier process left unanswered may be performed again: it has the same effect as once. Then front ends
+    /// that keep such requests for the next process are told that this one takes them.
+    fn repeats_requests(&self) -> bool {
+        false
+    }
+
     /// One request. Called on the queue's own thread, for one chain after the other; different queues call at the
     /// same time. What can take long must be moved elsewhere with the chain's token: the next request waits until
     /// this returns.

@@ -13,10 +13,10 @@
 //! - [`GuestMemory`], [`DescriptorTable`]: the guest's addresses, and the walk along its descriptors.
 //! - [`QueueFault`]: how a guest can break the rules. It stops its own queue, with one line in the log.
 //!
-//! Not here: packed rings, live migration's dirty log, tracking of requests in flight across a restart of this
-//! process. `docs/decisions/vhost-own-queues.md` has the reasons for a walk of our own.
+//! Requests in flight are tracked across a restart of this process, for front ends and devices that can (`inflight`). Not here: packed
+//! rings, live migration's dirty log. `docs/decisions/vhost-own-queues.md` has the reasons for a walk of our own.
 //!
-//! Reading order: `device`, `chain`, `config_change`, `memory`, `walk`, `ring`, `queue`, `worker`, `backend`, `server`.
+//! Reading order: `device`, `chain`, `config_change`, `memory`, `walk`, `ring`, `queue`, `inflight`, `worker`, `backend`, `server`.
 #![forbid(unsafe_code)]
 
 mod backend;
@@ -24,6 +24,7 @@ mod chain;
 mod config_change;
 mod device;
 mod fault;
+mod inflight;
 mod memory;
 mod notifier;
 mod queue;

@@ -1,6 +1,7 @@
 use super::chain::{Chain, ChainToken};
 use super::device::ChainLimits;
 use super::fault::QueueFault;
+use super::inflight::InFlight;
 use super::memory::GuestMemory;
 use super::notifier::Notifier;
 use super::ring::{Rings, passes_event};
@@ -24,6 +25,7 @@ struct UsedSide {
     /// Counts the times the queue was started from nothing; chains of an earlier run are not handed back.
     run: u64,
     rings: Option<Arc<Rings>>,
+    in_flight: Option<Arc<InFlight>>,
     event_index: bool,
     next_used: u16,
     /// The used index when an interrupt was last considered.
@@ -43,6 +45,9 @@ pub(crate) struct AvailableSide {
     pub(crate) event_index: bool,
     pub(crate) run: u64,
     pub(crate) next: u16,
+    pub(crate) in_flight: Option<Arc<InFlight>>,
+    /// What an earlier process has left under way, the first last.
+    pub(crate) again: Vec<u16>,
 }
 
 impl Queue {
@@ -55,13 +60,19 @@ impl Queue {
     }
 
     /// Gives the queue its rings; called for each run, and again when the guest's memory moves under it.
-    pub(crate) fn attach(&self, rings: Arc<Rings>, event_index: bool) -> Result<u64, QueueFault> {
+    pub(crate) fn attach(
+        &self,
+        rings: Arc<Rings>,
+        in_flight: Option<Arc<InFlight>>,
+        event_index: bool,
+    ) -> Result<u64, QueueFault> {
         let mut used = self.lock();
         if used.rings.is_none() {
             used.next_used = rings.used_index()?;
             used.signalled = used.next_used;
         }
         used.event_index = event_index;
+        used.in_flight = in_flight;
         used.rings = Some(rings);
         Ok(used.run)
     }
@@ -113,8 +124,14 @@ impl Queue {
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
         let next = used.next_used.wrapping_add(1);
         // The rings were checked when they were attached; an error here has no other cause than a bug.
-        let put =
-            rings.set_used_entry(used.next_used, head, written).and_then(|()| rings.set_used_index(next));
+        let put = rings.set_used_entry(used.next_used, head, written).and_then(|()| match &used.in_flight {
+            None => rings.set_used_index(next),
+            Some(in_flight) => {
+                in_flight.hand_back(head)?;
+                rings.set_used_index(next)?;
+                in_flight.handed_back(head, next)
+            }
+        });
         debug_assert!(put.is_ok());
         used.next_used = next;
         if used.draining {
@@ -158,12 +175,15 @@ impl AvailableSide {
     /// Whether the guest has handed over chains that were not taken yet.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.rings.available_index().is_ok_and(|index| index != self.next)
+        self.rings.available_index().is_ok_and(|index| index != self.next) || !self.again.is_empty()
     }
 
     /// Takes the next chain, checked.
     #[inline]
     pub(crate) fn pop(&mut self) -> Result<Option<Chain>, QueueFault> {
+        if let Some(head) = self.again.pop() {
+            return self.begin(head).map(Some);
+        }
         let size = self.rings.size;
         let index = self.rings.available_index()?;
         let ready = index.wrapping_sub(self.next);
@@ -177,12 +197,21 @@ impl AvailableSide {
             return Err(QueueFault::TooManyOutstanding { size });
         }
         let head = self.rings.available_entry(self.next)?;
-        let (readable, writable) = self.rings.table.walk(&self.memory, head, self.limits)?;
+        let chain = self.begin(head)?;
         self.next = self.next.wrapping_add(1);
+        Ok(Some(chain))
+    }
+
+    #[inline]
+    fn begin(&self, head: u16) -> Result<Chain, QueueFault> {
+        let (readable, writable) = self.rings.table.walk(&self.memory, head, self.limits)?;
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.take(head)?;
+        }
         self.queue.outstanding.fetch_add(1, Ordering::Relaxed);
         let capacity = u32::try_from(writable.len()).unwrap_or(u32::MAX);
         let token = ChainToken::new(self.queue.clone(), self.run, head, capacity);
-        Ok(Some(Chain { readable, writable, token }))
+        Ok(Chain { readable, writable, token })
     }
 
     /// Begins a batch: signals are held back until [`end_batch`](Self::end_batch).

@@ -21,10 +21,12 @@ pub(crate) struct Worker {
 }
 
 /// How a worker came to rest.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Stopped {
     /// The first position of the available ring that was not taken.
     pub(crate) next: u16,
+    /// What an earlier process has left and was not taken yet.
+    pub(crate) again: Vec<u16>,
     /// Whether the guest's fault ended it.
     pub(crate) faulty: bool,
 }
@@ -80,7 +82,7 @@ impl Job {
                 notifier.notify();
             }
         }
-        Stopped { next: self.side.next, faulty: outcome.is_err() }
+        Stopped { next: self.side.next, again: self.side.again, faulty: outcome.is_err() }
     }
 
     fn serve(&mut self, stop: &AtomicBool) -> Result<(), QueueFault> {

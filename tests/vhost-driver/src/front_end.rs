@@ -26,6 +26,8 @@ pub mod request {
     pub const SET_BACKEND_REQ_FD: u32 = 21;
     pub const GET_CONFIG: u32 = 24;
     pub const SET_CONFIG: u32 = 25;
+    pub const GET_INFLIGHT_FD: u32 = 31;
+    pub const SET_INFLIGHT_FD: u32 = 32;
     pub const GET_MAX_MEM_SLOTS: u32 = 36;
     pub const ADD_MEM_REG: u32 = 37;
     pub const REM_MEM_REG: u32 = 38;
@@ -35,6 +37,7 @@ pub(super) const PROTOCOL_MQ: u64 = 1 << 0;
 pub(super) const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
 pub(super) const PROTOCOL_BACKEND_REQ: u64 = 1 << 5;
 pub(super) const PROTOCOL_CONFIG: u64 = 1 << 9;
+pub(super) const PROTOCOL_IN_FLIGHT: u64 = 1 << 12;
 pub(super) const PROTOCOL_MEMORY_SLOTS: u64 = 1 << 15;
 
 const VERSION: u32 = 1;

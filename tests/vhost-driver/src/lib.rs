@@ -21,7 +21,8 @@ pub use front_end::{FrontEnd, MemoryEntry, message, request};
 pub use queue::{DriverQueue, GuestBuffer, Part, Used};
 
 use front_end::{
-    PROTOCOL_BACKEND_REQ, PROTOCOL_CONFIG, PROTOCOL_MEMORY_SLOTS, PROTOCOL_MQ, PROTOCOL_REPLY_ACK,
+    PROTOCOL_BACKEND_REQ, PROTOCOL_CONFIG, PROTOCOL_IN_FLIGHT, PROTOCOL_MEMORY_SLOTS, PROTOCOL_MQ,
+    PROTOCOL_REPLY_ACK,
 };
 use queue::Layout;
 use rustix::event::{EventfdFlags, eventfd};
@@ -95,6 +96,8 @@ pub struct Driver {
     features: u64,
     memory: OwnedFd,
     region: Region,
+    /// Where servers write down what they have under way.
+    in_flight: Option<OwnedFd>,
 }
 
 impl Driver {
@@ -109,6 +112,15 @@ impl Driver {
 
     /// Negotiates features and makes the guest's memory, but shares nothing yet.
     pub fn open(stream: UnixStream, settings: DriverSettings) -> io::Result<Driver> {
+        let (front, features) = Self::negotiated(stream, settings)?;
+        let memory = memfd_create("tombolo-driver", MemfdFlags::CLOEXEC)?;
+        let len = settings.queue_memory_bytes * usize::from(settings.queues);
+        ftruncate(&memory, len as u64)?;
+        let region = Region::map(&memory, 0, len).map_err(io::Error::other)?;
+        Ok(Driver { front, settings, features, memory, region, in_flight: None })
+    }
+
+    fn negotiated(stream: UnixStream, settings: DriverSettings) -> io::Result<(FrontEnd, u64)> {
         let mut front = FrontEnd::new(stream);
         front.post(request::SET_OWNER, &[], &[])?;
         let offered = front.ask_u64(request::GET_FEATURES)?;
@@ -122,15 +134,46 @@ impl Driver {
                 | PROTOCOL_REPLY_ACK
                 | PROTOCOL_BACKEND_REQ
                 | PROTOCOL_CONFIG
+                | PROTOCOL_IN_FLIGHT
                 | PROTOCOL_MEMORY_SLOTS;
             front.set_protocol_features(offered & known)?;
         }
         front.post_u64(request::SET_FEATURES, features)?;
-        let memory = memfd_create("tombolo-driver", MemfdFlags::CLOEXEC)?;
-        let len = settings.queue_memory_bytes * usize::from(settings.queues);
-        ftruncate(&memory, len as u64)?;
-        let region = Region::map(&memory, 0, len).map_err(io::Error::other)?;
-        Ok(Driver { front, settings, features, memory, region })
+        Ok((front, features))
+    }
+
+    /// Has servers write down from now on which requests they have under way, in an area of so many bytes. No queue may run.
+    pub fn keep_requests(&mut self, area_len: u64) -> io::Result<()> {
+        let area = memfd_create("tombolo-in-flight", MemfdFlags::CLOEXEC)?;
+        ftruncate(&area, area_len)?;
+        self.in_flight = Some(area);
+        self.hand_over_requests()
+    }
+
+    fn hand_over_requests(&mut self) -> io::Result<()> {
+        let Some(area) = &self.in_flight else { return Ok(()) };
+        let len = rustix::fs::fstat(area)?.st_size.unsigned_abs();
+        let mut payload = [len.to_le_bytes(), 0u64.to_le_bytes()].concat();
+        payload.extend(self.settings.queues.to_le_bytes());
+        payload.extend(self.settings.queue_size.to_le_bytes());
+        payload.resize(24, 0);
+        self.front.post(request::SET_INFLIGHT_FD, &payload, &[area.as_fd()])
+    }
+
+    /// Goes on with another server, as if the guest had noticed nothing: the same memory, the same queues, and what was under way.
+    pub fn go_on_with(&mut self, path: &Path, queues: &mut [&mut DriverQueue]) -> io::Result<()> {
+        let (front, features) = Self::negotiated(UnixStream::connect(path)?, self.settings)?;
+        if features != self.features {
+            return Err(io::Error::other("the server offers other features than the one before"));
+        }
+        self.front = front;
+        self.share_memory()?;
+        self.hand_over_requests()?;
+        for (index, queue) in queues.iter_mut().enumerate() {
+            let base = queue.used_index();
+            self.hand_over(index as u16, base, queue)?;
+        }
+        Ok(())
     }
 
     /// The guest's memory as a table of one entry.
@@ -167,24 +210,30 @@ impl Driver {
     pub fn start_queue(&mut self, index: u16, base: u16) -> io::Result<DriverQueue> {
         let start = self.settings.queue_memory_bytes * usize::from(index);
         let layout = Layout::new(start, self.settings.queue_size);
-        let n = u32::from(index);
+        let notifier = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let (kick, call, error) = (notifier()?, notifier()?, notifier()?);
+        let eventfds = queue::EventFds { kick, call, error };
+        let end = start + self.settings.queue_memory_bytes;
+        let queue = DriverQueue::new(self.region.clone(), layout, end, base, eventfds, self.options())?;
+        self.hand_over(index, base, &queue)?;
+        Ok(queue)
+    }
+
+    fn hand_over(&mut self, index: u16, base: u16, queue: &DriverQueue) -> io::Result<()> {
+        let (n, layout) = (u32::from(index), queue.layout());
         self.front.post_state(request::SET_VRING_NUM, n, u32::from(self.settings.queue_size))?;
         let user = |offset: usize| USER_BASE + offset as u64;
         let addresses = [user(layout.table), user(layout.used), user(layout.available)];
         self.front.set_vring_addresses(n, addresses)?;
         self.front.post_state(request::SET_VRING_BASE, n, u32::from(base))?;
-        let notifier = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let (kick, call, error) = (notifier()?, notifier()?, notifier()?);
-        self.front.set_vring_fd(request::SET_VRING_CALL, index, Some(call.as_fd()))?;
-        self.front.set_vring_fd(request::SET_VRING_ERR, index, Some(error.as_fd()))?;
-        let eventfds = queue::EventFds { kick, call, error };
-        let end = start + self.settings.queue_memory_bytes;
-        let queue = DriverQueue::new(self.region.clone(), layout, end, base, eventfds, self.options())?;
-        self.front.set_vring_fd(request::SET_VRING_KICK, index, Some(queue.kick_fd()))?;
+        let fds = queue.eventfds();
+        self.front.set_vring_fd(request::SET_VRING_CALL, index, Some(fds.call.as_fd()))?;
+        self.front.set_vring_fd(request::SET_VRING_ERR, index, Some(fds.error.as_fd()))?;
+        self.front.set_vring_fd(request::SET_VRING_KICK, index, Some(fds.kick.as_fd()))?;
         if self.features & FEATURE_PROTOCOL_FEATURES != 0 {
             self.front.post_state(request::SET_VRING_ENABLE, n, 1)?;
         }
-        Ok(queue)
+        Ok(())
     }
 
     /// Stops a queue; where its rings are to go on.

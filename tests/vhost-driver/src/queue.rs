@@ -2,7 +2,7 @@ use super::{GUEST_BASE, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::hint;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 use tombolo_mem::{OutOfBounds, Region, Sink, Source};
@@ -315,8 +315,17 @@ impl DriverQueue {
         self.available
     }
 
-    pub(super) fn kick_fd(&self) -> BorrowedFd<'_> {
-        self.eventfds.kick.as_fd()
+    /// The used index, as the device has it.
+    pub fn used_index(&self) -> u16 {
+        self.load(self.layout.used + 2, Ordering::Acquire).unwrap_or(self.used)
+    }
+
+    pub(super) fn eventfds(&self) -> &EventFds {
+        &self.eventfds
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
     }
 
     fn add_direct(&mut self, parts: &[Part]) -> Option<u16> {

@@ -28,6 +28,8 @@ pub struct Echo {
     held: Mutex<Vec<Chain>>,
     /// The first of its queues is not urgent.
     first_can_wait: bool,
+    /// Requests of an earlier process are performed again.
+    repeats: bool,
 }
 
 #[derive(Default)]
@@ -60,6 +62,10 @@ impl Device for Echo {
 
     fn is_urgent(&self, queue: QueueIndex) -> bool {
         queue.0 > 0 || !self.first_can_wait
+    }
+
+    fn repeats_requests(&self) -> bool {
+        self.repeats
     }
 
     fn handle(&self, _queue: QueueIndex, chain: Chain) {
@@ -109,22 +115,27 @@ impl TestHost {
     }
 
     pub fn with(settings: Settings) -> TestHost {
-        TestHost::of(settings, false)
+        TestHost::of(settings, false, false)
+    }
+
+    /// Of devices that perform again what an earlier one has left under way.
+    pub fn repeating() -> TestHost {
+        TestHost::of(Settings::default(), false, true)
     }
 
     /// Of devices whose first queue is not urgent.
     pub fn patient(settings: Settings) -> TestHost {
-        TestHost::of(settings, true)
+        TestHost::of(settings, true, false)
     }
 
-    fn of(settings: Settings, first_can_wait: bool) -> TestHost {
+    fn of(settings: Settings, first_can_wait: bool, repeats: bool) -> TestHost {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("echo.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let counts = Arc::new(Counts::default());
         let shared = counts.clone();
         let make = move |_guest| {
-            let echo = Echo { counts: shared.clone(), held: Mutex::default(), first_can_wait };
+            let echo = Echo { counts: shared.clone(), held: Mutex::default(), first_can_wait, repeats };
             let device: Arc<dyn Device> = Arc::new(echo);
             Ok(device)
         };

@@ -1,10 +1,11 @@
 //! Guests that leave, come back, reboot, and servers that stop.
 
-use crate::device::{Client, HOLD, PANIC, RELEASE, TIMEOUT, TestHost};
+use crate::device::{Client, ECHO, HOLD, PANIC, RELEASE, TIMEOUT, TestHost};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tombolo_host_vhost::Settings;
-use tombolo_vhost_driver::{DriverSettings, request};
+use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, request};
 
 fn eventually(what: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + TIMEOUT;
@@ -157,4 +158,64 @@ fn a_device_that_panics_loses_its_queue_only() {
     guest.queues[0].send(&[PANIC]);
     assert!(guest.queues[0].queue.wait_broken(TIMEOUT));
     assert!(guest.queues[1].echoes() && other.echoes());
+}
+
+/// Sends a request of one byte from buffers of its own; the number of its chain.
+fn send(queue: &mut DriverQueue, kind: u8) -> u16 {
+    let (request, answer) = (queue.alloc(8).unwrap(), queue.alloc(8).unwrap());
+    queue.write(request, &[kind]);
+    queue.submit(&[request.first(1).readable(), answer.writable()]).unwrap()
+}
+
+#[test]
+fn the_next_server_performs_what_the_one_before_left_under_way_and_nothing_else() {
+    let settings = DriverSettings::default();
+    let first = TestHost::repeating();
+    let stream = UnixStream::connect(&first.socket).unwrap();
+    let mut driver = Driver::open(stream, settings).unwrap();
+    driver.share_memory().unwrap();
+    driver.keep_requests(8192).unwrap();
+    let mut queue = driver.start_queue(0, 0).unwrap();
+    let held = [send(&mut queue, HOLD), send(&mut queue, HOLD)];
+    let echoed = send(&mut queue, ECHO);
+    assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, echoed);
+    assert!(eventually(|| first.handled() == 3));
+    drop(first);
+
+    let second = TestHost::repeating();
+    driver.go_on_with(&second.socket, &mut [&mut queue]).unwrap();
+    assert!(eventually(|| second.handled() == 2), "{}", second.handled());
+    let release = send(&mut queue, RELEASE);
+    let mut answered: Vec<u16> = (0..3).map(|_| queue.wait_used(TIMEOUT).unwrap().head).collect();
+    // The device answers the last first: they came in their order.
+    assert_eq!(answered, [release, held[1], held[0]]);
+    assert_eq!(second.handled(), 3);
+
+    // A third one finds nothing under way, and goes on.
+    drop(second);
+    let third = TestHost::repeating();
+    driver.go_on_with(&third.socket, &mut [&mut queue]).unwrap();
+    let echoed = send(&mut queue, ECHO);
+    answered.push(queue.wait_used(TIMEOUT).unwrap().head);
+    assert_eq!((answered.last(), third.handled()), (Some(&echoed), 1));
+}
+
+#[test]
+fn an_area_for_requests_that_is_too_short_or_comes_late_is_refused() {
+    let host = TestHost::repeating();
+    let open = || {
+        let stream = UnixStream::connect(&host.socket).unwrap();
+        let mut driver = Driver::open(stream, DriverSettings::default()).unwrap();
+        driver.share_memory().unwrap();
+        driver
+    };
+    assert!(open().keep_requests(64).is_err());
+    let mut late = open();
+    let _queue = late.start_queue(0, 0).unwrap();
+    assert!(late.keep_requests(8192).is_err());
+    // Where requests cannot be performed again nothing of that is offered.
+    let host = TestHost::new();
+    let mut driver =
+        Driver::open(UnixStream::connect(&host.socket).unwrap(), DriverSettings::default()).unwrap();
+    assert!(driver.keep_requests(8192).is_err());
 }
