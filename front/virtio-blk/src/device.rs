@@ -151,6 +151,11 @@ impl Device for VirtioBlk {
         Features::of(self.profile).bits()
     }
 
+    /// None of them has another effect the second time, as long as it is not answered.
+    fn repeats_requests(&self) -> bool {
+        true
+    }
+
     fn config(&self) -> Cow<'_, [u8]> {
         let writeback = self.writeback.load(Ordering::Relaxed);
         Cow::Owned(
