@@ -5,6 +5,7 @@ use tombolo_host_service::logging::{self, Destination, VARIABLE, Verbosity};
 
 use crate::commands::cache::CacheArgs;
 use crate::commands::completions::CompletionsArgs;
+use crate::commands::disk::DiskArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::files::{CatArgs, CpArgs, DuArgs, LsArgs, MkdirArgs, MvArgs, RmArgs, StatArgs};
 use crate::commands::keys::KeysArgs;
@@ -19,8 +20,8 @@ use crate::commands::tune::TuneArgs;
 use crate::commands::umount::UmountArgs;
 use crate::failure::{Failure, Outcome};
 
-/// Files for virtual machines: shares directories of this host with guests and with the host itself, mounts NFS servers, and
-/// copies from and to them.
+/// Files for virtual machines: shares directories of this host with guests and with the host itself, gives guests disks, mounts NFS
+/// servers, and copies from and to them.
 #[derive(Parser)]
 #[command(name = "tombolo", version, arg_required_else_help = true, after_help = AFTER_HELP)]
 pub struct Cli {
@@ -35,6 +36,7 @@ pub struct Cli {
 enum Command {
     Serve(Box<ServeArgs>),
     Proxy(Box<ProxyArgs>),
+    Disk(Box<DiskArgs>),
     Mount(MountArgs),
     Umount(UmountArgs),
     Ls(LsArgs),
@@ -88,6 +90,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => args.run(),
             Command::Proxy(args) => args.run(),
+            Command::Disk(args) => args.run(),
             Command::Mount(args) => args.run(self.log),
             Command::Umount(args) => args.run(),
             Command::Ls(args) => args.run(),

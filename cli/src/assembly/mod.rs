@@ -1,6 +1,7 @@
-//! Puts front ends, layers and back ends together: what is asked for ([`options`]), checked as a whole ([`plan`]), running ([`servers`]), and
-//! what to type on the other side ([`hints`]).
+//! Puts front ends, layers and back ends together: what is asked for ([`options`]), checked as a whole ([`plan`]), running ([`servers`], and
+//! [`disk`] for one disk), and what to type on the other side ([`hints`]).
 
+pub mod disk;
 pub mod hints;
 pub mod options;
 pub mod plan;

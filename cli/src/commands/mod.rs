@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod completions;
+pub mod disk;
 pub mod doctor;
 pub mod files;
 pub mod keys;

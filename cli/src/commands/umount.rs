@@ -76,16 +76,17 @@ fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
 
 /// A connection to the server that serves this mount, if it still answers, and what it is.
 pub fn server_of(point: &Path) -> Option<(Client, Status)> {
-    let sockets = control::sockets(&control::default_directory()).ok()?;
     let at = point.display().to_string();
+    server_that(|status| status.endpoints.iter().any(|endpoint| endpoint.kind == "fuse" && endpoint.at == at))
+}
+
+/// The first of this user's servers of which this holds, among those with their control sockets in the usual directory.
+pub fn server_that(holds: impl Fn(&Status) -> bool) -> Option<(Client, Status)> {
+    let sockets = control::sockets(&control::default_directory()).ok()?;
     sockets.iter().find_map(|socket| {
         let mut client = Client::connect(socket).ok()?;
         let status: Status = status::ask(&mut client, socket, "status").ok()?;
-        status
-            .endpoints
-            .iter()
-            .any(|endpoint| endpoint.kind == "fuse" && endpoint.at == at)
-            .then_some((client, status))
+        holds(&status).then_some((client, status))
     })
 }
 

@@ -29,7 +29,7 @@ pub struct ExportStatus {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndpointStatus {
-    /// `virtiofs`, `fuse`, `shm`, `shm-file` or `nfs`.
+    /// `virtiofs`, `fuse`, `shm`, `shm-file`, `nfs`, or `vhost-user-blk` of a disk.
     pub kind: String,
     /// The socket, the mount point, or the address.
     pub at: String,

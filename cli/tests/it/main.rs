@@ -5,6 +5,7 @@ mod command_line;
 mod common;
 mod copies;
 mod descriptors;
+mod disk;
 mod file_commands;
 mod files;
 mod mount;

@@ -1,7 +1,7 @@
 //! Small layers: each is a file-system waist over another one, and adds one thing. They stack in any order, also with those that have a
 //! room of their own (`layer/replies`, `layer/handle-table`).
 //!
-//! - [`stats`] counts operations and their times.
+//! - [`stats`] counts operations and their times, also those of disks ([`stats::disk`]).
 //! - [`delay`] answers everything later, after a time: the pending path, on purpose.
 //! - [`fault`] injects errors and short transfers by a plan.
 //! - [`readonly`] refuses every change.

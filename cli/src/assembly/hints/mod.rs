@@ -1,5 +1,6 @@
 //! What to type on the other side.
 
+pub mod disk;
 pub mod nfs;
 pub mod shm;
 
@@ -21,7 +22,7 @@ pub fn virtiofs(
         1 => String::new(),
         queues => format!(",num-request-queues={queues}"),
     };
-    let shared = "-m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem";
+    let shared = SHARED_MEMORY;
     let device = format!("vhost-user-fs-pci,queue-size=1024,chardev=fs{index},tag={tag}{queues}");
     let chardev = format!("socket,id=fs{index},path={}", for_qemu(&socket));
     let cloud = format!("tag={tag},socket={socket},num_queues={request_queues},queue_size=1024");
@@ -31,6 +32,10 @@ pub fn virtiofs(
     writeln!(out, "  Cloud Hypervisor (untested): --memory size=1G,shared=on --fs {}", quoted(&cloud))?;
     writeln!(out, "  crosvm (untested): --vhost-user {}", quoted(&format!("fs,socket={socket}")))
 }
+
+/// QEMU's memory, as every device outside of it wants it.
+const SHARED_MEMORY: &str =
+    "-m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem";
 
 /// QEMU takes a doubled comma for one in a path.
 fn for_qemu(path: &str) -> String {

@@ -4,6 +4,7 @@ pub mod address;
 pub mod ask;
 pub mod cache;
 pub mod coherence;
+pub mod disk;
 pub mod doorbell;
 pub mod export;
 mod file;

@@ -55,6 +55,15 @@ use sessions::{SessionAnswers, Sessions};
 use shm::ShmServers;
 
 pub fn serve(plan: &Plan) -> Outcome {
+    until_stopped(|| Server::start(plan), |server| server.announce(plan), Server::end)
+}
+
+/// A server's life: started, announced, and ended by a signal.
+pub fn until_stopped<S>(
+    start: impl FnOnce() -> Result<S, Failure>,
+    announce: impl FnOnce(&S) -> io::Result<()>,
+    end: impl FnOnce(&mut S) -> Outcome,
+) -> Outcome {
     // Before anything is open, and before any thread starts.
     DescriptorBudget::of_process();
     time_slices::ask_for_short();
@@ -63,13 +72,13 @@ pub fn serve(plan: &Plan) -> Outcome {
         let _ = stop.send(signal);
     })
     .map_err(|error| Failure::cannot("wait for signals", &error))?;
-    let mut server = Server::start(plan)?;
-    server.announce(plan).map_err(|error| Failure::cannot("say that it is ready", &error))?;
+    let mut server = start()?;
+    announce(&server).map_err(|error| Failure::cannot("say that it is ready", &error))?;
     match stopped.recv() {
         Ok(signal) => tracing::info!(%signal, "stopping"),
         Err(mpsc::RecvError) => tracing::error!("signal thread ended: stopping"),
     }
-    server.end()
+    end(&mut server)
 }
 
 /// The process: what it was started to serve, and what it was asked for since. Dropped from the top: a watcher of the control socket sees

@@ -1,0 +1,54 @@
+//! For disks.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::{SHARED_MEMORY, for_qemu, quoted};
+
+/// A line for each VMM that connects to a socket, and one for the guest. `index` is where the socket stands among the server's.
+pub fn vhost_user(
+    out: &mut impl Write,
+    index: usize,
+    socket: &Path,
+    queues: u16,
+    serial: &str,
+) -> io::Result<()> {
+    let socket = socket.display().to_string();
+    let chardev = format!("socket,id=disk{index},path={}", for_qemu(&socket));
+    let device = format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues}");
+    let by_id = format!("/dev/disk/by-id/virtio-{serial}");
+    let libvirt = format!(
+        "<disk type='vhostuser' device='disk'><driver name='qemu' type='raw' queues='{queues}'/><source type='unix' path='{}'/>\
+         <target dev='vda' bus='virtio'/></disk>",
+        for_xml(&socket)
+    );
+    let cloud = format!("vhost_user=true,socket={socket},num_queues={queues}");
+    writeln!(out, "  QEMU:       {SHARED_MEMORY} -chardev {} -device {device}", quoted(&chardev))?;
+    writeln!(out, "  libvirt:    {libvirt}")?;
+    writeln!(out, "  guest:      mount {} /mnt", quoted(&by_id))?;
+    writeln!(out, "  UML:        {}", quoted(&format!("virtio_uml.device={socket}:2")))?;
+    writeln!(out, "  Cloud Hypervisor (untested): --memory size=1G,shared=on --disk {}", quoted(&cloud))?;
+    writeln!(out, "  crosvm (untested): --vhost-user {}", quoted(&format!("block,socket={socket}")))
+}
+
+fn for_xml(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::text;
+    use super::*;
+
+    #[test]
+    fn the_options_are_those_that_vmms_take_for_odd_paths_too() {
+        let text = text(|out| vhost_user(out, 1, Path::new("/run/a,b's.sock"), 2, "root"));
+        for part in [
+            "-chardev 'socket,id=disk1,path=/run/a,,b'\\''s.sock' -device vhost-user-blk-pci,chardev=disk1,num-queues=2",
+            "queues='2'/><source type='unix' path='/run/a,b&apos;s.sock'/>",
+            "mount /dev/disk/by-id/virtio-root /mnt",
+        ] {
+            assert!(text.contains(part), "{part}\nnot in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What can be asked of a server of a disk.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::address::ListenAddress;
+use super::virtiofs::SocketMode;
+use crate::setting::Setting;
+
+#[derive(Args, Clone, Debug)]
+pub struct DiskOptions {
+    /// The disk: a raw image, or a block device of this host.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, or many if it is read-only.
+    #[arg(long, value_name = "SOCKET")]
+    pub vhost_user: Vec<PathBuf>,
+    /// Give the sockets of --vhost-user to this group, by its name or number, so that VMMs of its users may connect.
+    #[arg(long, value_name = "GROUP")]
+    pub socket_group: Option<String>,
+    /// The permission bits of the sockets of --vhost-user, in octal (by default 0600, or 0660 for a group).
+    #[arg(long, value_name = "MODE")]
+    pub socket_mode: Option<SocketMode>,
+    /// Queues that a guest may use: one for each of its processors is best.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub queues: u16,
+    /// What guests find the disk by, in /dev/disk/by-id/virtio-SERIAL: 1 to 20 visible ASCII characters (by default the file's name).
+    #[arg(long, value_name = "SERIAL", value_parser = serial)]
+    pub serial: Option<String>,
+    /// The block size, in bytes: a power of two from 512 to 64K.
+    #[arg(long, value_name = "SIZE", default_value = "512", value_parser = block_bytes)]
+    pub block_size: u32,
+    /// Refuse all changes. Several servers may have the disk then.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Where to listen for `tombolo top` and other tools (by default NAME.sock in $XDG_RUNTIME_DIR/tombolo, in
+    /// /run/tombolo for root, else in /tmp/tombolo-UID).
+    #[arg(long, value_name = "SOCKET")]
+    pub control: Option<PathBuf>,
+    /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT on one.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<ListenAddress>,
+}
+
+/// VIRTIO 1.2 §5.2.6: the serial number has 20 bytes.
+const SERIAL_BYTES_MAX: usize = 20;
+
+fn serial(text: &str) -> Result<String, String> {
+    let is_plain = text.chars().all(|c| c.is_ascii_graphic());
+    if is_plain && (1..=SERIAL_BYTES_MAX).contains(&text.len()) {
+        Ok(text.into())
+    } else {
+        Err(format!("1 to {SERIAL_BYTES_MAX} visible ASCII characters"))
+    }
+}
+
+fn block_bytes(text: &str) -> Result<u32, String> {
+    let bytes = size(text).and_then(|bytes| u32::try_from(bytes).ok());
+    let bytes = bytes.filter(|bytes| bytes.is_power_of_two() && (512..=64 << 10).contains(bytes));
+    bytes.ok_or_else(|| "a power of two from 512 to 64K".into())
+}
+
+/// A number of bytes: `N`, or `NK`, `NM`, `NG` for powers of 1024.
+pub fn size(text: &str) -> Option<u64> {
+    Setting { text, name: "size", value: Some(text) }.bytes()
+}
+
+impl DiskOptions {
+    /// What the disk is called: the file's name.
+    pub fn name(&self) -> String {
+        self.file.file_name().map_or_else(|| "disk".into(), |name| name.to_string_lossy().into_owned())
+    }
+
+    pub fn serial(&self) -> String {
+        let of_name = || self.name().chars().filter(char::is_ascii_graphic).take(SERIAL_BYTES_MAX).collect();
+        self.serial.clone().unwrap_or_else(of_name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_serial_number_and_a_block_size_are_what_guests_can_have() {
+        assert_eq!((serial("root-1").as_deref(), block_bytes("4K")), (Ok("root-1"), Ok(4096)));
+        for bad in ["", "a b", "é", "123456789012345678901"] {
+            assert!(serial(bad).is_err(), "{bad:?}");
+        }
+        for bad in ["", "0", "256", "3K", "128K", "8G", "x"] {
+            assert!(block_bytes(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! `tombolo disk`: a disk for guests.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use crate::assembly::disk;
+use crate::assembly::options::disk::{DiskOptions, size};
+use crate::commands::umount::server_that;
+use crate::failure::{Failure, Outcome};
+
+/// Give guests a disk: a raw image, or a block device of this host.
+///
+/// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
+/// each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, when what guests have
+/// written is durable; they wait then, and those that cannot connect again must be started again.
+#[derive(Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct DiskArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    options: Option<DiskOptions>,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Change the size of a disk that is served; its guests are told.
+    ///
+    /// What lies behind a smaller size is gone.
+    #[command(after_help = RESIZE_EXAMPLES)]
+    Resize {
+        /// The disk, as it was given to the server.
+        file: PathBuf,
+        /// How long it is to be, in bytes; K, M and G stand for powers of 1024.
+        #[arg(value_parser = checked)]
+        size: String,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  truncate -s 10G vm.img && tombolo disk vm.img --vhost-user /run/vm1.sock
+  tombolo disk /dev/vg0/vm1 --vhost-user /run/vm1.sock --socket-group kvm --queues 4 --serial root
+  tombolo disk golden.img --read-only --vhost-user /run/vm1.sock --vhost-user /run/vm2.sock
+  tombolo disk resize vm.img 20G";
+
+const RESIZE_EXAMPLES: &str = "\
+Examples:
+  tombolo disk resize vm.img 20G    # in the guest: resize2fs /dev/disk/by-id/virtio-vm.img";
+
+impl DiskArgs {
+    pub fn run(&self) -> Outcome {
+        match (&self.action, &self.options) {
+            (Some(Action::Resize { file, size }), _) => resize(file, size),
+            (None, Some(options)) => disk::serve(options),
+            (None, None) => {
+                Err(Failure::usage("the disk is missing: write tombolo disk FILE --vhost-user SOCKET"))
+            }
+        }
+    }
+}
+
+fn checked(text: &str) -> Result<String, String> {
+    size(text).map(|_| text.to_owned()).ok_or_else(|| "a number of bytes, such as 20G".into())
+}
+
+fn resize(file: &Path, size: &str) -> Outcome {
+    let resizing = format!("resize {}", file.display());
+    let source = disk::source(file);
+    let server = server_that(|status| status.exports.iter().any(|export| export.source == source));
+    let Some((mut server, _)) = server else {
+        let reason = "no server with its control socket in the usual directory serves it";
+        return Err(Failure::cannot(&resizing, reason).remedy("serve it as this user, without --control"));
+    };
+    server.set(&format!("size={size}")).map(drop).map_err(|error| Failure::cannot(&resizing, &error))
+}

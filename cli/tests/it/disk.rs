@@ -1,0 +1,137 @@
+//! `tombolo disk`, as a VMM, a tool and an operator see it.
+
+use std::fs;
+use std::io::Read;
+use std::time::Duration;
+
+use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings};
+
+use crate::common::Scratch;
+
+const DISK_BYTES: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn with_image() -> Scratch {
+    let scratch = Scratch::new();
+    let image = fs::File::create(scratch.path("vm.img")).expect("create");
+    image.set_len(DISK_BYTES).expect("truncate");
+    scratch
+}
+
+fn guest(scratch: &Scratch) -> (Driver, DriverQueue) {
+    const FLUSH: u64 = 1 << 9;
+    let settings = DriverSettings { device_features: FLUSH, ..DriverSettings::default() };
+    let (driver, mut queues) = Driver::connect(&scratch.path("vm.sock"), settings).expect("connect");
+    (driver, queues.remove(0))
+}
+
+/// A request with 512 bytes of data: what of them came back, and the status.
+fn ask(queue: &mut DriverQueue, kind: u32, sector: u64, data: &[u8; 512]) -> (Vec<u8>, u8) {
+    let [head, body, status] = [16, 512, 1].map(|len| queue.alloc(len).expect("guest memory"));
+    queue.write(head, &(u128::from(kind) | u128::from(sector) << 64).to_le_bytes());
+    queue.write(body, data);
+    let body_part = if kind == OUT { body.readable() } else { body.writable() };
+    queue.submit(&[head.readable(), body_part, status.writable()]).expect("room");
+    queue.wait_used(PATIENCE).expect("an answer");
+    let (mut back, mut code) = (vec![0; 512], [0xee]);
+    queue.read(body, &mut back);
+    queue.read(status, &mut code);
+    (back, code[0])
+}
+
+const IN: u32 = 0;
+const OUT: u32 = 1;
+
+#[test]
+fn a_disk_is_served_counted_and_resized_and_leaves_nothing_behind() {
+    let scratch = with_image();
+    let before = scratch.listing();
+    let words = ["disk", "vm.img", "--vhost-user", "vm.sock", "--queues", "2", "--serial", "root"];
+    let server = scratch.serve(&words, "ready control");
+    let socket = scratch.text("vm.sock");
+    for part in [
+        format!("ready vhost-user-blk {socket} disk=vm.img size={DISK_BYTES}\n"),
+        "-object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem".to_owned(),
+        format!(
+            "-chardev socket,id=disk0,path={socket} -device vhost-user-blk-pci,chardev=disk0,num-queues=2"
+        ),
+        "/dev/disk/by-id/virtio-root".to_owned(),
+        format!("ready control {}\n", scratch.text("run/tombolo/vm.img.sock")),
+    ] {
+        assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
+    }
+
+    let (mut driver, mut queue) = guest(&scratch);
+    assert_eq!(ask(&mut queue, OUT, 7, &[5; 512]).1, 0);
+    assert_eq!(ask(&mut queue, IN, 7, &[0; 512]), (vec![5; 512], 0));
+    assert_eq!(fs::read(scratch.path("vm.img")).expect("read")[7 * 512..][..512], [5; 512]);
+    let top = scratch.run(&["top", "--once", "--json"]);
+    top.succeeded();
+    for part in ["vm.img", "\"read\"", "\"write\""] {
+        assert!(top.out.contains(part), "{part} is not in {}", top.out);
+    }
+
+    let mut way_back = driver.front.open_way_back().expect("a way back");
+    way_back.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    driver.config(0, 8).expect("the size");
+    scratch.run(&["disk", "resize", "vm.img", "2M"]).succeeded();
+    way_back.read_exact(&mut [0; 12]).expect("the guest is told");
+    assert_eq!(driver.config(0, 8).expect("the size"), (2u64 << 20 >> 9).to_le_bytes());
+    assert_eq!(fs::metadata(scratch.path("vm.img")).expect("stat").len(), 2 << 20);
+    assert_eq!(ask(&mut queue, IN, 4095, &[1; 512]), (vec![0; 512], 0));
+    scratch
+        .run(&["disk", "resize", "vm.img", "1000"])
+        .failed(1, &["cannot resize vm.img", "invalid argument"]);
+    scratch.run(&["disk", "resize", "plain", "2M"]).failed(1, &["no server"]);
+
+    server.stop();
+    assert_eq!(scratch.listing(), before);
+}
+
+#[test]
+fn a_second_guest_waits_until_the_first_has_left() {
+    let scratch = with_image();
+    let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");
+    let (first, mut queue) = guest(&scratch);
+    let second = std::thread::scope(|scope| {
+        let second = scope.spawn(|| guest(&scratch));
+        assert_eq!(ask(&mut queue, OUT, 0, &[7; 512]).1, 0);
+        assert!(!second.is_finished());
+        drop((first, queue));
+        second.join().expect("served at last")
+    });
+    let (_driver, mut queue) = second;
+    assert_eq!(ask(&mut queue, IN, 0, &[0; 512]), (vec![7; 512], 0));
+    server.stop();
+}
+
+#[test]
+fn a_disk_that_is_read_only_is_served_to_many_and_not_changed() {
+    let scratch = with_image();
+    let words = ["disk", "vm.img", "--read-only", "--vhost-user", "vm.sock"];
+    let server = scratch.serve(&words, "ready control");
+    assert!(server.said.contains(&format!(" size={DISK_BYTES} read-only\n")), "{}", server.said);
+    let (_first, _queue) = guest(&scratch);
+    let (_second, mut queue) = guest(&scratch);
+    assert_eq!(ask(&mut queue, OUT, 0, &[7; 512]).1, 1);
+    assert_eq!(ask(&mut queue, IN, 0, &[7; 512]), (vec![0; 512], 0));
+    server.stop();
+}
+
+#[test]
+fn what_cannot_be_a_disk_is_told() {
+    let scratch = with_image();
+    scratch.all_fail(&[
+        ("disk vm.img", 2, &["nothing says how the disk is reached", "--vhost-user SOCKET"]),
+        ("disk missing.img --vhost-user s", 1, &["missing.img"]),
+        ("disk tree --vhost-user s", 1, &["tree is neither a file nor a block device"]),
+        ("disk plain --vhost-user s", 1, &["plain is empty"]),
+        ("disk vm.img --vhost-user s --block-size 3000", 2, &["a power of two from 512 to 64K"]),
+        ("disk vm.img --vhost-user s --serial 123456789012345678901", 2, &["visible ASCII characters"]),
+        ("disk resize vm.img x", 2, &["a number of bytes"]),
+    ]);
+    let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");
+    let other = scratch.run(&["disk", "vm.img", "--vhost-user", "other.sock"]);
+    other.failed(1, &["vm.img is in use by another process"]);
+    server.stop();
+}

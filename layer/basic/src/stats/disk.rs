@@ -1,0 +1,84 @@
+//! The same for a disk. Its operations go by those of a file that come nearest: `read`, `write`, `flush`; `allocate` for discarding and
+//! writing zeroes, `seek` for asking what lies where.
+
+use std::sync::Arc;
+
+use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Resize, Zeroing};
+use tombolo_core::fs::Op;
+use tombolo_core::{Answer, Ctx, Stability};
+use tombolo_mem::{Sink, Source};
+
+use super::{Counters, Timing};
+
+/// `inner` with its operations counted in `counters`.
+pub fn over(inner: Arc<dyn BlockDevice>, counters: Arc<Counters>) -> Arc<dyn BlockDevice> {
+    Arc::new(CountedDisk { inner, counters })
+}
+
+struct CountedDisk {
+    inner: Arc<dyn BlockDevice>,
+    counters: Arc<Counters>,
+}
+
+impl CountedDisk {
+    #[inline]
+    fn around<T: Send + 'static>(&self, op: Op, bytes: u64, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let timing = Timing::begin(&self.counters, op);
+        match inner() {
+            Answer::Done(result) => {
+                timing.end(&self.counters, result.is_ok().then_some(bytes));
+                Answer::Done(result)
+            }
+            Answer::Later(later) => {
+                let counters = self.counters.clone();
+                Answer::later(async move {
+                    let result = later.await;
+                    timing.end(&counters, result.is_ok().then_some(bytes));
+                    result
+                })
+            }
+        }
+    }
+}
+
+impl BlockDevice for CountedDisk {
+    fn profile(&self) -> Profile {
+        self.inner.profile()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
+        self.around(Op::Read, into.len() as u64, || self.inner.read(cx, offset, into))
+    }
+
+    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
+        self.around(Op::Write, from.len() as u64, || self.inner.write(cx, offset, stability, from))
+    }
+
+    fn flush(&self, cx: &Ctx) -> Answer<()> {
+        self.around(Op::Flush, 0, || self.inner.flush(cx))
+    }
+
+    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
+        self.around(Op::Allocate, 0, || self.inner.discard(cx, range))
+    }
+
+    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+        self.around(Op::Allocate, 0, || self.inner.write_zeroes(cx, range, how))
+    }
+
+    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+        self.around(Op::Seek, 0, || self.inner.extents(cx, range, count_max))
+    }
+
+    fn submit(&self) {
+        self.inner.submit();
+    }
+
+    fn resize(&self) -> Option<&dyn Resize> {
+        self.inner.resize()
+    }
+}
