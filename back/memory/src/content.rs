@@ -186,7 +186,7 @@ impl Content {
     }
 
     /// Clears what is allocated from `offset` up to `end`.
-    fn clear(&mut self, offset: u64, end: u64) {
+    pub(crate) fn clear(&mut self, offset: u64, end: u64) {
         let (first, last) = (offset / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
         for (&index, page) in self.pages.range_mut(first..last.max(first)) {
             let base = index * PAGE_BYTES;

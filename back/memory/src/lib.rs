@@ -8,20 +8,23 @@
 //! and listed, not opened).
 //!
 //! - [`Memory`]: the export. [`Options`]: its limits.
+//! - [`MemoryDisk`]: the same of the block waist, a disk.
 //!
 //! Reading order: `directory`, `content` and `node`, `tree` (nodes and their life), `session` (one client's view), then one
-//! file in `session/` for each group of operations; `acl` is rules without state of its own.
+//! file in `session/` for each group of operations; `disk` needs `content` alone; `acl` is rules without state of its own.
 #![forbid(unsafe_code)]
 
 mod acl;
 mod change_log;
 mod content;
 mod directory;
+mod disk;
 mod export;
 mod node;
 mod options;
 mod session;
 mod tree;
 
+pub use disk::MemoryDisk;
 pub use export::Memory;
 pub use options::Options;

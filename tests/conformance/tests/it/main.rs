@@ -1,6 +1,7 @@
 //! All tests, in one program.
 
 mod cache;
+mod disk;
 mod layers;
 mod local_dir;
 mod memory;

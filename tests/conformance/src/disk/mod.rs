@@ -1,0 +1,66 @@
+//! Cases against the block waist.
+
+mod bench;
+mod cases;
+mod walk;
+
+use std::sync::Arc;
+
+use tombolo_core::block::BlockDevice;
+
+pub use bench::Bench;
+
+pub use crate::report::{Report, Skip, Verdict};
+
+/// The disks that cases are run on are so long, in bytes.
+pub const SIZE_BYTES: u64 = 4 << 20;
+
+/// A disk that a case needs. It reads as zeroes, and is the case's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its length, in bytes.
+    pub size_bytes: u64,
+    /// Whether it refuses every change.
+    pub read_only: bool,
+}
+
+/// One case.
+pub struct Case {
+    /// What it says.
+    pub name: &'static str,
+    /// Whether its disk is read-only.
+    read_only: bool,
+    run: fn(&Bench) -> Verdict,
+}
+
+/// Runs all cases, or the one that `TOMBOLO_ONLY_CASE` names, each on a disk of its own.
+///
+/// # Panics
+/// When there is no case of that name.
+pub fn run(make: impl Fn(Wanted) -> Arc<dyn BlockDevice>) -> Report {
+    let only = std::env::var("TOMBOLO_ONLY_CASE").ok();
+    let wanted = |case: &&Case| only.as_deref().is_none_or(|only| only == case.name);
+    let mut report = Report::default();
+    for case in cases::CASES.iter().chain(walk::CASES).filter(wanted) {
+        report.run(case.name, || {
+            let disk = make(Wanted { size_bytes: SIZE_BYTES, read_only: case.read_only });
+            (case.run)(&Bench::new(disk))
+        });
+    }
+    assert!(!(report.passed.is_empty() && report.failed.is_empty()), "there is no case {only:?}");
+    report
+}
+
+/// A table of cases: each the name of a function.
+macro_rules! table {
+    ($($(#$read_only:ident)? $name:ident),+ $(,)?) => {
+        pub(super) const CASES: &[$crate::disk::Case] = &[
+            $($crate::disk::Case {
+                name: concat!("disk::", stringify!($name)),
+                read_only: stringify!($($read_only)?).len() > 0,
+                run: $name,
+            }),+
+        ];
+    };
+}
+use table;
