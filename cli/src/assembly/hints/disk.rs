@@ -14,12 +14,12 @@ pub fn vhost_user(
     serial: &str,
 ) -> io::Result<()> {
     let socket = socket.display().to_string();
-    let chardev = format!("socket,id=disk{index},path={}", for_qemu(&socket));
+    let chardev = format!("socket,id=disk{index},path={},reconnect=1", for_qemu(&socket));
     let device = format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues}");
     let by_id = format!("/dev/disk/by-id/virtio-{serial}");
     let libvirt = format!(
-        "<disk type='vhostuser' device='disk'><driver name='qemu' type='raw' queues='{queues}'/><source type='unix' path='{}'/>\
-         <target dev='vda' bus='virtio'/></disk>",
+        "<disk type='vhostuser' device='disk'><driver name='qemu' type='raw' queues='{queues}'/><source type='unix' path='{}'>\
+         <reconnect enabled='yes' timeout='1'/></source><target dev='vda' bus='virtio'/></disk>",
         for_xml(&socket)
     );
     let cloud = format!("vhost_user=true,socket={socket},num_queues={queues}");
@@ -44,8 +44,8 @@ mod tests {
     fn the_options_are_those_that_vmms_take_for_odd_paths_too() {
         let text = text(|out| vhost_user(out, 1, Path::new("/run/a,b's.sock"), 2, "root"));
         for part in [
-            "-chardev 'socket,id=disk1,path=/run/a,,b'\\''s.sock' -device vhost-user-blk-pci,chardev=disk1,num-queues=2",
-            "queues='2'/><source type='unix' path='/run/a,b&apos;s.sock'/>",
+            "-chardev 'socket,id=disk1,path=/run/a,,b'\\''s.sock,reconnect=1' -device vhost-user-blk-pci,chardev=disk1,num-queues=2",
+            "queues='2'/><source type='unix' path='/run/a,b&apos;s.sock'><reconnect enabled='yes' timeout='1'/></source>",
             "mount /dev/disk/by-id/virtio-root /mnt",
         ] {
             assert!(text.contains(part), "{part}\nnot in\n{text}");
