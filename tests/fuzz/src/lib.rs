@@ -13,6 +13,7 @@ pub mod nfs_client;
 pub mod nfs_side;
 pub mod rpc_link;
 pub mod rpc_record;
+pub mod virtio_blk;
 pub mod virtqueue_walk;
 pub mod vrpc_reply;
 pub mod vrpc_request;

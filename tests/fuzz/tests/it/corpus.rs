@@ -71,6 +71,11 @@ fn rpc_record() {
 }
 
 #[test]
+fn virtio_blk() {
+    replay("virtio_blk", targets::virtio_blk::run);
+}
+
+#[test]
 fn virtqueue_walk() {
     replay("virtqueue_walk", targets::virtqueue_walk::run);
 }
