@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tombolo_mem::{Segment, Source};
 
 /// The kernel takes no more spans than this in one call (`IOV_MAX`).
-const SPANS_MAX: usize = 1024;
+pub(crate) const SPANS_MAX: usize = 1024;
 
 /// So many are kept without an allocation.
 const SPANS_INLINE: usize = 64;

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tombolo_mem::Sink;
 
 use crate::errno::{Errno, Result, check, retry};
-use crate::gather::Gather;
+use crate::gather::{Gather, SPANS_MAX};
 
 /// A socket at `address`, which refuses callers until it [`listen`]s; port 0 takes a free one. An IPv6 socket at the unspecified
 /// address takes IPv4 callers as well. EADDRINUSE when another socket listens there.
@@ -101,6 +101,7 @@ pub fn receive(stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
         .into_iter()
         .chain(second)
         .chain(spans)
+        .take(SPANS_MAX)
         .map(|span| libc::iovec { iov_base: span.ptr.cast(), iov_len: span.len })
         .collect();
     let mut message = message(&mut list);
@@ -315,6 +316,21 @@ mod tests {
         drop(client);
         assert_eq!(receive(stream.as_fd(), &[&first.sink(0..3)]), Ok(0));
         assert_eq!(receive(stream.as_fd(), &[]), Ok(0));
+    }
+
+    #[test]
+    fn what_is_received_may_go_to_more_places_than_the_kernel_takes_at_a_time() {
+        let (stream, mut client) = pair();
+        let (buffer, mut scattered) = (Buffer::new(4000), Sink::new());
+        (0..2000).for_each(|place| scattered.append(buffer.sink(2 * place..2 * place + 1)));
+        client.write_all(&[7; 2000]).expect("write");
+        let mut received = 0;
+        while received < 2000 {
+            let mut rest = scattered.clone();
+            rest.advance(received);
+            received += receive(stream.as_fd(), &[&rest]).expect("receive");
+        }
+        assert_eq!(buffer.source(3998..3999).to_vec(1), [7]);
     }
 
     #[test]

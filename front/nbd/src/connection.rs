@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 use tombolo_host_runtime::buffer_pool::Buffers;
-use tombolo_mem::{Buffer, Sink};
+use tombolo_host_runtime::receive_buffer::ReceiveBuffer;
+use tombolo_mem::Sink;
 use tombolo_sys::Errno;
 use tombolo_sys::epoll::{Epoll, Event, Interest};
 use tombolo_wire_nbd::Malformed;
@@ -14,9 +15,6 @@ use tombolo_wire_nbd::Malformed;
 use crate::memory::Memory;
 use crate::replies::Replies;
 use crate::server::Options;
-
-/// So much is received at a time, but for long data.
-const RECEIVE_BYTES: usize = 64 << 10;
 
 /// Memory that others give back gives no notice.
 const MEMORY_RETRY: Duration = Duration::from_millis(5);
@@ -51,10 +49,8 @@ pub(crate) struct Connection {
     pub(crate) buffers: Buffers,
     epoll: Epoll,
     events: Vec<Event>,
-    received: Buffer,
-    /// What of it was received and not used.
-    start: usize,
-    end: usize,
+    /// Lent to what receives into it.
+    received: Option<ReceiveBuffer>,
     stuck_after: Duration,
     /// When the handshake has to be done.
     pub(crate) deadline: Option<Instant>,
@@ -76,9 +72,7 @@ impl Connection {
             buffers,
             epoll,
             events: Vec::new(),
-            received: Buffer::new(RECEIVE_BYTES),
-            start: 0,
-            end: 0,
+            received: Some(ReceiveBuffer::default()),
             stuck_after: options.stuck_after,
             deadline: Some(Instant::now() + options.handshake_within),
             is_stopping,
@@ -87,41 +81,23 @@ impl Connection {
 
     /// How many bytes are there.
     pub(crate) fn buffered(&self) -> usize {
-        self.end - self.start
+        self.received.as_ref().map_or(0, ReceiveBuffer::len)
     }
 
     /// The next `len` bytes, which are at most 64 KiB. Waits for them.
     pub(crate) fn take(&mut self, len: usize) -> Result<&[u8], End> {
-        while self.buffered() < len {
-            if self.start + len > RECEIVE_BYTES {
-                let kept = self.start..self.end;
-                let Some(bytes) = self.received.as_mut_slice() else { return Err(End::Gone) };
-                bytes.copy_within(kept, 0);
-                (self.start, self.end) = (0, self.end - self.start);
-            }
-            let room = self.received.sink(self.end..RECEIVE_BYTES);
-            let is_within = self.buffered() > 0;
-            self.end += self.receive(&room, is_within)?;
-        }
-        let start = self.start;
-        self.start += len;
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        }
-        self.received.as_slice().and_then(|bytes| bytes.get(start..start + len)).ok_or(End::Gone)
+        let mut received = self.received.take().ok_or(End::Gone)?;
+        let filled = received.fill(len, |into, is_within| self.receive(into, is_within));
+        let received = self.received.insert(received);
+        filled.map(|()| received.take(len))
     }
 
     /// The next bytes, as many as the sink has.
-    pub(crate) fn take_into(&mut self, mut into: Sink) -> Result<(), End> {
-        let here = self.buffered().min(into.len());
-        self.received.source(self.start..self.start + here).copy_to_sink(&into);
-        self.start += here;
-        into.advance(here);
-        while !into.is_empty() {
-            let received = self.receive(&into, true)?;
-            into.advance(received);
-        }
-        Ok(())
+    pub(crate) fn take_into(&mut self, into: Sink) -> Result<(), End> {
+        let mut received = self.received.take().ok_or(End::Gone)?;
+        let taken = received.take_into(into, |into| self.receive(into, true));
+        self.received = Some(received);
+        taken
     }
 
     /// Takes so many bytes, and forgets them.

@@ -127,7 +127,8 @@ pub struct Server {
 
 /// What all connections share.
 struct Common {
-    exports: Exports,
+    /// None of them is kept once the server has stopped.
+    exports: Mutex<Arc<Exports>>,
     options: Options,
     clients: Arc<Clients>,
     is_stopping: Arc<AtomicBool>,
@@ -143,7 +144,7 @@ impl Server {
     pub fn start(listeners: Listeners, exports: Exports, options: Options) -> Result<Self, StartError> {
         let system = |error: Errno| StartError::System(error.into());
         let common = Arc::new(Common {
-            exports,
+            exports: Mutex::new(Arc::new(exports)),
             clients: Clients::new(options.connections_max.max(2)),
             options,
             is_stopping: Arc::default(),
@@ -186,11 +187,13 @@ impl Drop for Server {
         while !open.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return open.values().for_each(|replies| replies.kill());
+                open.values().for_each(|replies| replies.kill());
+                break;
             }
             let waited = self.common.closed.wait_timeout(open, left);
             open = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        *lock(&self.common.exports) = Arc::default();
     }
 }
 
@@ -250,7 +253,10 @@ impl Common {
 
     fn serve(&self, mut connection: Connection, client: Client, id: u64) {
         let tls = self.options.tls.as_deref().filter(|_| matches!(client, Client::Host(_)));
-        let end = match Handshake::new(&self.exports, tls).run(&mut connection) {
+        let exports = lock(&self.exports).clone();
+        let chosen = Handshake::new(&exports, tls).run(&mut connection);
+        drop(exports);
+        let end = match chosen {
             Ok(chosen) => {
                 connection.deadline = None;
                 tracing::info!(%client, export = chosen.name, "NBD client");

@@ -8,6 +8,8 @@
 //! - [`pace`] says whether work is quick enough to be done without a pool; [`polling`] how long a thread polls before it sleeps;
 //!   [`rate_limit`] how often a log line may appear.
 //! - [`listener`] binds sockets in the file system; [`signals`] waits for the signals that end a process.
+//! - [`send_queue`] sends messages over a stream from any thread without waiting; [`receive_buffer`] is between a stream and those who want so
+//!   many bytes of it.
 //! - [`rows`] are what databases on the disk keep; [`signing_keys`] are what a server signs handles with.
 //!
 //! Not here: connections (`host/links`, `host/rpc`), devices (`host/vhost`), what an operator sees of a process (`host/service`).
@@ -27,7 +29,9 @@ pub mod pending;
 pub mod polling;
 pub mod promise;
 pub mod rate_limit;
+pub mod receive_buffer;
 pub mod rows;
+pub mod send_queue;
 pub mod signals;
 pub mod signing_keys;
 mod sync;

@@ -1,0 +1,273 @@
+//! The thread that receives replies, continues what could not be sent at once, and connects again.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_core::block::{Allocation, Extent};
+use tombolo_host_runtime::receive_buffer::ReceiveBuffer;
+use tombolo_host_runtime::send_queue::{Outgoing, SendQueue};
+use tombolo_mem::Sink;
+use tombolo_sys::epoll::{Epoll, EventFd, Interest};
+use tombolo_sys::gather::Gather;
+use tombolo_sys::{Errno, Result, socket, tcp};
+use tombolo_wire_nbd::status::Status;
+use tombolo_wire_nbd::{
+    ChunkKind, Malformed, ReplyHead, ReplyStyle, decode_block_status, decode_error, decode_hole,
+};
+
+use crate::disk::{Pending, Shared};
+use crate::handshake::{Agreed, ConnectError, connect};
+
+/// Between attempts to connect again.
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// The longest reply head, and the longest payload that is not data (4,096 extents and a few bytes).
+const HEAD_BYTES: usize = 32;
+const WORDS_BYTES_MAX: usize = 60 << 10;
+
+/// One connection, as all threads send over it.
+pub(crate) struct Line {
+    socket: OwnedFd,
+    pub(crate) queue: SendQueue<()>,
+}
+
+impl Line {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket, queue: SendQueue::default() }
+    }
+
+    /// Sends what the server takes. Where it is lost the receiving thread finds out.
+    pub(crate) fn flush(&self) {
+        if self.queue.flush(self).is_err() {
+            self.shut_down();
+        }
+    }
+
+    pub(crate) fn shut_down(&self) {
+        let _ = socket::shut_down(&self.socket);
+    }
+}
+
+impl Outgoing for Line {
+    fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
+        tcp::send(self.socket.as_fd(), gather)
+    }
+
+    fn sent(&self, _count: usize) {}
+}
+
+/// Why a connection is of no use any more.
+#[derive(Debug, thiserror::Error)]
+enum Lost {
+    #[error("the server closed the connection")]
+    Closed,
+    #[error("{0}")]
+    System(#[from] Errno),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+}
+
+/// Serves the disk until it is dropped.
+pub(crate) fn run(shared: &Arc<Shared>, mut line: Arc<Line>, mut agreed: Agreed) {
+    loop {
+        let mut receiver = match Receiver::new(shared.clone(), line.clone(), agreed) {
+            Ok(receiver) => receiver,
+            Err(error) => return tracing::error!(%error, "NBD: cannot wait for replies"),
+        };
+        let lost = match receiver.run() {
+            Ok(()) => return,
+            Err(lost) => lost,
+        };
+        line.shut_down();
+        shared.connection_lost();
+        if shared.is_closed() {
+            return;
+        }
+        tracing::warn!(server = %shared.address, "NBD: connection lost: {lost}; connecting again");
+        match again(shared) {
+            Some((socket, now)) => (line, agreed) = (Arc::new(Line::new(socket)), now),
+            None => return,
+        }
+        shared.connected(&line);
+        tracing::info!(server = %shared.address, "NBD: connected again");
+    }
+}
+
+/// Connects again, however long that takes; None once the disk is dropped.
+fn again(shared: &Shared) -> Option<(OwnedFd, Agreed)> {
+    let mut pause = RETRY_MIN;
+    let mut told: Option<Instant> = None;
+    while !shared.is_closed() {
+        let outcome = connect(&shared.address, &shared.export).and_then(|(socket, now)| {
+            let is_same = now.is_same_disk(&shared.first);
+            if is_same { Ok((socket, now)) } else { Err(ConnectError::Changed) }
+        });
+        match outcome {
+            Ok(connected) => return Some(connected),
+            Err(error) if told.is_none_or(|told| told.elapsed() > Duration::from_secs(60)) => {
+                tracing::warn!(server = %shared.address, %error, "NBD: cannot connect; trying on");
+                told = Some(Instant::now());
+            }
+            Err(_) => {}
+        }
+        shared.sleep(pause);
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+    None
+}
+
+struct Receiver {
+    shared: Arc<Shared>,
+    line: Arc<Line>,
+    agreed: Agreed,
+    epoll: Epoll,
+    wake: Arc<EventFd>,
+    received: ReceiveBuffer,
+}
+
+impl Receiver {
+    fn new(shared: Arc<Shared>, line: Arc<Line>, agreed: Agreed) -> Result<Self> {
+        let (epoll, wake) = (Epoll::new()?, shared.wake.clone());
+        epoll.add(&line.socket, 0, Interest::Changes)?;
+        epoll.add(&*wake, 1, Interest::Readable)?;
+        Ok(Self { shared, line, agreed, epoll, wake, received: ReceiveBuffer::default() })
+    }
+
+    /// Until the disk is dropped.
+    fn run(&mut self) -> std::result::Result<(), Lost> {
+        while !self.shared.is_closed() {
+            let mut wanted = 4;
+            let (head, used) = loop {
+                self.fill(wanted)?;
+                match ReplyHead::decode(self.agreed.style, self.received.bytes())? {
+                    Some(decoded) => break decoded,
+                    None if wanted >= HEAD_BYTES => return Err(Malformed::Short.into()),
+                    None => wanted = self.received.len() + 1,
+                }
+            };
+            self.received.take(used);
+            match head {
+                ReplyHead::Simple { cookie, status } => self.simple(cookie, status)?,
+                ReplyHead::Chunk { cookie, kind, is_last, payload_bytes } => {
+                    self.chunk(cookie, kind, payload_bytes as usize)?;
+                    if is_last {
+                        self.shared.finish(cookie).ok_or(Malformed::Value)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn simple(&mut self, cookie: u64, status: Status) -> std::result::Result<(), Lost> {
+        // Structured replies are demanded of a READ.
+        let sink = self.shared.with(cookie, |pending| {
+            pending.status = pending.status.and_then(|()| failed(status));
+            pending.part(pending.offset(), pending.sink.as_ref()?.len())
+        });
+        let sink = sink.ok_or(Malformed::Value)?;
+        if let Some(sink) = sink.filter(|_| status == Status::Ok) {
+            if self.agreed.style != ReplyStyle::Simple {
+                return Err(Malformed::Value.into());
+            }
+            self.data(sink)?;
+        }
+        self.shared.finish(cookie).ok_or(Malformed::Value)?;
+        Ok(())
+    }
+
+    fn chunk(&mut self, cookie: u64, kind: ChunkKind, len: usize) -> std::result::Result<(), Lost> {
+        if kind == ChunkKind::OFFSET_DATA {
+            self.fill(8)?;
+            let offset = self.received.take(8).first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+            let len = len.checked_sub(8).filter(|len| *len > 0).ok_or(Malformed::Value)?;
+            let part = self.shared.with(cookie, |pending| pending.part(offset?, len)).flatten();
+            return self.data(part.ok_or(Malformed::Value)?);
+        }
+        if len > WORDS_BYTES_MAX {
+            return Err(Malformed::Length(len as u64).into());
+        }
+        self.fill(len)?;
+        let payload = self.received.take(len);
+        let context = self.agreed.context;
+        let noted = self.shared.with(cookie, |pending| note(pending, kind, payload, context));
+        noted.ok_or(Malformed::Value)?.map_err(Lost::from)
+    }
+
+    /// Receives data to where they are wanted. The caller's memory is in use until its answer, which only this thread gives.
+    fn data(&mut self, into: Sink) -> std::result::Result<(), Lost> {
+        let Self { shared, line, epoll, wake, received, .. } = self;
+        received.take_into(into, |into| receive(shared, line, epoll, wake, into))
+    }
+
+    fn fill(&mut self, len: usize) -> std::result::Result<(), Lost> {
+        let Self { shared, line, epoll, wake, received, .. } = self;
+        received.fill(len, |into, _| receive(shared, line, epoll, wake, into))
+    }
+}
+
+/// What a chunk without data says.
+fn note(
+    pending: &mut Pending,
+    kind: ChunkKind,
+    payload: &[u8],
+    context: Option<u32>,
+) -> std::result::Result<(), Malformed> {
+    match kind {
+        ChunkKind::NONE => {}
+        ChunkKind::OFFSET_HOLE => {
+            let (offset, len) = decode_hole(payload)?;
+            let part = pending.part(offset, len as usize).ok_or(Malformed::Value)?;
+            part.zero(0, part.len());
+        }
+        ChunkKind::BLOCK_STATUS | ChunkKind::BLOCK_STATUS_EXT => {
+            let (id, extents) = decode_block_status(kind, payload)?;
+            if Some(id) == context {
+                pending.extents = extents;
+            }
+        }
+        kind if kind.is_error() => pending.status = Err(decode_error(payload)?),
+        _ => return Err(Malformed::Value),
+    }
+    Ok(())
+}
+
+fn failed(status: Status) -> std::result::Result<(), Status> {
+    if status == Status::Ok { Ok(()) } else { Err(status) }
+}
+
+fn receive(
+    shared: &Shared,
+    line: &Line,
+    epoll: &Epoll,
+    wake: &EventFd,
+    into: &Sink,
+) -> std::result::Result<usize, Lost> {
+    let mut events = Vec::new();
+    loop {
+        match tcp::receive(line.socket.as_fd(), &[into]) {
+            Ok(0) => return Err(Lost::Closed),
+            Ok(received) => return Ok(received),
+            Err(Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+        epoll.wait(&mut events, None)?;
+        for event in &events {
+            if event.token == 1 {
+                wake.clear();
+            } else if event.writable {
+                line.queue.writable(line)?;
+            }
+        }
+        if shared.is_closed() {
+            return Err(Lost::Closed);
+        }
+    }
+}
+
+/// All of it may hold data: what is known where the server does not tell.
+pub(crate) fn all_data(len_bytes: u64) -> Vec<Extent> {
+    vec![Extent { len_bytes, allocation: Allocation::Data }]
+}

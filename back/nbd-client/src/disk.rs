@@ -1,0 +1,463 @@
+//! The disk: requests, and what is known of those under way.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tombolo_core::block::{BlockDevice, Extent, Extents, Geometry, Profile, Range, Zeroing};
+use tombolo_core::{Answer, Ctx, Error, Stability};
+use tombolo_host_runtime::lock;
+use tombolo_host_runtime::promise::Promise;
+use tombolo_host_runtime::send_queue::Message;
+use tombolo_mem::{Region, Sink, Source};
+use tombolo_sys::epoll::EventFd;
+use tombolo_wire_nbd::status::{Status, from_status};
+use tombolo_wire_nbd::{Command, CommandFlags, Request, TransmissionFlags as Flags};
+
+use crate::connection::{Line, all_data, run};
+use crate::handshake::{Agreed, ConnectError, connect};
+use crate::unflushed::Unflushed;
+
+/// The longest range of a request without data, in bytes: compact headers have 32 bits for it.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// A host and its port.
+    Tcp(String, u16),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => path.display().fmt(f),
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// A disk that an NBD server has. Dropping it ends its connection; what is under way then fails.
+pub struct NbdDisk(Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) address: Address,
+    pub(crate) export: String,
+    /// What the first connection agreed on; the others must do as well.
+    pub(crate) first: Agreed,
+    pub(crate) wake: Arc<EventFd>,
+    requests: Mutex<Requests>,
+    closed: AtomicBool,
+    closes: Condvar,
+}
+
+#[derive(Default)]
+struct Requests {
+    line: Option<Arc<Line>>,
+    pending: BTreeMap<u64, Pending>,
+    next_cookie: u64,
+    unflushed: Unflushed,
+}
+
+type Outcome = Result<Vec<Extent>, Status>;
+
+/// A request that is not answered.
+pub(crate) struct Pending {
+    request: Request,
+    source: Source,
+    /// Where what is read goes.
+    pub(crate) sink: Option<Sink>,
+    /// How many bytes of it have come.
+    pub(crate) read_bytes: usize,
+    /// What it came to, as far as is known.
+    pub(crate) status: Result<(), Status>,
+    pub(crate) extents: Vec<Extent>,
+    /// Of a flush: what it makes durable.
+    mark: u64,
+    promise: Arc<Promise<Outcome>>,
+}
+
+impl Pending {
+    /// The part of the memory that data of this place go to, which count as come.
+    pub(crate) fn part(&mut self, offset: u64, len: usize) -> Option<Sink> {
+        let mut part = self.sink.clone()?;
+        let at = usize::try_from(offset.checked_sub(self.request.offset)?).ok()?;
+        if at.checked_add(len)? > part.len() {
+            return None;
+        }
+        part.advance(at);
+        part.truncate(len);
+        self.read_bytes += len;
+        Some(part)
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.request.offset
+    }
+
+    /// Whether it may be lost until it is flushed.
+    fn is_volatile_change(&self) -> bool {
+        let changes = [Command::WRITE, Command::TRIM, Command::WRITE_ZEROES].contains(&self.request.command);
+        changes && !self.request.flags.contains(CommandFlags::FUA)
+    }
+}
+
+impl NbdDisk {
+    /// Connects; waits for that.
+    pub fn connect(address: Address, export: &str) -> Result<Arc<Self>, ConnectError> {
+        let (socket, first) = connect(&address, export)?;
+        let line = Arc::new(Line::new(socket));
+        let requests = Requests { line: Some(line.clone()), ..Requests::default() };
+        let shared = Arc::new(Shared {
+            address,
+            export: export.to_owned(),
+            first,
+            wake: Arc::new(EventFd::new().map_err(std::io::Error::from)?),
+            requests: Mutex::new(requests),
+            closed: AtomicBool::new(false),
+            closes: Condvar::new(),
+        });
+        let of_thread = shared.clone();
+        thread::Builder::new().name("nbd-client".into()).spawn(move || {
+            run(&of_thread, line, first);
+            of_thread.fail_all();
+        })?;
+        Ok(Arc::new(Self(shared)))
+    }
+
+    /// Sends requests for a range in pieces of at most `piece_bytes`, all at once; answered when all are.
+    fn in_pieces(
+        &self,
+        range: Range,
+        piece_bytes: u64,
+        mut send: impl FnMut(&Shared, Range) -> Sent,
+    ) -> Answer<()> {
+        let mut sent = Vec::with_capacity(1);
+        let mut at = range.offset;
+        while at < range.end() {
+            let piece = Range { offset: at, len_bytes: (range.end() - at).min(piece_bytes) };
+            sent.push(send(&self.0, piece));
+            at = piece.end();
+        }
+        Answer::later(async move {
+            let mut outcome = Ok(());
+            for piece in sent {
+                // All of them, as the caller's memory is in use until then.
+                let result = piece.kept().await;
+                outcome = outcome.and(result.map(drop));
+            }
+            outcome.or_else(from_status)
+        })
+    }
+
+    /// Sends no more than this disk has.
+    fn check(&self, range: Range, changes: bool) -> Result<(), Error> {
+        match range.checked_end() {
+            _ if changes && self.0.first.has(Flags::READ_ONLY) => Err(Error::ReadOnly),
+            Some(end) if end <= self.geometry().size_bytes => Ok(()),
+            _ => Err(Error::InvalidArgument),
+        }
+    }
+
+    fn payload_max(&self) -> u64 {
+        u64::from(self.0.first.sizes.payload_max)
+    }
+
+    /// A change with FUA, or with a flush after it where the server has none.
+    fn change(&self, stability: Stability, change: impl FnOnce(CommandFlags) -> Answer<()>) -> Answer<()> {
+        let shared = self.0.clone();
+        match (stability >= Stability::DataSync, self.0.first.has(Flags::SEND_FUA)) {
+            (false, _) => change(CommandFlags::empty()),
+            (true, true) => change(CommandFlags::FUA),
+            (true, false) => change(CommandFlags::empty()).then(move |()| shared.flush()),
+        }
+    }
+}
+
+impl Drop for NbdDisk {
+    fn drop(&mut self) {
+        self.0.closed.store(true, Ordering::SeqCst);
+        self.0.wake.notify();
+        self.0.closes.notify_all();
+        let line = lock(&self.0.requests).line.take();
+        if let Some(line) = line {
+            let leave = Request {
+                flags: CommandFlags::empty(),
+                command: Command::DISC,
+                cookie: 0,
+                offset: 0,
+                len_bytes: 0,
+            };
+            line.queue.push(self.0.message(&leave, &Source::new()));
+            line.flush();
+            line.shut_down();
+        }
+    }
+}
+
+type Sent = Arc<Promise<Outcome>>;
+
+impl Shared {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// For so long, or until the disk is dropped.
+    pub(crate) fn sleep(&self, pause: Duration) {
+        let requests = lock(&self.requests);
+        if !self.is_closed() {
+            drop(self.closes.wait_timeout(requests, pause).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    fn send(
+        &self,
+        command: Command,
+        flags: CommandFlags,
+        range: Range,
+        source: Source,
+        sink: Option<Sink>,
+    ) -> Sent {
+        let promise = Sent::default();
+        let line = {
+            let mut requests = lock(&self.requests);
+            requests.next_cookie += 1;
+            let cookie = requests.next_cookie;
+            let request =
+                Request { flags, command, cookie, offset: range.offset, len_bytes: range.len_bytes };
+            let mark = requests.unflushed.mark();
+            let pending = Pending {
+                request,
+                source,
+                sink,
+                read_bytes: 0,
+                status: Ok(()),
+                extents: Vec::new(),
+                mark,
+                promise: promise.clone(),
+            };
+            let line = requests.line.clone();
+            if let Some(line) = &line {
+                // Under the lock, as one that is connected meanwhile gets all that is pending.
+                line.queue.push(self.message(&request, &pending.source));
+            }
+            requests.pending.insert(cookie, pending);
+            line
+        };
+        if self.is_closed() {
+            self.fail_all();
+        } else if let Some(line) = line {
+            line.flush();
+        }
+        promise
+    }
+
+    fn message(&self, request: &Request, source: &Source) -> Message<()> {
+        let mut head = Vec::with_capacity(32);
+        request.encode(self.first.header_style(), &mut head);
+        Message { head, data: source.clone(), held: () }
+    }
+
+    fn flush(self: &Arc<Self>) -> Answer<()> {
+        if lock(&self.requests).unflushed.take_loss() {
+            return Answer::err(lost());
+        }
+        if !self.first.has(Flags::SEND_FLUSH) {
+            return Answer::ok(());
+        }
+        let nothing = Range { offset: 0, len_bytes: 0 };
+        let sent = self.send(Command::FLUSH, CommandFlags::empty(), nothing, Source::new(), None);
+        let shared = self.clone();
+        Answer::later(async move {
+            let outcome = sent.kept().await;
+            // It may have been sent again over another connection, to a server that has forgotten what this was to make durable.
+            if lock(&shared.requests).unflushed.take_loss() {
+                return Err(lost());
+            }
+            outcome.map(drop).or_else(from_status)
+        })
+    }
+
+    /// Changes what is known of a request.
+    pub(crate) fn with<T>(&self, cookie: u64, change: impl FnOnce(&mut Pending) -> T) -> Option<T> {
+        lock(&self.requests).pending.get_mut(&cookie).map(change)
+    }
+
+    /// A request is answered. None if there is no such.
+    pub(crate) fn finish(&self, cookie: u64) -> Option<()> {
+        let pending = {
+            let mut requests = lock(&self.requests);
+            let mut pending = requests.pending.remove(&cookie)?;
+            if pending.sink.as_ref().is_some_and(|sink| sink.len() != pending.read_bytes) {
+                pending.status = pending.status.and(Err(Status::Io));
+            }
+            match pending.status {
+                Ok(()) if pending.request.command == Command::FLUSH => {
+                    requests.unflushed.flushed(pending.mark)
+                }
+                Ok(()) if self.first.has(Flags::SEND_FLUSH) && pending.is_volatile_change() => {
+                    requests.unflushed.changed()
+                }
+                _ => {}
+            }
+            pending
+        };
+        let Pending { promise, status, extents, source, sink, .. } = pending;
+        // The caller's memory is its own again when it is answered.
+        drop((source, sink));
+        promise.keep(status.map(|()| extents));
+        Some(())
+    }
+
+    pub(crate) fn connection_lost(&self) {
+        let mut requests = lock(&self.requests);
+        if let Some(line) = requests.line.take() {
+            line.queue.clear();
+        }
+        requests.unflushed.connection_lost();
+    }
+
+    /// What is pending is sent again, in the order in which it was made.
+    pub(crate) fn connected(&self, line: &Arc<Line>) {
+        let mut requests = lock(&self.requests);
+        if self.is_closed() {
+            return;
+        }
+        for pending in requests.pending.values_mut() {
+            (pending.status, pending.extents, pending.read_bytes) = (Ok(()), Vec::new(), 0);
+            line.queue.push(self.message(&pending.request, &pending.source));
+        }
+        requests.line = Some(line.clone());
+        drop(requests);
+        line.flush();
+    }
+
+    /// No reply will come any more.
+    fn fail_all(&self) {
+        let pending = std::mem::take(&mut lock(&self.requests).pending);
+        pending.into_values().for_each(|pending| pending.promise.keep(Err(Status::Shutdown)));
+    }
+}
+
+fn lost() -> Error {
+    Error::io("the connection was lost while changes were not durable: the server may have forgotten some")
+}
+
+impl BlockDevice for NbdDisk {
+    fn profile(&self) -> Profile {
+        self.0.first.profile()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.0.first.geometry()
+    }
+
+    fn read(&self, _cx: &Ctx, offset: u64, mut into: Sink) -> Answer<()> {
+        let range = Range { offset, len_bytes: into.len() as u64 };
+        if let Err(error) = self.check(range, false) {
+            return Answer::err(error);
+        }
+        self.in_pieces(range, self.payload_max(), |shared, piece| {
+            let rest = into.split_off(piece.len_bytes as usize);
+            let here = std::mem::replace(&mut into, rest);
+            shared.send(Command::READ, CommandFlags::empty(), piece, Source::new(), Some(here))
+        })
+    }
+
+    fn write(&self, _cx: &Ctx, offset: u64, stability: Stability, mut from: Source) -> Answer<()> {
+        let range = Range { offset, len_bytes: from.len() as u64 };
+        if let Err(error) = self.check(range, true) {
+            return Answer::err(error);
+        }
+        self.change(stability, |flags| {
+            self.in_pieces(range, self.payload_max(), |shared, piece| {
+                let rest = from.split_off(piece.len_bytes as usize);
+                let here = std::mem::replace(&mut from, rest);
+                let extended = shared.first.header_style() == tombolo_wire_nbd::HeaderStyle::Extended;
+                let flags = if extended { flags | CommandFlags::PAYLOAD_LEN } else { flags };
+                shared.send(Command::WRITE, flags, piece, here, None)
+            })
+        })
+    }
+
+    fn flush(&self, _cx: &Ctx) -> Answer<()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, _cx: &Ctx, range: Range) -> Answer<()> {
+        if let Err(error) = self.check(range, true) {
+            return Answer::err(error);
+        }
+        if !self.0.first.has(Flags::SEND_TRIM) {
+            return Answer::ok(());
+        }
+        self.in_pieces(range, RANGE_BYTES_MAX, |shared, piece| {
+            shared.send(Command::TRIM, CommandFlags::empty(), piece, Source::new(), None)
+        })
+    }
+
+    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+        if let Err(error) = self.check(range, true) {
+            return Answer::err(error);
+        }
+        if self.0.first.has(Flags::SEND_WRITE_ZEROES) {
+            if how.only_fast && !self.0.first.has(Flags::SEND_FAST_ZERO) {
+                return Answer::err(Error::NotSupported);
+            }
+            return self.change(how.stability, |mut flags| {
+                flags.set(CommandFlags::NO_HOLE, !how.may_unmap);
+                flags.set(CommandFlags::FAST_ZERO, how.only_fast);
+                self.in_pieces(range, RANGE_BYTES_MAX, |shared, piece| {
+                    shared.send(Command::WRITE_ZEROES, flags, piece, Source::new(), None)
+                })
+            });
+        }
+        if how.only_fast {
+            return Answer::err(Error::NotSupported);
+        }
+        // The same zeroes again and again.
+        let page = Region::from(vec![0; 64 << 10]);
+        let Ok(len) = usize::try_from(range.len_bytes) else { return Answer::err(Error::InvalidArgument) };
+        let mut zeroes = Source::new();
+        while zeroes.len() < len {
+            let part = (len - zeroes.len()).min(page.len());
+            if zeroes.push(&page, 0, part).is_err() {
+                return Answer::err(Error::InvalidArgument);
+            }
+        }
+        self.write(cx, range.offset, how.stability, zeroes)
+    }
+
+    fn extents(&self, _cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+        if let Err(error) = self.check(range, false) {
+            return Answer::err(error);
+        }
+        let mut extents = Extents::new(range, count_max);
+        if self.0.first.context.is_none() || range.len_bytes == 0 {
+            for extent in all_data(range.len_bytes) {
+                extents.push(extent.len_bytes, extent.allocation);
+            }
+            return Answer::ok(extents);
+        }
+        let asked = Range { len_bytes: range.len_bytes.min(RANGE_BYTES_MAX), ..range };
+        let mut flags = CommandFlags::empty();
+        flags.set(CommandFlags::REQ_ONE, count_max == 1);
+        let sent = self.0.send(Command::BLOCK_STATUS, flags, asked, Source::new(), None);
+        Answer::later(async move {
+            match sent.kept().await {
+                Ok(found) if found.is_empty() => return Err(Error::io("the server told no extent")),
+                Ok(found) => {
+                    let _ = found.iter().all(|extent| extents.push(extent.len_bytes, extent.allocation));
+                }
+                Err(status) => from_status(status)?,
+            }
+            Ok(extents)
+        })
+    }
+}

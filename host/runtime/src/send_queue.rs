@@ -1,0 +1,195 @@
+//! Messages on their way out over a stream. Whichever thread has a message sends it; none waits for the peer.
+//!
+//! One thread sends at a time, and takes with it what others add meanwhile, several messages in one system call. What the peer does not take
+//! stays; the thread that waits for the stream goes on with it once there is room ([`SendQueue::writable`]).
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use tombolo_mem::Source;
+use tombolo_sys::gather::Gather;
+use tombolo_sys::{Errno, Result};
+
+use crate::lock;
+
+/// Messages of one system call.
+const BATCH_MAX: usize = 128;
+
+/// A message: what comes first, and data.
+pub struct Message<T> {
+    /// What comes first.
+    pub head: Vec<u8>,
+    /// Data that follow, from where they lie.
+    pub data: Source,
+    /// What is kept until it is sent: the memory of the data, say.
+    pub held: T,
+}
+
+/// See the [module](self).
+pub struct SendQueue<T>(Mutex<State<T>>);
+
+struct State<T> {
+    messages: VecDeque<Message<T>>,
+    /// What was sent of the first.
+    sent_bytes: usize,
+    /// A thread sends.
+    is_sending: bool,
+    /// There is room again, which the thread that sends may not have seen.
+    again: bool,
+    /// The peer takes nothing, since then.
+    blocked: Option<Instant>,
+}
+
+impl<T> Default for SendQueue<T> {
+    fn default() -> Self {
+        let (messages, blocked) = (VecDeque::new(), None);
+        Self(Mutex::new(State { messages, sent_bytes: 0, is_sending: false, again: false, blocked }))
+    }
+}
+
+/// What a stream is to the queue.
+pub trait Outgoing {
+    /// Sends the beginning; EAGAIN when there is no room.
+    fn send(&self, gather: &mut Gather<'_>) -> Result<usize>;
+    /// So many messages are sent whole.
+    fn sent(&self, count: usize);
+}
+
+impl<T> SendQueue<T> {
+    /// Adds a message. It goes with the next [`flush`](Self::flush).
+    pub fn push(&self, message: Message<T>) {
+        lock(&self.0).messages.push_back(message);
+    }
+
+    /// Sends what the peer takes. An error other than EAGAIN is the stream's end.
+    pub fn flush(&self, stream: &impl Outgoing) -> Result<()> {
+        self.send_all(stream, false)
+    }
+
+    /// The same, once the stream is writable again.
+    pub fn writable(&self, stream: &impl Outgoing) -> Result<()> {
+        self.send_all(stream, true)
+    }
+
+    /// For how long the peer has taken nothing.
+    pub fn blocked_for(&self) -> Duration {
+        lock(&self.0).blocked.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Drops what is not sent; says how many messages that were.
+    pub fn clear(&self) -> usize {
+        let dropped = std::mem::take(&mut lock(&self.0).messages);
+        dropped.len()
+    }
+
+    fn send_all(&self, stream: &impl Outgoing, is_writable: bool) -> Result<()> {
+        let mut state = lock(&self.0);
+        if state.is_sending {
+            state.again |= is_writable;
+            return Ok(());
+        }
+        if state.blocked.is_some() && !is_writable {
+            return Ok(());
+        }
+        state.is_sending = true;
+        let mut outcome = Ok(());
+        while !state.messages.is_empty() && outcome.is_ok() {
+            let count = state.messages.len().min(BATCH_MAX);
+            let mut batch: VecDeque<Message<T>> = state.messages.drain(..count).collect();
+            let skip = std::mem::take(&mut state.sent_bytes);
+            state.again = false;
+            drop(state);
+            let (sending, finished, rest_bytes) = send(stream, &mut batch, skip);
+            if finished > 0 {
+                stream.sent(finished);
+            }
+            state = lock(&self.0);
+            state.sent_bytes = rest_bytes;
+            while let Some(message) = batch.pop_back() {
+                state.messages.push_front(message);
+            }
+            match sending {
+                Ok(()) => state.blocked = None,
+                Err(Errno::AGAIN) if state.again => {}
+                Err(Errno::AGAIN) => {
+                    if finished > 0 || state.blocked.is_none() {
+                        state.blocked = Some(Instant::now());
+                    }
+                    break;
+                }
+                Err(error) => outcome = Err(error),
+            }
+        }
+        state.is_sending = false;
+        outcome
+    }
+}
+
+/// Sends the batch once and takes out of it what is sent: how many messages that was, and how much of the next.
+fn send<T>(
+    stream: &impl Outgoing,
+    batch: &mut VecDeque<Message<T>>,
+    skip: usize,
+) -> (Result<()>, usize, usize) {
+    let mut gather = Gather::new(skip);
+    for message in &*batch {
+        gather.bytes(&message.head);
+        gather.source(&message.data);
+    }
+    let outcome = stream.send(&mut gather);
+    drop(gather);
+    let (mut sent, mut finished) = (skip + outcome.unwrap_or(0), 0);
+    while let Some(len) =
+        batch.front().map(|first| first.head.len() + first.data.len()).filter(|len| *len <= sent)
+    {
+        sent -= len;
+        finished += 1;
+        batch.pop_front();
+    }
+    (outcome.map(drop), finished, sent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes so many bytes at a time, and none every other time.
+    struct Narrow(Mutex<(Vec<u8>, bool, usize)>, usize);
+
+    impl Outgoing for Narrow {
+        fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
+            let mut state = lock(&self.0);
+            state.1 = !state.1;
+            if !state.1 {
+                return Err(Errno::AGAIN);
+            }
+            let taken = gather.to_vec(self.1);
+            state.0.extend(&taken);
+            Ok(taken.len())
+        }
+
+        fn sent(&self, count: usize) {
+            lock(&self.0).2 += count;
+        }
+    }
+
+    #[test]
+    fn messages_arrive_in_order_over_a_stream_that_takes_a_few_bytes_at_a_time() {
+        for width in [1, 3, 7, 1000] {
+            let (queue, stream) = (SendQueue::default(), Narrow(Mutex::default(), width));
+            let mut wanted = Vec::new();
+            for number in 0..300_u16 {
+                let (head, data) =
+                    (number.to_be_bytes().to_vec(), vec![number as u8; usize::from(number % 5)]);
+                wanted.extend(head.iter().chain(&data));
+                queue.push(Message { head, data: data.into(), held: () });
+                queue.flush(&stream).unwrap();
+            }
+            while lock(&stream.0).2 < 300 {
+                queue.writable(&stream).unwrap();
+            }
+            assert!(lock(&stream.0).0 == wanted, "{width}");
+        }
+    }
+}

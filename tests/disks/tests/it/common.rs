@@ -1,0 +1,122 @@
+//! Images, servers of them, and clients.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_back_image_file::{ImageFile, Options as ImageOptions};
+use tombolo_back_nbd_client::{Address, NbdDisk};
+use tombolo_core::block::{BlockDevice, Extent, Range};
+use tombolo_core::{Ctx, Result, SessionId, Stability};
+use tombolo_front_nbd::{Exports, Listeners, Options, Server};
+use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+use tombolo_mem::{Buffer, Source};
+
+pub const SIZE: u64 = 4 << 20;
+
+pub fn cx() -> Ctx {
+    Ctx::root(SessionId(1))
+}
+
+pub struct Bed {
+    pub dir: tempfile::TempDir,
+    pool: ThreadPool,
+}
+
+impl Bed {
+    pub fn new() -> Self {
+        let bed = Self {
+            dir: tempfile::tempdir().unwrap(),
+            pool: ThreadPool::new("disk", ThreadPoolLimits::default()),
+        };
+        std::fs::File::create(bed.image()).unwrap().set_len(SIZE).unwrap();
+        bed
+    }
+
+    pub fn image(&self) -> PathBuf {
+        self.dir.path().join("disk.img")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    pub fn opened(&self) -> Arc<ImageFile> {
+        self.opened_as(false)
+    }
+
+    pub fn opened_as(&self, read_only: bool) -> Arc<ImageFile> {
+        let options = ImageOptions { read_only, ..ImageOptions::default() };
+        ImageFile::open(&self.image(), &options, self.pool.lane()).unwrap()
+    }
+
+    /// Our server of this disk.
+    pub fn serve(&self, disk: Arc<dyn BlockDevice>) -> Server {
+        let (mut listeners, mut exports) = (Listeners::default(), Exports::default());
+        listeners.add_unix(&self.socket(), 0o600).unwrap();
+        exports.add("disk", disk);
+        Server::start(listeners, exports, Options::default()).unwrap()
+    }
+
+    pub fn connect(&self) -> Arc<NbdDisk> {
+        NbdDisk::connect(Address::Unix(self.socket()), "disk").unwrap()
+    }
+
+    /// Another's server of the image, once it listens.
+    pub fn foreign(&self, program: &str, arguments: &[&str]) -> Foreign {
+        let child = Command::new(program).args(arguments).stdout(Stdio::null()).spawn().expect(program);
+        let foreign = Foreign(child);
+        wait_for(&self.socket());
+        foreign
+    }
+}
+
+pub fn wait_for(path: &Path) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !path.exists() {
+        assert!(Instant::now() < end, "{} never came", path.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Is killed when it is dropped.
+pub struct Foreign(Child);
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub fn read(disk: &dyn BlockDevice, offset: u64, len: usize) -> Result<Vec<u8>> {
+    let mut buffer = Buffer::new(len);
+    let answer = disk.read(&cx(), offset, buffer.sink(0..len));
+    disk.submit();
+    answer.wait()?;
+    Ok(buffer.as_slice().expect("ours alone again").to_vec())
+}
+
+pub fn write(disk: &dyn BlockDevice, offset: u64, stability: Stability, bytes: &[u8]) -> Result<()> {
+    let answer = disk.write(&cx(), offset, stability, Source::from(bytes.to_vec()));
+    disk.submit();
+    answer.wait()
+}
+
+/// The extents of a range, all of them.
+pub fn extents(disk: &dyn BlockDevice, mut range: Range) -> Vec<Extent> {
+    let mut all = Vec::new();
+    while range.len_bytes > 0 {
+        let some = disk.extents(&cx(), range, 7);
+        disk.submit();
+        for extent in some.wait().unwrap().as_slice() {
+            range = Range {
+                offset: range.offset + extent.len_bytes,
+                len_bytes: range.len_bytes - extent.len_bytes,
+            };
+            all.push(*extent);
+        }
+    }
+    all
+}

@@ -1,0 +1,5 @@
+//! The client of NBD with our server and with those of others.
+
+mod common;
+mod lost;
+mod model;

@@ -1,0 +1,96 @@
+//! Every case of the block waist over the client.
+
+use std::sync::{Arc, Mutex};
+
+use tombolo_back_memory::MemoryDisk;
+use tombolo_conformance::disk::{Wanted, run};
+use tombolo_core::Stability;
+use tombolo_core::block::{Allocation, BlockDevice, Range};
+
+use crate::common::{Bed, SIZE, cx, extents, read, write};
+
+/// A disk that the cases run on, behind one of our servers; and a second server that has it from the first.
+fn over_our_servers(chain: usize) {
+    let kept = Mutex::new(Vec::new());
+    let make = |Wanted { size_bytes, read_only }| -> Arc<dyn BlockDevice> {
+        let new = if read_only { MemoryDisk::read_only } else { MemoryDisk::new };
+        let mut disk: Arc<dyn BlockDevice> = Arc::new(new(size_bytes).unwrap());
+        for _ in 0..chain {
+            let bed = Bed::new();
+            let server = bed.serve(disk);
+            disk = bed.connect();
+            kept.lock().unwrap().push((server, bed));
+        }
+        disk
+    };
+    run(make).expect("NBD", &["it cannot be resized"]);
+}
+
+#[test]
+fn every_case_over_our_server() {
+    over_our_servers(1);
+}
+
+#[test]
+fn every_case_over_two_of_our_servers_one_behind_the_other() {
+    over_our_servers(2);
+}
+
+#[test]
+fn every_case_over_an_image() {
+    let kept = Mutex::new(Vec::new());
+    let make = |wanted: Wanted| -> Arc<dyn BlockDevice> {
+        let bed = Bed::new();
+        let server = bed.serve(bed.opened_as(wanted.read_only));
+        let disk = bed.connect();
+        kept.lock().unwrap().push((server, bed));
+        disk
+    };
+    run(make).expect("NBD", &["it cannot be resized"]);
+}
+
+#[test]
+fn every_case_over_qemu_nbd() {
+    let kept = Mutex::new(Vec::new());
+    let make = |wanted: Wanted| -> Arc<dyn BlockDevice> {
+        let bed = Bed::new();
+        let (image, socket) = (bed.image(), bed.socket());
+        let read_only = if wanted.read_only { &["-r"][..] } else { &[] };
+        let paths = [socket.to_str().unwrap(), image.to_str().unwrap()];
+        let arguments = ["-f", "raw", "-t", "-e", "4", "-x", "disk", "--discard=unmap", "-k"];
+        let server = bed.foreign("qemu-nbd", &[read_only, &arguments, &paths].concat());
+        let disk = bed.connect();
+        kept.lock().unwrap().push((server, bed));
+        disk
+    };
+    run(make).expect("NBD", &["it cannot be resized"]);
+}
+
+#[test]
+fn what_is_long_goes_in_pieces() {
+    let bed = Bed::new();
+    let image = bed.opened();
+    image.resize().unwrap().set_size(&cx(), 80 << 20).wait().unwrap();
+    let _server = bed.serve(image);
+    let disk = bed.connect();
+    let bytes: Vec<u8> = (0..70 << 20).map(|at: u32| (at / 4099) as u8).collect();
+    write(&*disk, 512, Stability::Unstable, &bytes).unwrap();
+    assert!(read(&*disk, 512, bytes.len()).unwrap() == bytes);
+}
+
+#[test]
+fn holes_are_known_on_the_other_side_and_discarding_makes_some() {
+    let bed = Bed::new();
+    let _server = bed.serve(bed.opened());
+    let disk = bed.connect();
+    write(&*disk, 1 << 20, Stability::DataSync, &[7; 64 << 10]).unwrap();
+    let range = Range { offset: 0, len_bytes: SIZE };
+    let lengths = |disk: &dyn BlockDevice| -> Vec<(u64, Allocation)> {
+        extents(disk, range).iter().map(|extent| (extent.len_bytes, extent.allocation)).collect()
+    };
+    let rest = SIZE - (1 << 20) - (64 << 10);
+    let hole = |len| (len, Allocation::Hole);
+    assert_eq!(lengths(&*disk), [hole(1 << 20), (64 << 10, Allocation::Data), hole(rest)]);
+    disk.discard(&cx(), Range { offset: 1 << 20, len_bytes: 64 << 10 }).wait().unwrap();
+    assert!(lengths(&*disk).iter().all(|(_, allocation)| *allocation != Allocation::Data));
+}
