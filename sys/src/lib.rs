@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod affinity;
+pub mod boot_time;
 pub mod caller;
 pub mod change;
 pub mod creds;

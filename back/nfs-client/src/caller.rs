@@ -22,12 +22,12 @@ impl Caller {
         Self { identity: self.identity.clone(), ..Self::default() }
     }
 
-    /// AUTH_SYS. Of more groups than it has room for the first are named, as every client does; a server that looks groups
+    /// AUTH_SYS. The stamp tells this client from others of the machine. Of more groups than it has room for the first are named, as every client does; a server that looks groups
     /// up by itself knows the others.
-    pub(crate) fn credential<'m>(&self, machine: &'m [u8]) -> Credential<'m> {
+    pub(crate) fn credential<'m>(&self, stamp: u32, machine: &'m [u8]) -> Credential<'m> {
         let groups = self.identity.groups();
         let gids = Gids::new(groups.get(..GIDS_MAX).unwrap_or(groups)).unwrap_or_default();
-        Credential::Sys(AuthSys { stamp: 0, machine, uid: self.identity.uid, gid: self.identity.gid, gids })
+        Credential::Sys(AuthSys { stamp, machine, uid: self.identity.uid, gid: self.identity.gid, gids })
     }
 }
 
@@ -39,8 +39,8 @@ mod tests {
     fn more_groups_than_fit_are_cut_off() {
         let identity = Identity { uid: 7, gid: 8, groups: Some((100..140).collect()) };
         let caller = Caller { identity, ..Caller::default() };
-        let Credential::Sys(auth) = caller.credential(b"here") else { panic!("AUTH_SYS") };
-        assert_eq!((auth.uid, auth.gid, auth.gids.len()), (7, 8, GIDS_MAX));
+        let Credential::Sys(auth) = caller.credential(9, b"here") else { panic!("AUTH_SYS") };
+        assert_eq!((auth.stamp, auth.uid, auth.gid, auth.gids.len()), (9, 7, 8, GIDS_MAX));
         assert_eq!(auth.gids[0], 100);
     }
 }

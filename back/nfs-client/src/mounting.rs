@@ -398,7 +398,7 @@ async fn ask(
 ) -> Result<Vec<u8>, MountError> {
     let caller = Caller::default();
     let credential = match what {
-        MOUNT_SERVICE => caller.credential(b""),
+        MOUNT_SERVICE => caller.credential(0, b""),
         _ => Credential::None,
     };
     // Some are lists of all that there is.

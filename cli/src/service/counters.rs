@@ -132,6 +132,7 @@ pub enum Lease {
     Held,
     RunOut,
     Lost,
+    NotGranted,
 }
 
 impl From<LeaseState> for Lease {
@@ -140,6 +141,7 @@ impl From<LeaseState> for Lease {
             LeaseState::Held => Self::Held,
             LeaseState::RunOut => Self::RunOut,
             LeaseState::Lost => Self::Lost,
+            LeaseState::NotGranted => Self::NotGranted,
         }
     }
 }

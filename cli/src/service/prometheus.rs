@@ -121,7 +121,7 @@ const CLIENT_COUNTERS: &[Family<NfsClientCounters>] = &[
 
 const LEASE_GAUGES: &[Family<CacheCounters>] = &[(
     "cache_lease_held",
-    "Whether the lease of the tree is held: 1, or 0 when it was lost or could not be renewed",
+    "Whether the lease of the tree is held: 1, or 0 when it was lost, could not be renewed or is not granted",
     |cache| u64::from(cache.lease == Some(Lease::Held)),
 )];
 

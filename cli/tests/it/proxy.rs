@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::common::far::Far;
 use crate::common::{MountPlace, Server, numbers, until};
@@ -312,6 +313,74 @@ fn a_mount_that_is_told_of_changes_asks_the_proxy_for_nothing_twice() {
     proxy.stop();
     let url = format!("proxy {} --cache cache --fuse mnt --coherence push", far.url(""));
     far.place.0.all_fail(&[(&url, 2, &["all changes come through the proxy", "--contract exclusive"])]);
+}
+
+fn lease_is(far: &Far, control: &str, state: &str) {
+    let begun = Instant::now();
+    while !far
+        .place
+        .0
+        .run(&["top", "--once", "--json", control])
+        .out
+        .contains(&format!("\"lease\":\"{state}\""))
+    {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{control} never {state}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn proxies_under_leases_of_one_server_ask_nothing_twice_and_see_what_others_write() {
+    let Some(far) = Far::new() else { return };
+    fs::write(far.tree("file"), "old").expect("write");
+    // What is so new is looked at again.
+    std::thread::sleep(Duration::from_millis(2100));
+    let first = far.proxy("lease");
+    let (url, there) = (far.url(""), far.place.0.path("there"));
+    fs::create_dir(&there).expect("mkdir");
+    let words = ["proxy", &url, "--cache", "other", "--fuse", "there", "--contract", "lease"];
+    let other = far.place.0.serve(&[&words[..], &["--control", "other.sock"]].concat(), "ready control");
+    let read = |dir: &Path| fs::read_to_string(dir.join("file")).expect("read");
+    let (here, asked) =
+        (far.mnt(""), || ["open", "lookup", "getattr", "read"].map(|operation| far.calls(operation)));
+    for control in ["proxy.sock", "other.sock"] {
+        lease_is(&far, control, "held");
+    }
+    assert_eq!([read(&here), read(&there)], ["old", "old"]);
+    let before = asked();
+    for _ in 0..20 {
+        assert_eq!([read(&here), read(&there)], ["old", "old"]);
+    }
+    assert_eq!(asked(), before);
+    for round in 0..3 {
+        let text = format!("new {round}");
+        fs::write(there.join("file"), &text).expect("write");
+        assert_eq!(read(&here), text, "at once");
+    }
+    lease_is(&far, "proxy.sock", "held");
+
+    let tells: &[&str] = &["--contract lease", "--contract exclusive"];
+    far.place.0.all_fail(&[(
+        &format!("proxy {url} --cache third --nfs 0 --mode write-back --contract lease"),
+        2,
+        tells,
+    )]);
+    other.stop();
+    far.place.0.run(&["umount", "there"]);
+    first.stop();
+}
+
+#[test]
+fn a_proxy_of_a_proxy_is_granted_no_lease() {
+    let Some(far) = Far::new() else { return };
+    let (url, nfs) =
+        (far.url(""), ["--nfs", "127.0.0.1:0", "--control", "middle.sock", "--state", "middle-state"]);
+    let middle =
+        far.place.0.serve(&[&["proxy", &url, "--cache", "middle"][..], &nfs].concat(), "ready control");
+    let url = format!("nfs://{}/tree", middle.nfs_address());
+    let refused = far.place.0.run(&["proxy", &url, "--cache", "third", "--nfs", "0", "--contract", "lease"]);
+    refused.failed(1, &["grants no leases", "--contract close-to-open"]);
+    middle.stop();
 }
 
 #[test]

@@ -6,9 +6,9 @@ use tombolo_mem::{Sink, Source};
 
 use super::{
     AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Device, Digests,
-    DirPage, Entry, File, FileType, Lending, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags,
-    Opened, PersistentHandles, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Versions,
-    Write, Written, Xattrs,
+    DirPage, Entry, File, FileType, Leases, Lending, LockOwner, Locks, Made, Name, NewMode, NodeId,
+    OpenFlags, Opened, PersistentHandles, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat,
+    Versions, Write, Written, Xattrs,
 };
 use crate::{Answer, Ctx, Result, SessionId};
 
@@ -173,6 +173,10 @@ pub trait FileSystem: Send + Sync {
     }
     /// Digests of files' parts, where the server makes them.
     fn digests(&self) -> Option<&dyn Digests> {
+        None
+    }
+    /// Leases of the tree, where the server may grant them.
+    fn leases(&self) -> Option<&dyn Leases> {
         None
     }
     /// Data that are kept here of a file system below.

@@ -7,7 +7,7 @@ use bitflags::bitflags;
 use smallvec::SmallVec;
 use tombolo_mem::{Sink, Source};
 
-use super::{Attr, Entry, File, LockOwner, NodeId, WeakAttr, XattrName};
+use super::{Attr, Entry, File, LeaseAnswer, LeaseAsk, LockOwner, NodeId, WeakAttr, XattrName};
 use crate::{Answer, Ctx, Error};
 
 /// What may exist already when an extended attribute is set (setxattr(2)).
@@ -206,6 +206,12 @@ pub trait Digests: Send + Sync {
 
 /// Of so much there is one digest.
 pub const DIGESTED_BYTES: u64 = 64 << 10;
+
+/// Leases of the tree, where the server grants them.
+pub trait Leases: Send + Sync {
+    /// Asks about a lease. [`LeaseAsk::Keep`] is answered when it is recalled, or after a while.
+    fn lease(&self, cx: &Ctx, ask: LeaseAsk) -> Answer<LeaseAnswer>;
+}
 
 /// Data that are kept of a file system below.
 pub trait Lending: Send + Sync {

@@ -3,7 +3,7 @@
 //! [`Export`] is what a server offers; attaching to it gives one session's [`FileSystem`]. Operations take a [`Ctx`](crate::Ctx) and
 //! return an [`Answer`](crate::Answer): `Done` when nothing had to wait, `Later` when something did. Operations that only some file
 //! systems have are in optional groups ([`Xattrs`], [`Locks`], [`PersistentHandles`], [`Ranges`], [`Changes`],
-//! [`Versions`], [`BackingFiles`], [`Digests`], [`Lending`]).
+//! [`Versions`], [`BackingFiles`], [`Digests`], [`Leases`], [`Lending`]).
 
 mod attr;
 mod backing;
@@ -30,8 +30,8 @@ pub use dir::{DirBudget, DirEntry, DirPage};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
 pub use forward::within;
 pub use groups::{
-    AllocateMode, DIGESTED_BYTES, DataCache, Digests, Lending, Lock, LockFamily, LockKind, LockRange, Locks,
-    PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrSet, Xattrs,
+    AllocateMode, DIGESTED_BYTES, DataCache, Digests, Leases, Lending, Lock, LockFamily, LockKind, LockRange,
+    Locks, PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrSet, Xattrs,
 };
 pub use held_locks::{Granted, HeldLocks};
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId};

@@ -22,6 +22,7 @@ mod clock;
 mod counters;
 mod data;
 mod files_ahead;
+mod granted;
 mod lease;
 mod line;
 mod names;
@@ -74,13 +75,14 @@ pub struct CacheExport {
     lender: Option<Lender>,
     cache: Arc<Cache>,
     keeper: Option<Keeper>,
+    granted: Option<granted::Keeper>,
     _pool: ThreadPool,
 }
 
 /// A cache over `origin`, which must have handles that outlive restarts. Asks the origin for its root, and waits for it.
 ///
 /// # Errors
-/// The origin does not answer, or has no such handles.
+/// The origin does not answer, or has no such handles; [`Error::NotSupported`], it grants no leases ([`Contract::Lease`]).
 pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -> Result<CacheExport> {
     put_over(origin, store, policy.into(), None)
 }
@@ -144,6 +146,9 @@ fn put_over(
     });
     root.set_node(Some(NodeId::ROOT));
     cache.keep(&root);
+    let is_leased = cache.held_policy.is_leased();
+    let granted =
+        is_leased.then(|| granted::Keeper::start(&cache.origin, &cache.objects.shared.term)).transpose()?;
     let cache = Arc::new(cache);
     // There may be less than there was in an earlier life.
     cache.make_room();
@@ -155,7 +160,7 @@ fn put_over(
             }
         });
     }
-    Ok(CacheExport { lender: None, cache, keeper, _pool: pool })
+    Ok(CacheExport { lender: None, cache, keeper, granted, _pool: pool })
 }
 
 impl CacheExport {
@@ -214,7 +219,11 @@ impl CacheExport {
 
     /// What it has come to so far.
     pub fn counts(&self) -> Counts {
-        let lease = self.cache.lease.as_ref().map(|lease| lease.state());
+        let granted = self.granted.as_ref().map(|_| match self.cache.objects.shared.term.is_held() {
+            true => LeaseState::Held,
+            false => LeaseState::NotGranted,
+        });
+        let lease = self.cache.lease.as_ref().map(|lease| lease.state()).or(granted);
         Counts { lease, ..self.cache.counters.counts() }
     }
 
@@ -227,6 +236,9 @@ impl CacheExport {
     pub fn end_lease(&self) {
         if let Some(keeper) = &self.keeper {
             keeper.end();
+        }
+        if let Some(granted) = &self.granted {
+            granted.end();
         }
     }
 }

@@ -12,6 +12,7 @@ use tombolo_host_runtime::promise::Promise;
 
 use crate::backing::Held;
 use crate::data::Data;
+use crate::granted::Term;
 use crate::names::{Names, NamesOfObject, WrittenPart};
 use crate::options::{Contract, Options};
 use crate::rights::{Life, Rights};
@@ -41,6 +42,7 @@ pub(crate) struct Object {
 /// What is known of an object.
 #[derive(Debug)]
 pub(crate) struct State {
+    term: Arc<Term>,
     node: Option<NodeId>,
     /// How much memory it was last found to take.
     weight_bytes: usize,
@@ -122,6 +124,7 @@ pub(crate) enum Look {
 impl Object {
     pub(crate) fn new(id: ObjectId, handle: PersistentHandle, attr: Attr, shared: &Arc<Shared>) -> Self {
         let state = State {
+            term: shared.term.clone(),
             node: None,
             weight_bytes: 0,
             attr,
@@ -368,7 +371,7 @@ impl Object {
     pub(crate) fn allows(&self, user: &Identity, mask: AccessMask, options: &Options) -> Option<bool> {
         let life = match options.contract {
             Contract::Immutable | Contract::Exclusive => Life::Ever,
-            Contract::CloseToOpen => Life::Time(options.rights_refresh),
+            Contract::CloseToOpen | Contract::Lease => Life::Time(options.rights_refresh),
             Contract::Refresh(time) => Life::Time(time),
         };
         let state = self.state();
@@ -412,14 +415,23 @@ impl State {
         if self.attr.nlink == 0 && options.contract != Contract::Immutable {
             return false;
         }
-        let younger = |than| self.asked.is_some_and(|asked| asked.elapsed() <= than);
+        let Some(asked) = self.asked.filter(|asked| !self.term.was_lost_since(*asked)) else {
+            return options.contract == Contract::Immutable;
+        };
+        let younger = |than| asked.elapsed() <= than;
         match (options.contract, look) {
-            (Contract::Immutable, _) => true,
-            (Contract::Exclusive, _) => self.asked.is_some(),
-            (Contract::CloseToOpen, Look::Stat) => younger(options.attr_refresh),
-            (Contract::CloseToOpen, Look::Open(began)) => self.asked.is_some_and(|asked| asked >= began),
+            (Contract::Immutable | Contract::Exclusive, _) => true,
+            (Contract::Lease, look) if self.is_leased(asked, look) => true,
+            (Contract::CloseToOpen | Contract::Lease, Look::Stat) => younger(options.attr_refresh),
+            (Contract::CloseToOpen | Contract::Lease, Look::Open(began)) => asked >= began,
             (Contract::Refresh(time), _) => younger(time),
         }
+    }
+
+    /// Whether a lease lets it be believed. What came too soon after a change to tell is looked at once more first.
+    fn is_leased(&self, asked: Instant, look: Look) -> bool {
+        let is_attr = self.attr.file_type != FileType::Directory && matches!(look, Look::Stat);
+        (self.young.is_none() || is_attr) && self.term.covers(asked)
     }
 
     /// Whether a change here has left open which version the file has now: a reader asks first.
@@ -452,9 +464,19 @@ impl State {
 
     /// Whether a new listing would tell more than what is here: names, or attributes of many at once that are not to be believed any more.
     pub(crate) fn wants_listing(&self, options: &Options) -> bool {
-        let is_old = self.listed.is_none_or(|listed| is_old_listing(listed, options));
+        let is_old = self.listed.is_none_or(|listed| self.is_old_listing(listed, options));
         let is_old = is_old && !options.contract.tells_changes();
         !self.names.is_complete() || is_old
+    }
+
+    /// Whether a listing that was begun then is too old for a reader that begins now.
+    pub(crate) fn is_old_listing(&self, begun: Instant, options: &Options) -> bool {
+        match options.contract {
+            Contract::Immutable | Contract::Exclusive => false,
+            Contract::Lease if self.term.covers(begun) => false,
+            Contract::CloseToOpen | Contract::Lease => begun.elapsed() > options.attr_refresh,
+            Contract::Refresh(time) => begun.elapsed() > time,
+        }
     }
 
     /// The origin has told of another version in answer to what was asked at `asked`.
@@ -510,15 +532,6 @@ impl State {
 
     pub(crate) fn version(&self) -> WeakAttr {
         WeakAttr::from(&self.attr)
-    }
-}
-
-/// Whether a listing that was begun then is too old for a reader that begins now.
-pub(crate) fn is_old_listing(begun: Instant, options: &Options) -> bool {
-    match options.contract {
-        Contract::Immutable | Contract::Exclusive => false,
-        Contract::CloseToOpen => begun.elapsed() > options.attr_refresh,
-        Contract::Refresh(time) => begun.elapsed() > time,
     }
 }
 

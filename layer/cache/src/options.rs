@@ -15,6 +15,9 @@ pub enum Contract {
     /// [`Options::attr_refresh`].
     #[default]
     CloseToOpen,
+    /// Everything is believed for as long as a lease is held that the origin's server recalls before others change anything; without it, as
+    /// [`CloseToOpen`](Self::CloseToOpen).
+    Lease,
     /// Everything is believed for this long.
     Refresh(Duration),
 }
@@ -43,7 +46,8 @@ pub enum Prefetch {
 pub struct Options {
     /// What is promised.
     pub contract: Contract,
-    /// How long attributes are believed without an open, under [`Contract::CloseToOpen`].
+    /// How long attributes are believed without an open, under [`Contract::CloseToOpen`], and
+    /// [`Contract::Lease`] without one.
     pub attr_refresh: Duration,
     /// How long an answer of the origin about a user's rights is believed, while the file is the same.
     pub rights_refresh: Duration,

@@ -35,7 +35,9 @@ impl Room {
                 }
                 (Some(stat), is_old)
             }
-            Contract::CloseToOpen => (Some(stat).filter(|_| told.elapsed() <= options.attr_refresh), false),
+            Contract::CloseToOpen | Contract::Lease => {
+                (Some(stat).filter(|_| told.elapsed() <= options.attr_refresh), false)
+            }
             Contract::Refresh(time) => (Some(stat).filter(|_| told.elapsed() <= time), false),
         }
     }

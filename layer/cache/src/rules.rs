@@ -54,6 +54,11 @@ impl Policy {
         !all_are(&self.default, &self.rules, |options| options.contract != Contract::Exclusive)
     }
 
+    /// Whether it says of any file that it is believed while the origin's lease is held.
+    pub fn is_leased(&self) -> bool {
+        !all_are(&self.default, &self.rules, |options| options.contract != Contract::Lease)
+    }
+
     fn options_by(&self, rule: Option<usize>) -> &Options {
         rule.and_then(|index| self.rules.get(index)).map_or(&self.default, |rule| &rule.options)
     }
@@ -61,7 +66,7 @@ impl Policy {
     /// The same for a tree that others change.
     pub(crate) fn shared(&self) -> Self {
         let shared = |options: &Options| match options.contract {
-            Contract::Exclusive => Options { contract: Contract::CloseToOpen, ..*options },
+            Contract::Exclusive | Contract::Lease => Options { contract: Contract::CloseToOpen, ..*options },
             _ => *options,
         };
         let rule = |rule: &Rule| Rule { pattern: rule.pattern.clone(), options: shared(&rule.options) };

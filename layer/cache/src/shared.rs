@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tombolo_core::fs::NodeId;
 
+use crate::granted::Term;
 use crate::origin::Origin;
 use crate::removals::UnknownRemoval;
 
 /// The shared part of objects.
 pub(crate) struct Shared {
     pub removal: UnknownRemoval,
+    /// What a lease that the origin grants lets be believed.
+    pub term: Arc<Term>,
     origin: Arc<Origin>,
     bytes: AtomicUsize,
     nodes: AtomicUsize,
@@ -19,7 +22,13 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(origin: &Arc<Origin>) -> Arc<Self> {
         let (bytes, nodes) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Self { removal: UnknownRemoval::default(), origin: origin.clone(), bytes, nodes })
+        Arc::new(Self {
+            removal: UnknownRemoval::default(),
+            term: Arc::default(),
+            origin: origin.clone(),
+            bytes,
+            nodes,
+        })
     }
 
     /// How much memory all objects take, about.

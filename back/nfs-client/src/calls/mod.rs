@@ -11,6 +11,7 @@ mod names;
 mod side;
 
 use std::future::{Future, poll_fn};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -48,6 +49,8 @@ pub(crate) struct Nfs {
     label: std::sync::Arc<str>,
     /// This machine by its own account, for AUTH_SYS.
     machine: std::sync::Arc<[u8]>,
+    /// Tells this client from others there, as leases must.
+    stamp: u32,
     sizes: Sizes,
 }
 
@@ -72,10 +75,16 @@ fn host_name() -> Vec<u8> {
     name
 }
 
+/// A number that no other client has; not 0.
+fn stamp() -> u32 {
+    let number = RandomState::new().build_hasher().finish();
+    (number as u32).max(1)
+}
+
 impl Nfs {
     /// Calls over `rpc`, whose errors name the `label`.
     pub(crate) fn new(rpc: RpcClient, label: &str, sizes: Sizes) -> Self {
-        Self { rpc, label: label.into(), machine: host_name().into(), sizes }
+        Self { rpc, label: label.into(), machine: host_name().into(), stamp: stamp(), sizes }
     }
 
     /// The engine.
@@ -130,7 +139,7 @@ impl Nfs {
             let rpc_call = RpcCall {
                 program: None,
                 procedure: procedure.number(),
-                credential: caller.credential(&self.machine),
+                credential: caller.credential(self.stamp, &self.machine),
                 bulk: matches!(procedure, Procedure::Read | Procedure::Write),
                 data,
                 receive_buffer,

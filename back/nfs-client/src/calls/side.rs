@@ -5,7 +5,8 @@ use tombolo_host_rpc::client::{Call as RpcCall, CallError, ReceiveBuffer, Reply 
 use tombolo_mem::Sink;
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::side::{
-    self, Call, DigestsArgs, DigestsReply, LendArgs, LendReply, ListArgs, ListReply,
+    self, Call, DigestsArgs, DigestsReply, LeaseArgs, LeaseOk, LeaseReply, LendArgs, LendReply, ListArgs,
+    ListReply,
 };
 use tombolo_wire_nfs3::{
     Cookie3, CookieVerifier, Fattr3, FileHandleBuf, PostOpAttr, Procedure, Reply, Status,
@@ -120,6 +121,16 @@ impl Nfs {
         }
     }
 
+    /// LEASE. One that keeps a lease is answered when that is recalled, or after a while.
+    pub(crate) async fn lease(&self, caller: &Caller, args: LeaseArgs<'_>) -> Result<Reply<LeaseOk, ()>> {
+        let Some(reply) = self.side(caller, Call::Lease(args), 0, None).await? else {
+            return Ok(Reply::Failed(Status::NotSupp, ()));
+        };
+        let read = all_of::<LeaseReply>(&reply.results);
+        self.rpc.recycle(reply.results);
+        self.read(Procedure::Getattr, read)
+    }
+
     /// Makes a call. `None` where the server has no such program or procedure.
     async fn side(
         &self,
@@ -130,7 +141,8 @@ impl Nfs {
     ) -> Result<Option<RpcReply>> {
         let pending = {
             let program = Some((side::PROGRAM, side::VERSION));
-            let (interrupt, credential) = (caller.interrupt.clone(), caller.credential(&self.machine));
+            let (interrupt, credential) =
+                (caller.interrupt.clone(), caller.credential(self.stamp, &self.machine));
             let plain = RpcCall::new(call.procedure().number(), credential);
             let bulk = receive_buffer.is_some();
             self.rpc.call(

@@ -1,13 +1,16 @@
-//! Digests from a server of ours, and data from a cache that is served by one.
+//! What servers of ours have beside NFS: digests, leases, and data from a cache that is served by one.
 
 use std::ops::Range;
+use std::time::Duration;
 
-use tombolo_core::fs::{Attr, DIGESTED_BYTES, Digests, Lending, NodeId, PersistentHandle, WeakAttr};
+use tombolo_core::fs::{
+    Attr, DIGESTED_BYTES, Digests, LeaseAnswer, LeaseAsk, Leases, Lending, NodeId, PersistentHandle, WeakAttr,
+};
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::Sink;
 use tombolo_wire_nfs3::FileHandle;
 use tombolo_wire_nfs3::attr::wcc_attr;
-use tombolo_wire_nfs3::side::{CHUNK_BYTES, LendArgs};
+use tombolo_wire_nfs3::side::{CHUNK_BYTES, LeaseAct, LeaseArgs, LeaseState, LendArgs};
 
 use super::file_system::NfsFileSystem;
 use super::view::View;
@@ -18,6 +21,12 @@ const _: () = assert!(CHUNK_BYTES == DIGESTED_BYTES);
 impl Digests for NfsFileSystem {
     fn digests(&self, cx: &Ctx, node: NodeId, range: Range<u64>) -> Answer<(Attr, Vec<u8>)> {
         Answer::later(View::new(self.session(), cx).digests(node, range))
+    }
+}
+
+impl Leases for NfsFileSystem {
+    fn lease(&self, cx: &Ctx, ask: LeaseAsk) -> Answer<LeaseAnswer> {
+        Answer::later(View::new(self.session(), cx).lease(ask))
     }
 }
 
@@ -41,6 +50,23 @@ impl View {
         let call = |handle| self.session.nfs.digests(&self.caller, handle, range.start, count);
         let (fattr, digests) = answered(self.on(&node, call).await?)?;
         Ok((self.told(&node, &fattr, asked)?, digests))
+    }
+
+    async fn lease(self, ask: LeaseAsk) -> Result<LeaseAnswer> {
+        let (act, epoch) = match ask {
+            LeaseAsk::Grant => (LeaseAct::Grant, 0),
+            LeaseAsk::Keep(epoch) => (LeaseAct::Keep, epoch),
+            LeaseAsk::GiveBack(epoch) => (LeaseAct::GiveBack, epoch),
+        };
+        let root = self.session.nodes.root().handle();
+        let args = LeaseArgs { file: root.as_handle(), act, epoch };
+        let told = answered(self.session.nfs.lease(&self.caller, args).await?)?;
+        let time = Duration::from_millis(told.time_ms.into());
+        Ok(match told.state {
+            LeaseState::Held => LeaseAnswer::Held { epoch: told.epoch, term: time },
+            LeaseState::Recalled => LeaseAnswer::Recalled,
+            LeaseState::NotHeld => LeaseAnswer::NotHeld { after: time },
+        })
     }
 
     async fn lend(self, handle: PersistentHandle, version: WeakAttr, offset: u64, into: Sink) -> Result<()> {

@@ -41,12 +41,13 @@ pub struct CacheOptions {
     /// How much data may wait here for the origin, with --mode write-back (by default 4G). Writers wait then.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub write_back_limit: Option<Size>,
-    /// What is promised of the age of what is read (by default close-to-open): immutable, exclusive, close-to-open or
-    /// refresh=SECONDS.
+    /// What is promised of the age of what is read (by default close-to-open): immutable, exclusive, close-to-open,
+    /// lease or refresh=SECONDS.
     ///
     /// immutable: the tree never changes, nothing is asked twice. exclusive: all changes come through this proxy, nothing is asked
     /// twice while it runs; over NFS it keeps a lease file at the root of the export, so that no other proxy does the same. close-to-open: each open asks the origin, and sees what was closed before; a look without an open may be
-    /// as old as --attr-refresh says. refresh: everything may be so old.
+    /// as old as --attr-refresh says. lease: nothing is asked twice while the origin, which must be a directory that tombolo serves, says that it will ask this proxy before anybody else changes
+    /// anything; else as close-to-open. refresh: everything may be so old.
     #[arg(long, value_name = "CONTRACT", help_heading = CACHE)]
     pub contract: Option<ContractArg>,
     /// Take the lease of the tree from another proxy that holds it, under exclusive over NFS. The other is told within ten seconds, and asks
@@ -56,7 +57,7 @@ pub struct CacheOptions {
     /// Take no lease under exclusive: write no .tombolo-lease at the root of the export, and keep no other proxy away.
     #[arg(long, help_heading = CACHE)]
     pub no_lease: bool,
-    /// For how many seconds attributes and names are believed without an open, under close-to-open (by default 3).
+    /// For how many seconds attributes and names are believed without an open, under close-to-open, and under lease without one (by default 3).
     #[arg(long, value_name = "SECONDS", help_heading = CACHE)]
     pub attr_refresh: Option<u32>,
     /// How the files of these names are cached, if not as the rest; repeatable, and the first that fits counts.
@@ -121,9 +122,10 @@ impl FromStr for ContractArg {
             "immutable" => Contract::Immutable,
             "exclusive" => Contract::Exclusive,
             "close-to-open" => Contract::CloseToOpen,
+            "lease" => Contract::Lease,
             _ => {
                 let seconds = text.strip_prefix("refresh=").and_then(|seconds| seconds.parse().ok());
-                let wrong = "write immutable, exclusive, close-to-open or refresh=SECONDS";
+                let wrong = "write immutable, exclusive, close-to-open, lease or refresh=SECONDS";
                 Contract::Refresh(Duration::from_secs(seconds.map(u32::into).ok_or(wrong)?))
             }
         };
@@ -137,6 +139,7 @@ pub fn contract_word(contract: Contract) -> String {
         Contract::Immutable => "immutable".into(),
         Contract::Exclusive => "exclusive".into(),
         Contract::CloseToOpen => "close-to-open".into(),
+        Contract::Lease => "lease".into(),
         Contract::Refresh(time) => format!("refresh={}", time.as_secs()),
     }
 }
@@ -147,7 +150,7 @@ mod tests {
 
     #[test]
     fn contracts_and_sizes_are_read_as_they_are_written() {
-        for word in ["immutable", "exclusive", "close-to-open", "refresh=30"] {
+        for word in ["immutable", "exclusive", "close-to-open", "lease", "refresh=30"] {
             let contract = word.parse::<ContractArg>().expect(word);
             assert_eq!(contract_word(contract.0), word);
         }

@@ -165,7 +165,7 @@ impl CachePlan {
             cached.map_err(|error| not_leased(&serving, &error))?
         } else {
             let cached = tombolo_layer_cache::over(origin, store, policy);
-            cached.map_err(|error| Failure::cannot(&serving, &error))?
+            cached.map_err(|error| self.not_granted(&serving, &error))?
         };
         if self.is_shared {
             cached.share().map_err(|error| Failure::cannot(&serving, &error))?;
@@ -184,6 +184,19 @@ impl CachePlan {
             })?;
         }
         Ok(Arc::new(cached))
+    }
+
+    fn not_granted(&self, doing: &str, error: &Error) -> Failure {
+        match error {
+            Error::NotSupported if self.policy.is_leased() => {
+                let problem = "the origin grants no leases";
+                Failure::cannot(doing, problem).remedy(
+                    "use --contract close-to-open, or have the origin's directory served by tombolo serve of this version, \
+                     as an export that no other one overlaps",
+                )
+            }
+            error => Failure::cannot(doing, error),
+        }
     }
 
     fn claim(&self) -> Claim {

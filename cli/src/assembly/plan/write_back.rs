@@ -23,6 +23,13 @@ pub fn options_of(
             None => Ok(None),
         };
     }
+    if policy.is_leased() {
+        let problem =
+            "--mode write-back is not for --contract lease: other holders would not see what waits here";
+        return Err(Failure::usage(problem).remedy(
+            "leave out --mode write-back, or add --contract exclusive, if all changes come through this proxy",
+        ));
+    }
     if policy.default.contract != Contract::Exclusive || !policy.tells_changes() {
         let problem = "--mode write-back takes a tree that nobody else changes meanwhile";
         return Err(Failure::usage(problem)

@@ -108,6 +108,7 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
         Some(Lease::Held) => "  lease held",
         Some(Lease::RunOut) => "\nLEASE NOT RENEWED: close-to-open until it is, not exclusive",
         Some(Lease::Lost) => "\nLEASE LOST to another: close-to-open from now on, not exclusive",
+        Some(Lease::NotGranted) => "  lease not held: close-to-open until it is",
     };
     format!(
         "cache  operations answered here {} (now {})  data {:.1} MB, {} of it here (now {})  fetched {:.1} MB, \

@@ -98,6 +98,8 @@ pub enum LeaseState {
     RunOut,
     /// Another has taken it, or it was given back.
     Lost,
+    /// It is one that the origin's server grants, and has not granted now.
+    NotGranted,
 }
 
 /// A lease of this cache's.

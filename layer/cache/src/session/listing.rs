@@ -11,7 +11,7 @@ use super::finding::target;
 use super::reading::unless_interrupted;
 use super::view::View;
 use crate::names::{DOT, DOT_DOT, Listed, ListingMark, Target};
-use crate::object::{Look, Object, State, is_old_listing};
+use crate::object::{Look, Object, State};
 use crate::origin::{OriginFile, detached};
 use crate::walk;
 
@@ -71,7 +71,8 @@ impl View {
             match growing {
                 // Another's, which was begun too long ago for one that begins now.
                 Some((begun, more))
-                    if cookie == Cookie::START && is_old_listing(begun, self.cache().options_of(dir)) =>
+                    if cookie == Cookie::START
+                        && dir.state().is_old_listing(begun, self.cache().options_of(dir)) =>
                 {
                     more.kept().await;
                     continue;

@@ -6,6 +6,7 @@ mod coarse;
 mod contracts;
 mod damage;
 mod fetching;
+mod granted;
 mod large;
 mod lease;
 mod life;

@@ -4,6 +4,7 @@ mod clients;
 mod conformance;
 mod ganesha;
 mod hostile;
+mod leases;
 mod linked;
 mod middle;
 mod scripted;

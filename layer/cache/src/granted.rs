@@ -1,0 +1,257 @@
+//! A lease of the tree that the origin's server grants, and recalls before it lets any other client change something ([`Contract::Lease`]).
+//!
+//! While it is held, what was asked for since it was granted is as the origin has it. The server counts its term from later than this cache
+//! does, by a clock of its own: so this one takes a part of it less.
+//!
+//! [`Contract::Lease`]: crate::Contract::Lease
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_core::fs::{LEASE_TERM, LeaseAnswer, LeaseAsk};
+use tombolo_core::{Error, Result, block_on};
+use tombolo_host_runtime::rate_limit::RateLimit;
+use tombolo_host_runtime::task;
+use tombolo_sys::boot_time;
+
+use crate::origin::Origin;
+
+/// So much of a term is not relied on: no clock goes wrong by that.
+const MARGIN_PART: u32 = 20;
+
+/// After a question that failed the next one is asked.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The end of a cache waits so long for its lease to be given back.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(3);
+
+/// What the lease that is held lets be believed. Without one it is nothing.
+#[derive(Debug)]
+pub(crate) struct Term {
+    /// Times of this process are counted from here.
+    began: Instant,
+    /// It was granted by then: what was asked for before is not believed.
+    since_ns: AtomicU64,
+    /// It is held until then, by the clock that goes on while the machine sleeps; 0 is not at all.
+    until_ns: AtomicU64,
+    /// One was lost then.
+    lost_ns: AtomicU64,
+}
+
+impl Default for Term {
+    fn default() -> Self {
+        let [since_ns, until_ns, lost_ns] = [0, 0, 0].map(AtomicU64::new);
+        Self { began: Instant::now(), since_ns, until_ns, lost_ns }
+    }
+}
+
+impl Term {
+    /// Whether the origin has changed nothing since `asked` that has not been told here.
+    pub(crate) fn covers(&self, asked: Instant) -> bool {
+        // A grant sets the other one first.
+        let until_ns = self.until_ns.load(Ordering::Acquire);
+        until_ns > boot_time_ns() && self.ns(asked) >= self.since_ns.load(Ordering::Relaxed)
+    }
+
+    /// Whether a lease was given back since: the change that it was recalled for has followed.
+    pub(crate) fn was_lost_since(&self, asked: Instant) -> bool {
+        self.ns(asked) < self.lost_ns.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.until_ns.load(Ordering::Relaxed) > boot_time_ns()
+    }
+
+    /// One is granted.
+    fn begins(&self, until_ns: u64) {
+        self.since_ns.store(self.ns(Instant::now()), Ordering::Relaxed);
+        self.goes_on(until_ns);
+    }
+
+    /// The same one is held for longer.
+    fn goes_on(&self, until_ns: u64) {
+        self.until_ns.store(until_ns, Ordering::Release);
+    }
+
+    fn ends(&self) {
+        self.until_ns.store(0, Ordering::Release);
+        self.lost_ns.store(self.ns(Instant::now()), Ordering::Relaxed);
+    }
+
+    fn ns(&self, time: Instant) -> u64 {
+        saturated_ns(time.saturating_duration_since(self.began))
+    }
+}
+
+fn boot_time_ns() -> u64 {
+    saturated_ns(boot_time::now())
+}
+
+fn saturated_ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Keeps a lease for as long as it can be had. When this is dropped it is given back.
+pub(crate) struct Keeper {
+    kept: Arc<Kept>,
+}
+
+struct Kept {
+    origin: Arc<Origin>,
+    term: Arc<Term>,
+    end: Mutex<End>,
+    changed: Condvar,
+    complaints: RateLimit,
+}
+
+#[derive(Default)]
+struct End {
+    is_wanted: bool,
+    is_done: bool,
+    /// The lease that is held, as far as is known here.
+    held: Option<u64>,
+}
+
+impl Keeper {
+    /// Asks for a lease, and goes on asking. Waits for the first answer.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`]: the origin grants none.
+    pub(crate) fn start(origin: &Arc<Origin>, term: &Arc<Term>) -> Result<Self> {
+        let (origin, term) = (origin.clone(), term.clone());
+        let kept = Kept {
+            origin,
+            term,
+            end: Mutex::default(),
+            changed: Condvar::new(),
+            complaints: RateLimit::default(),
+        };
+        let kept = Arc::new(kept);
+        let pause = match kept.ask(None) {
+            Err(Error::NotSupported) => return Err(Error::NotSupported),
+            asked => kept.take_in(None, asked),
+        };
+        let keeping = kept.clone();
+        let keep = move || keeping.keep(pause);
+        thread::Builder::new().name("lease".into()).spawn(keep).map_err(Error::io)?;
+        Ok(Self { kept })
+    }
+
+    /// Gives it back, and waits for that for a while.
+    pub(crate) fn end(&self) {
+        let kept = &self.kept;
+        let held = {
+            let mut end = kept.end();
+            end.is_wanted = true;
+            end.held
+        };
+        kept.changed.notify_all();
+        // A question that waits is answered by that.
+        if let Some(epoch) = held {
+            let kept = kept.clone();
+            task::spawn(async move { kept.give_back(epoch).await });
+        }
+        let end = kept.end();
+        drop(kept.changed.wait_timeout_while(end, GIVE_BACK_MAX, |end| !end.is_done));
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What the server has answered, and until when it lets a lease be relied on.
+type Asked = Result<(LeaseAnswer, u64)>;
+
+impl Kept {
+    fn keep(&self, mut pause: Duration) {
+        while !self.is_end_wanted_within(pause) {
+            let held = self.end().held;
+            pause = self.take_in(held, self.ask(held));
+        }
+        self.term.ends();
+        if let Some(epoch) = self.end().held {
+            block_on(self.give_back(epoch));
+        }
+        self.end().is_done = true;
+        self.changed.notify_all();
+    }
+
+    /// Asks for a lease, or to keep one: that waits until it is recalled, or for a while.
+    fn ask(&self, held: Option<u64>) -> Asked {
+        let began_ns = boot_time_ns();
+        let ask = held.map_or(LeaseAsk::Grant, LeaseAsk::Keep);
+        let leases = self.origin.fs.leases().ok_or(Error::NotSupported)?;
+        let answer = leases.lease(&self.origin.own_ctx(), ask).wait()?;
+        let term = match answer {
+            LeaseAnswer::Held { term, .. } => term,
+            LeaseAnswer::Recalled | LeaseAnswer::NotHeld { .. } => Duration::ZERO,
+        };
+        Ok((answer, began_ns.saturating_add(saturated_ns(term - term / MARGIN_PART))))
+    }
+
+    /// Takes an answer in. Says after what time to ask again.
+    fn take_in(&self, held: Option<u64>, asked: Asked) -> Duration {
+        match asked {
+            Ok((LeaseAnswer::Held { epoch, .. }, until_ns)) => {
+                if held == Some(epoch) {
+                    self.term.goes_on(until_ns);
+                } else {
+                    self.term.begins(until_ns);
+                    self.end().held = Some(epoch);
+                }
+                Duration::ZERO
+            }
+            Ok((LeaseAnswer::Recalled, _)) => {
+                self.lose();
+                if let Some(epoch) = held {
+                    block_on(self.give_back(epoch));
+                }
+                Duration::ZERO
+            }
+            Ok((LeaseAnswer::NotHeld { after }, _)) => {
+                self.lose();
+                after.min(LEASE_TERM)
+            }
+            // It may be held yet: what it lets be believed ends by itself.
+            Err(error) => {
+                if matches!(error, Error::NotSupported) {
+                    self.lose();
+                }
+                if let Some(suppressed) = self.complaints.allow() {
+                    tracing::warn!(%error, suppressed, "no lease of the tree can be asked for: close-to-open");
+                }
+                PAUSE
+            }
+        }
+    }
+
+    fn lose(&self) {
+        if self.end().held.take().is_some() {
+            self.term.ends();
+        }
+    }
+
+    /// If that fails it runs out at the server.
+    async fn give_back(&self, epoch: u64) {
+        let Some(leases) = self.origin.fs.leases() else { return };
+        let given = leases.lease(&self.origin.own_ctx(), LeaseAsk::GiveBack(epoch)).resolve().await;
+        if let Err(error) = given {
+            tracing::debug!(%error, "the lease was not given back");
+        }
+    }
+
+    fn is_end_wanted_within(&self, time: Duration) -> bool {
+        let end = self.end();
+        let waited = self.changed.wait_timeout_while(end, time, |end| !end.is_wanted);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_wanted
+    }
+
+    fn end(&self) -> MutexGuard<'_, End> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,339 @@
+//! Leases that the origin's server grants: what is believed while one is held, and no longer.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use tombolo_core::fs::{
+    Client, Export, FileSystem, LeaseAnswer, LeaseAsk, LeaseClient, LeaseTable, Leases, NodeId,
+};
+use tombolo_core::{Answer, Ctx, Error, Result, forward};
+use tombolo_layer_basic::{Around, Layered, around};
+use tombolo_layer_cache::{Contract, LeaseState, Options, Policy, Prefetch};
+
+use crate::world::{Cached, Origin, Session, attach, name, opened_store, pattern};
+
+/// Nothing runs out while a test lasts.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A tenth of it passes after a change before another is granted.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// A server that grants leases, and its clients.
+#[derive(Clone)]
+struct Server {
+    tree: Arc<dyn Export>,
+    table: Arc<Mutex<Arc<LeaseTable>>>,
+}
+
+impl Server {
+    fn new(origin: &Origin, term: Duration) -> Self {
+        let table = LeaseTable::new(term, Duration::ZERO, 1);
+        let server = Self { tree: origin.export.clone(), table: Arc::new(Mutex::new(table)) };
+        let ticking = Arc::downgrade(&server.table);
+        thread::spawn(move || {
+            while let Some(table) = ticking.upgrade() {
+                table.lock().expect("a table").tick();
+                drop(table);
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        server
+    }
+
+    fn table(&self) -> Arc<LeaseTable> {
+        self.table.lock().expect("a table").clone()
+    }
+
+    /// Another process takes its place.
+    fn restart(&self, term: Duration, epoch: u64) {
+        let before =
+            std::mem::replace(&mut *self.table.lock().expect("a table"), LeaseTable::new(term, term, epoch));
+        before.end();
+    }
+
+    fn client(&self, number: u64) -> Remote {
+        let around =
+            Line { server: self.clone(), client: LeaseClient(number, 1), is_cut: AtomicBool::new(false) };
+        Remote(Arc::new(around))
+    }
+}
+
+/// The way of one client to the server.
+struct Line {
+    server: Server,
+    client: LeaseClient,
+    is_cut: AtomicBool,
+}
+
+impl Line {
+    fn passes(&self) -> Result<()> {
+        if self.is_cut.load(Ordering::SeqCst) { Err(Error::Io { source: None }) } else { Ok(()) }
+    }
+}
+
+impl Around for Line {
+    fn around<T: around::Payload>(&self, call: around::Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        if let Err(error) = self.passes() {
+            return Answer::err(error);
+        }
+        let changing =
+            call.mutates.then(|| self.server.table().change(self.client).wait().expect("in the end"));
+        let done = inner().wait();
+        drop(changing);
+        done.into()
+    }
+}
+
+/// The tree, as one client has it.
+#[derive(Clone)]
+struct Remote(Arc<Line>);
+
+impl Remote {
+    fn cut(&self, is_cut: bool) {
+        self.0.is_cut.store(is_cut, Ordering::SeqCst);
+    }
+
+    fn session(&self) -> Session {
+        attach(self)
+    }
+
+    fn cached(&self, dir: &Path, attr_refresh: Duration) -> Cached {
+        let options = Options {
+            contract: Contract::Lease,
+            prefetch: Prefetch::Off,
+            attr_refresh,
+            // The origin's clock shows every change: nothing is too new to be believed.
+            wall_clock: || SystemTime::now() + Duration::from_secs(3600),
+            ..Options::default()
+        };
+        let store = opened_store(dir, Default::default());
+        let cache = tombolo_layer_cache::over(self, store, Policy::from(options)).expect("a cache");
+        let session = attach(&cache);
+        Cached { cache, session }
+    }
+}
+
+impl Export for Remote {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        let far = Layered::new(self.0.server.tree.clone(), self.0.clone()).attach(client)?;
+        Ok(Arc::new(RemoteSession { far, line: self.0.clone() }))
+    }
+}
+
+struct RemoteSession {
+    far: Arc<dyn FileSystem>,
+    line: Arc<Line>,
+}
+
+impl FileSystem for RemoteSession {
+    forward!(to self.far; getattr setattr access readlink create create_unnamed mkdir symlink mknod link unlink rmdir lookup
+        rename open flush fsync read write readdir statfs syncfs forget release profile persistent_handles);
+
+    fn leases(&self) -> Option<&dyn Leases> {
+        Some(self)
+    }
+}
+
+impl Leases for RemoteSession {
+    fn lease(&self, _: &Ctx, ask: LeaseAsk) -> Answer<LeaseAnswer> {
+        let line = self.line.clone();
+        Answer::later(async move {
+            line.passes()?;
+            let answer = line.server.table().ask(line.client, ask).await;
+            line.passes()?;
+            Ok(answer)
+        })
+    }
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never came that {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn is_held(cached: &Cached) -> bool {
+    cached.cache.counts().lease == Some(LeaseState::Held)
+}
+
+fn size(session: &Session, text: &str) -> Result<u64> {
+    session.lookup(text).map(|entry| entry.attr.size)
+}
+
+#[test]
+fn nothing_is_asked_twice_while_a_lease_is_held() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", &pattern(200_000, 1));
+    let cached = Server::new(&origin, LONG).client(1).cached(dir.path(), Duration::ZERO);
+    assert!(is_held(&cached));
+    let look = || {
+        assert_eq!(cached.session.get("file").expect("read"), pattern(200_000, 1));
+        assert!(matches!(cached.session.lookup("none"), Err(Error::NotFound)));
+        assert_eq!(cached.session.list(), ["file"]);
+    };
+    look();
+    look();
+    let asked = origin.asked_in_all();
+    for _ in 0..10 {
+        look();
+    }
+    assert_eq!(origin.asked_in_all(), asked);
+}
+
+#[test]
+fn what_another_has_changed_is_seen_at_once() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let server = Server::new(&origin, 10 * SHORT);
+    // A look may be as old as it likes: only that the lease was recalled tells.
+    let (cached, writer) = (server.client(1).cached(dir.path(), LONG), server.client(2).session());
+    for round in 1..5 {
+        until("a lease is held", || is_held(&cached));
+        writer.put("file", &pattern(round, 1));
+        assert_eq!(size(&cached.session, "file").expect("there"), round as u64);
+        assert_eq!(cached.session.get("file").expect("read"), pattern(round, 1));
+        until("a lease is held", || is_held(&cached));
+        assert!(matches!(cached.session.lookup("other"), Err(Error::NotFound)));
+        writer.put("other", b"");
+        cached.session.lookup("other").expect("there");
+        writer.fs.unlink(&writer.cx, NodeId::ROOT, name("other")).wait().expect("removed");
+    }
+}
+
+#[test]
+fn what_was_asked_for_before_a_lease_is_not_believed_under_it() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let server = Server::new(&origin, 10 * SHORT);
+    let (cached, writer) = (server.client(1).cached(dir.path(), Duration::ZERO), server.client(2).session());
+    for round in 1..4 {
+        until("a lease is held", || is_held(&cached));
+        writer.put("file", &pattern(round, 1));
+        // None is held now, and none is granted for a while.
+        assert_eq!(size(&cached.session, "file").expect("there"), round as u64);
+        writer.put("file", &pattern(100 + round, 1));
+        until("a lease is held", || is_held(&cached));
+        assert_eq!(size(&cached.session, "file").expect("there"), 100 + round as u64);
+    }
+}
+
+#[test]
+fn what_is_changed_here_leaves_the_lease_and_is_seen() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let server = Server::new(&origin, LONG);
+    let cached = server.client(1).cached(dir.path(), Duration::ZERO);
+    for round in 1..20 {
+        let text = format!("file-{}", round % 3);
+        cached.session.put(&text, &pattern(round, 1));
+        assert_eq!(size(&cached.session, &text).expect("there"), round as u64);
+        assert_eq!(cached.session.get(&text).expect("read"), pattern(round, 1));
+        assert!(is_held(&cached));
+    }
+    assert_eq!(cached.session.list().len(), 3);
+}
+
+#[test]
+fn a_lease_that_cannot_be_kept_is_believed_no_longer_than_others_wait_for_it() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", b"old");
+    let (server, restarts) = (Server::new(&origin, SHORT), [false, true]);
+    let (far, writer) = (server.client(1), server.client(2).session());
+    let cached = far.cached(dir.path(), Duration::ZERO);
+    for (round, is_restarted) in restarts.into_iter().enumerate() {
+        let (old, new) = (size(&cached.session, "file").expect("there"), 10 + round as u64);
+        until("a lease is held, and it is looked at under it", || {
+            size(&cached.session, "file").is_ok() && is_held(&cached)
+        });
+        far.cut(true);
+        if is_restarted {
+            server.restart(SHORT, 1000);
+        }
+        thread::scope(|scope| {
+            let put = scope.spawn(|| writer.put("file", &pattern(new as usize, 1)));
+            while !put.is_finished() {
+                let seen = size(&cached.session, "file").ok();
+                assert!([None, Some(old)].contains(&seen), "{seen:?}");
+            }
+            put.join().expect("written");
+        });
+        assert!(size(&cached.session, "file").is_err(), "it would have to be asked for");
+        far.cut(false);
+        assert_eq!(size(&cached.session, "file").expect("there"), new);
+        until("a lease is held again", || is_held(&cached));
+        assert_eq!(size(&cached.session, "file").expect("there"), new);
+    }
+}
+
+#[test]
+fn an_end_gives_the_lease_back_and_a_server_without_leases_is_refused() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let server = Server::new(&origin, LONG);
+    let cached = server.client(1).cached(&dir.path().join("one"), LONG);
+    drop(cached);
+    let change = server.table().change(LeaseClient(2, 1));
+    assert!(change.is_done(), "nothing is waited for");
+    let options = Options { contract: Contract::Lease, ..Options::default() };
+    let store = opened_store(&dir.path().join("two"), Default::default());
+    let refused = tombolo_layer_cache::over(&*origin.export, store, options).map(drop);
+    assert!(matches!(refused, Err(Error::NotSupported)), "{refused:?}");
+}
+
+/// One step of the simulation below.
+fn step(
+    rng: &mut fastrand::Rng,
+    server: &Server,
+    clients: &[(Remote, Session)],
+    newest: &mut [u64; 4],
+) -> usize {
+    let by = rng.usize(..clients.len());
+    let (remote, session) = &clients[by];
+    let at = rng.usize(..newest.len());
+    let text = format!("file-{at}");
+    match rng.u32(..100) {
+        // The cached ones have no time of their own to be wrong by: whatever they answer is the newest.
+        0..74 => match size(session, &text) {
+            Ok(size) => assert_eq!(size, newest[at], "{text} by {by}"),
+            Err(Error::NotFound) => assert_eq!(newest[at], 0, "{text} by {by}"),
+            Err(_) => assert!(remote.0.passes().is_err(), "{text} by {by}"),
+        },
+        74..80 if remote.0.passes().is_ok() => {
+            newest[at] = rng.u64(1..5000);
+            session.put(&text, &pattern(newest[at] as usize, 1));
+        }
+        80..83 if remote.0.passes().is_ok() => {
+            let removed = session.fs.unlink(&session.cx, NodeId::ROOT, name(&text)).wait();
+            assert_eq!(removed.is_ok(), newest[at] > 0, "{removed:?}");
+            newest[at] = 0;
+        }
+        83..86 => remote.cut(true),
+        86..90 => clients.iter().for_each(|(remote, _)| remote.cut(false)),
+        90 => server.restart(SHORT / 4, rng.u64(..)),
+        _ => thread::sleep(Duration::from_millis(rng.u64(..60))),
+    }
+    usize::from(remote.0.passes().is_err())
+}
+
+#[test]
+fn two_caches_and_a_writer_see_the_newest_through_partitions_and_restarts() {
+    for seed in 0..4 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let origin = Origin::new();
+        let server = Server::new(&origin, SHORT / 4);
+        let dirs = [0, 1].map(|_| tempfile::tempdir().expect("a directory"));
+        let remotes = [1, 2, 3].map(|number| server.client(number));
+        let caches = [0, 1].map(|at| remotes[at].cached(dirs[at].path(), Duration::ZERO));
+        let direct = remotes[2].session();
+        let sessions = [caches[0].session.clone(), caches[1].session.clone(), direct];
+        let clients: Vec<_> = remotes.into_iter().zip(sessions).collect();
+        let mut newest = [0; 4];
+        let cut: usize = (0..500).map(|_| step(&mut rng, &server, &clients, &mut newest)).sum();
+        clients.iter().for_each(|(remote, _)| remote.cut(false));
+        until("both hold leases again", || caches.iter().all(is_held));
+        assert!(cut > 0);
+        let hits: u64 = caches.iter().map(|cached| cached.cache.counts().hits).sum();
+        assert!(hits > 0, "leases are of use");
+    }
+}
