@@ -70,6 +70,12 @@ pub enum TableArgs {
         #[arg(long, value_enum, default_value_t)]
         xattrs: Xattrs,
     },
+    /// Disks: virtio-blk straight on the queue, beside QEMU's storage daemon.
+    Disk {
+        /// A directory on a disk, for what is measured on one.
+        #[arg(long, value_name = "DIR", default_value = DISK)]
+        disk: PathBuf,
+    },
     /// What the servers hold on to when 100,000 files were touched.
     Memory,
     /// The NFS server beside nfs-ganesha, by a load generator of our own and by libnfs.
@@ -278,7 +284,7 @@ impl Default for AtomicArgs {
 
 /// Where files in memory are, and files on a disk.
 const WITHIN: &str = "/dev/shm";
-const DISK: &str = "/var/tmp";
+pub const DISK: &str = "/var/tmp";
 
 /// Rounds and turns of a run that is to be believed.
 const ROUNDS: usize = 15;

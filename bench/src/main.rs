@@ -20,6 +20,7 @@ mod report;
 mod table;
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -79,6 +80,7 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
             let wanted = GuestJob { source, columns: only, places: place, xattrs: *xattrs };
             publish(args, &table::guest::run(&plan, &wanted)?, out)
         }
+        TableArgs::Disk { disk } => publish(args, &table::disk::run(&plan, disk)?, out),
         TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
         TableArgs::Nfs(nfs) => run_nfs(args, nfs, &plan, out),
         TableArgs::Atomic(atomic) => run_atomic(args, atomic, &plan, out),
@@ -109,7 +111,8 @@ const FUSE_TABLES: [Table; 2] = [table::virtio::run, table::mount::run];
 fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     let [virtio, mount] = FUSE_TABLES;
     let guest: Table = |plan| table::guest::run(plan, &GuestJob::new("lua"));
-    for table in [table::waist::run as Table, virtio, mount, table::memory::run, guest] {
+    let disk: Table = |plan| table::disk::run(plan, Path::new(args::DISK));
+    for table in [table::waist::run as Table, virtio, mount, disk, table::memory::run, guest] {
         publish_or_leave_out(args, "", table(plan), out)?;
     }
     run_nfs(args, &NfsArgs::default(), plan, out)?;

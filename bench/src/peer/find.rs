@@ -27,6 +27,8 @@ pub enum Program {
     Sshfs,
     /// The same over many protocols, with a cache of whole files.
     Rclone,
+    /// What serves disks to guests of QEMU from a process of its own.
+    StorageDaemon,
 }
 
 impl Program {
@@ -42,6 +44,7 @@ impl Program {
             Program::Rsync => "rsync",
             Program::Sshfs => "sshfs",
             Program::Rclone => "rclone",
+            Program::StorageDaemon => "qemu-storage-daemon",
         }
     }
 
@@ -72,6 +75,7 @@ impl Program {
             Program::Rsync => "run `bench/peers/setup`, or `apt-get install rsync`",
             Program::Sshfs => "run `bench/peers/setup`, or `apt-get install sshfs openssh-sftp-server`",
             Program::Rclone => "run `bench/peers/setup`, or `apt-get install rclone`",
+            Program::StorageDaemon => "run `bench/peers/setup`, or `apt-get install qemu-system-common`",
             Program::LibnfsDriver => {
                 "run `bench/peers/setup`, or `apt-get install libnfs-dev` and \
                  `cc -O2 -o libnfs-driver bench/peers/libnfs-driver.c -lnfs`, and put it on the PATH"

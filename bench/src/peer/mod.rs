@@ -7,6 +7,7 @@ mod mount;
 mod nfs;
 mod server;
 mod shm;
+mod virtio_blk;
 mod virtio_fs;
 
 pub use control::Requests;
@@ -15,4 +16,5 @@ pub use mount::Mount;
 pub use nfs::{Nfs, free_port, is_listening, is_listening_in};
 pub use server::Server;
 pub use shm::Shm;
+pub use virtio_blk::VirtioBlk;
 pub use virtio_fs::VirtioFs;

@@ -1,6 +1,7 @@
 //! One module per table. Each makes a [`Report`](crate::report::Report), and knows its targets.
 
 pub mod atomic;
+pub mod disk;
 pub mod guest;
 pub mod gvfs;
 pub mod memory;

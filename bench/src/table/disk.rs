@@ -1,0 +1,106 @@
+//! `disk`: virtio-blk straight on the queue, Tombolo's server against QEMU's storage daemon, with no guest in between.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::rc::Rc;
+
+use tempfile::TempDir;
+
+use super::{Plan, folder};
+use crate::error::{Doing, Result};
+use crate::guest::{DiskGuest, DiskRequests as Requests, Wait, Way};
+use crate::measure::Placement;
+use crate::peer::{Program, VirtioBlk};
+use crate::report::Report;
+
+const SMALL: u32 = 4096;
+const LARGE: u32 = 1 << 20;
+const DEPTH: usize = 32;
+
+/// What is done, and how much better than the peer ours shall be.
+const ROWS: [(&str, Requests, f64); 6] = [
+    ("read 4 KiB", Requests { way: Way::Read, bytes: SMALL, depth: 1 }, 1.3),
+    ("write 4 KiB", Requests { way: Way::Write, bytes: SMALL, depth: 1 }, 1.3),
+    ("read 4 KiB, 32 under way", Requests { way: Way::Read, bytes: SMALL, depth: DEPTH }, 1.3),
+    ("write 4 KiB, 32 under way", Requests { way: Way::Write, bytes: SMALL, depth: DEPTH }, 1.3),
+    ("read 1 MiB", Requests { way: Way::Read, bytes: LARGE, depth: 1 }, 1.0),
+    ("write 1 MiB", Requests { way: Way::Write, bytes: LARGE, depth: 1 }, 1.0),
+];
+
+const COLUMNS: [Program; 2] = [Program::Tombolo, Program::StorageDaemon];
+
+/// `disk` is a directory on a disk.
+pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
+    let mut report = plan.report("disk", "virtio-blk straight on the queue");
+    let disk_bytes = if plan.quick { 8 << 20 } else { 256 << 20 };
+    let places = [("tmpfs", folder(&plan.within)?), ("on a disk", folder(disk)?)];
+    let mut sides = Vec::new();
+    for column in COLUMNS {
+        for (variant, place) in &places {
+            match Side::start(column, variant, place, disk_bytes) {
+                Ok(side) => sides.push(side),
+                Err(error) => report.absent(error.to_string()),
+            }
+        }
+    }
+    let contest = plan.contest();
+    for (row, requests, target) in ROWS {
+        let mut entrants = Vec::new();
+        for side in &sides {
+            let (name, work) = ((side.column.name(), side.variant), DiskGuest::work(&side.guest, requests));
+            report.enter(&mut entrants, row, name, Ok(work), &[side.server.server()], Placement::TwoCores);
+        }
+        report.contest(row, &contest, entrants);
+        let [ours, other] = COLUMNS.map(Program::name);
+        for (variant, _) in &places {
+            report.compare_cells(row, (ours, variant), (other, variant), Some(target));
+        }
+    }
+    Placement::leave()?;
+    report.condition_of(&contest);
+    report.condition(format!(
+        "raw images of {} MiB in {} and {}, written before and in memory; places at random",
+        disk_bytes >> 20,
+        plan.within.display(),
+        disk.display()
+    ));
+    report.condition(
+        "one queue of 128 with event index and indirect descriptors; the guest is a thread of the measuring process that polls on a core \
+         of its own; it has accepted FLUSH and sends none; a transfer of 1 MiB is one descriptor",
+    );
+    Ok(report)
+}
+
+/// One contestant of the table: a server of its own, with an image of its own, and a guest.
+struct Side<'a> {
+    column: Program,
+    variant: &'a str,
+    // The guest leaves before its server ends: fields are dropped in order.
+    guest: Rc<RefCell<DiskGuest>>,
+    server: VirtioBlk,
+}
+
+impl<'a> Side<'a> {
+    fn start(column: Program, variant: &'a str, place: &TempDir, disk_bytes: u64) -> Result<Self> {
+        let at = |end: &str| place.path().join(format!("{}.{end}", column.name()));
+        let (image, socket) = (at("img"), at("sock"));
+        fill(&image, disk_bytes)?;
+        let server = match column {
+            Program::Tombolo => VirtioBlk::tombolo(&image, &socket)?,
+            _ => VirtioBlk::storage_daemon(&image, &socket)?,
+        };
+        let guest = DiskGuest::connect(server.socket(), Wait::Poll, DEPTH, LARGE, disk_bytes)?;
+        Ok(Self { column, variant, guest, server })
+    }
+}
+
+fn fill(image: &Path, bytes: u64) -> Result<()> {
+    let piece = vec![0x5a; LARGE as usize];
+    let mut file = File::create(image).doing_to("make", image)?;
+    for _ in 0..bytes / u64::from(LARGE) {
+        file.write_all(&piece).doing_to("write", image)?;
+    }
+    file.sync_all().doing_to("write", image)
+}
