@@ -74,9 +74,9 @@ impl ImageFile {
     /// Takes in that the file was made longer or shorter by others, and tells those that watch. The size now, in bytes.
     pub fn follow_size(&self) -> Result<u64> {
         let size_bytes = opening::size_of(&self.image.file).map_err(Error::io)?;
-        let geometry = opening::geometry(size_bytes, self.image.geometry.block_bytes);
-        self.image.resized(geometry.size_bytes);
-        Ok(geometry.size_bytes)
+        let size_bytes = size_bytes - size_bytes % u64::from(self.image.geometry.block_bytes);
+        self.image.resized(size_bytes);
+        Ok(size_bytes)
     }
 
     /// Has what may wait for a disk done by the pool; where there is no disk, at once.

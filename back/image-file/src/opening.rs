@@ -79,11 +79,6 @@ impl ImageFile {
     /// Opens the image at `path`. What waits for a disk is done by `lane`.
     pub fn open(path: &Path, options: &Options, lane: Lane) -> Result<Arc<Self>, OpenError> {
         let Options { block_bytes, read_only, .. } = *options;
-        if !block_bytes.is_power_of_two()
-            || !(SECTOR_BYTES..=Geometry::BLOCK_BYTES_MAX).contains(&block_bytes)
-        {
-            return Err(OpenError::BlockSize { block_bytes });
-        }
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
         // Looked at before: opening a pipe waits for its other end.
         let kind = std::fs::metadata(path).map_err(failed)?.file_type();
@@ -99,7 +94,9 @@ impl ImageFile {
         }
         let is_block_device = kind.is_block_device();
         let size_bytes = size_of(&file).map_err(failed)?;
-        let geometry = geometry(size_bytes, block_bytes);
+        let geometry = Geometry::of_file(size_bytes)
+            .in_blocks(block_bytes)
+            .ok_or(OpenError::BlockSize { block_bytes })?;
         if geometry.size_bytes == 0 {
             return Err(OpenError::Empty { path: path.to_owned() });
         }
@@ -116,16 +113,4 @@ fn is_disk(kind: FileType) -> bool {
 /// How long a file or block device is, in bytes. Of the latter only its end tells.
 pub(crate) fn size_of(mut file: &File) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
-}
-
-/// The sizes of a disk in a file so long. A part of a block at its end does not count.
-pub(crate) fn geometry(size_bytes: u64, block_bytes: u32) -> Geometry {
-    let of_file = Geometry::of_file(size_bytes);
-    Geometry {
-        size_bytes: size_bytes - size_bytes % u64::from(block_bytes),
-        block_bytes,
-        physical_block_bytes: of_file.physical_block_bytes.max(block_bytes),
-        discard_granularity_bytes: of_file.discard_granularity_bytes.max(block_bytes),
-        ..of_file
-    }
 }

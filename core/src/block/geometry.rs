@@ -37,6 +37,19 @@ impl Geometry {
         }
     }
 
+    /// The same in blocks of this size, a part of which at the end does not count; `None` if no disk has such blocks.
+    pub fn in_blocks(self, block_bytes: u32) -> Option<Self> {
+        let is_size =
+            block_bytes.is_power_of_two() && (SECTOR_BYTES..=Self::BLOCK_BYTES_MAX).contains(&block_bytes);
+        is_size.then(|| Self {
+            size_bytes: self.size_bytes - self.size_bytes % u64::from(block_bytes),
+            block_bytes,
+            physical_block_bytes: self.physical_block_bytes.max(block_bytes),
+            discard_granularity_bytes: self.discard_granularity_bytes.max(block_bytes),
+            ..self
+        })
+    }
+
     /// The range, if it consists of whole blocks inside the disk.
     #[inline]
     pub fn check(&self, offset: u64, len_bytes: u64) -> Result<Range, RangeError> {
@@ -122,5 +135,14 @@ mod tests {
     #[test]
     fn a_part_of_a_sector_at_the_end_of_a_file_does_not_count() {
         assert_eq!(Geometry::of_file(1025).size_bytes, 1024);
+    }
+
+    #[test]
+    fn a_part_of_a_larger_block_does_not_count_either_and_some_sizes_are_none() {
+        let disk = Geometry::of_file(20_000).in_blocks(8192).expect("a size");
+        assert_eq!((disk.size_bytes, disk.block_bytes, disk.physical_block_bytes), (16_384, 8192, 8192));
+        for block_bytes in [0, 256, 1000, 1 << 17] {
+            assert_eq!(Geometry::of_file(1 << 20).in_blocks(block_bytes), None);
+        }
     }
 }

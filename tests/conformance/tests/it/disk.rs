@@ -5,11 +5,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tombolo_back_image_file::{ImageFile, Options};
-use tombolo_back_memory::MemoryDisk;
-use tombolo_conformance::disk::{Wanted, run};
+use std::time::Duration;
+
+use tombolo_back_image_file::{ImageFile, OpenError as ImageOpenError, Options as ImageOptions};
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_back_memory::{Memory, MemoryDisk};
+use tombolo_conformance::disk::{Report, Wanted, run};
 use tombolo_core::block::BlockDevice;
+use tombolo_core::fs::{Client, Create, Export, File as Opening, FileSystem, Mode, Name, NewMode, NodeId};
+use tombolo_core::fs::{Op, OpenFlags, PermissionCheck, SetAttr};
+use tombolo_core::{Ctx, SessionId, block_on};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+use tombolo_layer_basic::fault::{Plan, Rule, What, When};
+use tombolo_layer_basic::{delay, fault};
+use tombolo_layer_file_disk::{FileDisk, OpenError, Options};
 
 #[test]
 fn a_disk_in_memory() {
@@ -33,7 +42,8 @@ fn images_in(parent: &Path) {
     let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
     let make = |Wanted { size_bytes, read_only }| -> Arc<dyn BlockDevice> {
         let path = dir.path().join(empty_file(dir.path(), size_bytes));
-        ImageFile::open(&path, &Options { read_only, ..Options::default() }, pool.lane()).expect("opened")
+        ImageFile::open(&path, &ImageOptions { read_only, ..ImageOptions::default() }, pool.lane())
+            .expect("opened")
     };
     run(make).expect(&format!("an image in {}", parent.display()), &[]);
 }
@@ -46,4 +56,92 @@ fn an_image_on_tmpfs() {
 #[test]
 fn an_image_on_disk() {
     images_in(&std::env::temp_dir());
+}
+
+/// A session of the superuser.
+fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
+    let client = Client { session: SessionId(1), label: "disk".into(), checks: PermissionCheck::Caller };
+    (export.attach(&client).expect("a session"), Ctx::root(SessionId(1)))
+}
+
+/// Runs the cases over files of an export.
+fn files_of(export: &dyn Export) -> Report {
+    let (fs, cx) = attach(export);
+    let next = AtomicU64::new(0);
+    run(|Wanted { size_bytes, read_only }| {
+        let name = format!("disk-{}.img", next.fetch_add(1, Ordering::Relaxed));
+        let how =
+            Create { mode: NewMode::settled(Mode::new(0o600)), flags: OpenFlags::WRITE, ..Create::default() };
+        let name_in_root = Name::new(name.as_bytes()).expect("a name");
+        let made = fs.create(&cx, NodeId::ROOT, name_in_root, &how).wait().expect("created");
+        let file = Opening { node: made.entry.node, open: made.open };
+        let size = SetAttr { size: Some(size_bytes), ..SetAttr::default() };
+        fs.setattr(&cx, file.node, Some(file), &size).wait().expect("its size");
+        fs.release(&cx, file);
+        let options = Options { read_only, ..Options::default() };
+        block_on(FileDisk::open(fs.clone(), cx.clone(), name.as_bytes(), &options)).expect("opened")
+    })
+}
+
+fn directory(path: &Path) -> Arc<dyn Export> {
+    Arc::new(LocalDir::open(path, DirOptions::default()).expect("the export"))
+}
+
+#[test]
+fn a_file_in_memory() {
+    files_of(&Memory::default()).expect("a file in memory", &[]);
+}
+
+#[test]
+fn a_file_whose_answers_come_later_and_whose_writes_take_a_part() {
+    let rule = Rule { op: Some(Op::Write), when: When::Every(3), what: What::Short(1000) };
+    let short = fault::over(Arc::new(Memory::default()), Plan { rules: vec![rule], seed: 1 });
+    let later = delay::over(Arc::new(short), Duration::from_micros(20)).expect("a timer");
+    files_of(&later).expect("a file that is far away", &[]);
+}
+
+#[test]
+fn a_file_of_a_directory_on_tmpfs() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a scratch directory");
+    files_of(&*directory(dir.path())).expect("a file on tmpfs", &[]);
+}
+
+#[test]
+fn a_file_of_a_directory_on_disk() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    files_of(&*directory(dir.path())).expect("a file on disk", &[]);
+}
+
+#[test]
+fn a_file_that_is_written_to_as_an_image_is_not_opened_through_its_directory_and_the_other_way_round() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let name = empty_file(dir.path(), 1 << 20);
+    let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
+    let (fs, cx) = attach(&*directory(dir.path()));
+    let image = |read_only| {
+        let options = ImageOptions { read_only, ..ImageOptions::default() };
+        ImageFile::open(&dir.path().join(&name), &options, pool.lane())
+    };
+    let file = |read_only| {
+        let options = Options { read_only, ..Options::default() };
+        block_on(FileDisk::open(fs.clone(), cx.clone(), name.as_bytes(), &options))
+    };
+    let writer = image(false).expect("free");
+    assert!(matches!(file(false), Err(OpenError::InUse)));
+    assert!(matches!(file(true), Err(OpenError::InUse)));
+    drop(writer);
+    let writer = file(false).expect("free again");
+    assert!(matches!(image(false), Err(ImageOpenError::InUse { .. })));
+    assert!(matches!(image(true), Err(ImageOpenError::InUse { .. })));
+    assert!(matches!(file(false), Err(OpenError::InUse)));
+    drop(writer);
+    let readers = (
+        image(true).expect("free again"),
+        file(true).expect("both only read"),
+        file(true).expect("so does this"),
+    );
+    assert!(matches!(image(false), Err(ImageOpenError::InUse { .. })));
+    assert!(matches!(file(false), Err(OpenError::InUse)));
+    drop(readers);
+    drop(file(false).expect("free again"));
 }

@@ -1,0 +1,215 @@
+//! The file as a block device.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tombolo_core::block::{
+    BlockDevice, Extents, Geometry, Profile, Range, Resize, SizeWatch, Sizes, Zeroing,
+};
+use tombolo_core::fs::{File, FileSystem, SetAttr, SyncWhat, Write, Written, read_whole};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_mem::{Sink, Source};
+
+/// A file as a disk. Any number of front ends may use it at once.
+pub struct FileDisk(pub(crate) Arc<OpenFile>);
+
+/// What requests that are under way need of it. Dropping it closes the file.
+pub(crate) struct OpenFile {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    /// The session and the user that all is done as.
+    pub(crate) cx: Ctx,
+    pub(crate) file: File,
+    profile: Profile,
+    /// All but the size.
+    geometry: Geometry,
+    size_bytes: AtomicU64,
+    sizes: Sizes,
+    /// A flush has failed: nothing says what was lost.
+    has_lost: AtomicBool,
+}
+
+impl OpenFile {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, cx: Ctx, file: File, read_only: bool) -> Self {
+        let has_ranges = fs.ranges().is_some() && !read_only;
+        let profile = Profile { read_only, has_cache: true, discards: has_ranges, zeroes_fast: has_ranges };
+        Self {
+            fs,
+            cx,
+            file,
+            profile,
+            geometry: Geometry::of_file(0),
+            size_bytes: AtomicU64::new(0),
+            sizes: Sizes::default(),
+            has_lost: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn set_geometry(&mut self, geometry: Geometry) {
+        self.geometry = geometry;
+        self.size_bytes = AtomicU64::new(geometry.size_bytes);
+    }
+
+    /// A request of a front end in the file's own session. It may become several, so it has no key.
+    pub(crate) fn cx(&self, caller: &Ctx) -> Ctx {
+        Ctx {
+            request: caller.request,
+            deadline: caller.deadline,
+            interrupt: caller.interrupt.clone(),
+            ..self.cx.clone()
+        }
+    }
+
+    /// Whether it is inside of the disk.
+    fn check(&self, range: Range) -> Result<()> {
+        let size_bytes = self.size_bytes.load(Ordering::Acquire);
+        range.checked_end().filter(|end| *end <= size_bytes).map(|_| ()).ok_or(Error::InvalidArgument)
+    }
+
+    /// Whether it may be changed there.
+    fn check_change(&self, range: Range) -> Result<()> {
+        if self.profile.read_only { Err(Error::ReadOnly) } else { self.check(range) }
+    }
+
+    pub(crate) fn write_all(
+        self: &Arc<Self>,
+        cx: &Ctx,
+        offset: u64,
+        stability: Stability,
+        mut from: Source,
+    ) -> Answer<()> {
+        let write = move |file: &Self, cx: &Ctx, offset: u64, from: &Source| {
+            let how = Write { offset, stability, ..Write::default() };
+            file.fs.write(cx, file.file, &how, from.clone())
+        };
+        match write(self, cx, offset, &from) {
+            Answer::Done(Ok(Written { count, .. })) if count >= from.len() => Answer::ok(()),
+            Answer::Done(Err(error)) => Answer::err(error),
+            first => {
+                let (file, cx) = (self.clone(), cx.clone());
+                Answer::later(async move {
+                    let (mut offset, mut next) = (offset, first);
+                    loop {
+                        let count = next.resolve().await?.count;
+                        if count >= from.len() {
+                            return Ok(());
+                        }
+                        if count == 0 {
+                            return Err(Error::io("the file takes no more"));
+                        }
+                        from.advance(count);
+                        offset += count as u64;
+                        next = write(&file, &cx, offset, &from);
+                    }
+                })
+            }
+        }
+    }
+
+    /// Makes durable what was written. What a flush has lost once is lost: most file systems tell of it only one time.
+    pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
+        if self.has_lost.load(Ordering::Acquire) {
+            return Answer::err(Error::io(
+                "an earlier flush has failed: what was written before it may be lost",
+            ));
+        }
+        let file = self.clone();
+        self.fs.fsync(cx, self.file, SyncWhat::Data).map_result(move |result| {
+            if matches!(result, Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded)) {
+                file.has_lost.store(true, Ordering::Release);
+            }
+            result
+        })
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.fs.release(&self.cx, self.file);
+        self.fs.forget(&self.cx, &[(self.file.node, 1)]);
+    }
+}
+
+impl BlockDevice for FileDisk {
+    fn profile(&self) -> Profile {
+        self.0.profile
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: self.0.size_bytes.load(Ordering::Acquire), ..self.0.geometry }
+    }
+
+    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
+        let wanted = into.len();
+        if let Err(error) = self.0.check(Range { offset, len_bytes: wanted as u64 }) {
+            return Answer::err(error);
+        }
+        if wanted == 0 {
+            return Answer::ok(());
+        }
+        read_whole(&self.0.fs, &self.0.cx(cx), self.0.file, offset, into).map_result(move |done| {
+            match done?.count >= wanted {
+                true => Ok(()),
+                false => Err(Error::io("the file ends before the disk does: it was cut off")),
+            }
+        })
+    }
+
+    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
+        match self.0.check_change(Range { offset, len_bytes: from.len() as u64 }) {
+            Ok(()) if from.is_empty() => Answer::ok(()),
+            Ok(()) => self.0.write_all(&self.0.cx(cx), offset, stability, from),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn flush(&self, cx: &Ctx) -> Answer<()> {
+        if self.0.profile.read_only { Answer::ok(()) } else { self.0.make_durable(&self.0.cx(cx)) }
+    }
+
+    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
+        match self.0.check_change(range) {
+            Ok(()) => self.0.discard(&self.0.cx(cx), range),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+        match self.0.check_change(range) {
+            Ok(()) => self.0.write_zeroes(&self.0.cx(cx), range, how),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+        match self.0.check(range) {
+            Ok(()) => self.0.extents(&self.0.cx(cx), range, count_max),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn resize(&self) -> Option<&dyn Resize> {
+        (!self.0.profile.read_only).then_some(self)
+    }
+}
+
+impl Resize for FileDisk {
+    fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
+        if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(self.0.geometry.block_bytes)) {
+            return Answer::err(Error::InvalidArgument);
+        }
+        let set = SetAttr { size: Some(size_bytes), ..SetAttr::default() };
+        let (file, cx) = (self.0.clone(), self.0.cx(cx));
+        file.fs.setattr(&cx, file.file.node, Some(file.file), &set).map({
+            let file = file.clone();
+            move |_| {
+                if file.size_bytes.swap(size_bytes, Ordering::AcqRel) != size_bytes {
+                    file.sizes.changed(size_bytes);
+                }
+            }
+        })
+    }
+
+    fn watch(&self, watch: &Arc<SizeWatch>) {
+        self.0.sizes.watch(watch);
+    }
+}

@@ -1,0 +1,114 @@
+//! Zeroes and holes.
+
+use std::sync::{Arc, LazyLock};
+
+use tombolo_core::block::{Allocation, Extents, Range, Zeroing};
+use tombolo_core::fs::{AllocateMode, Whence};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_mem::{Region, Source};
+
+use crate::disk::OpenFile;
+
+/// Zeroes are written so many at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Zeroes for all disks; nothing writes to them.
+static ZEROES: LazyLock<Region> = LazyLock::new(|| Region::heap(PIECE_BYTES));
+
+const PUNCH: AllocateMode = AllocateMode::PUNCH_HOLE.union(AllocateMode::KEEP_SIZE);
+const ZERO: AllocateMode = AllocateMode::ZERO_RANGE.union(AllocateMode::KEEP_SIZE);
+
+fn is_unsupported(error: &Error) -> bool {
+    matches!(error, Error::NotSupported | Error::NotImplemented)
+}
+
+impl OpenFile {
+    fn allocate(&self, cx: &Ctx, range: Range, mode: AllocateMode) -> Answer<()> {
+        match self.fs.ranges() {
+            Some(ranges) => ranges.allocate(cx, self.file, range.offset, range.len_bytes, mode),
+            None => Answer::err(Error::NotSupported),
+        }
+    }
+
+    /// Gives the room back, where the file system can.
+    pub(crate) fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
+        if range.len_bytes == 0 {
+            return Answer::ok(());
+        }
+        self.allocate(cx, range, PUNCH).map_result(|result| match result {
+            Err(error) if is_unsupported(&error) => Ok(()),
+            result => result,
+        })
+    }
+
+    pub(crate) fn write_zeroes(self: &Arc<Self>, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+        if range.len_bytes == 0 {
+            return Answer::ok(());
+        }
+        let fast = self.allocate(cx, range, if how.may_unmap { PUNCH } else { ZERO });
+        if matches!(fast, Answer::Done(Ok(()))) && how.stability == Stability::Unstable {
+            return Answer::ok(());
+        }
+        let (file, cx) = (self.clone(), cx.clone());
+        Answer::later(async move {
+            match fast.resolve().await {
+                Err(error) if is_unsupported(&error) && !how.only_fast => {
+                    file.write_out_zeroes(&cx, range).await?
+                }
+                Err(error) if is_unsupported(&error) => return Err(Error::NotSupported),
+                result => result?,
+            }
+            match how.stability {
+                Stability::Unstable => Ok(()),
+                _ => file.make_durable(&cx).resolve().await,
+            }
+        })
+    }
+
+    async fn write_out_zeroes(self: &Arc<Self>, cx: &Ctx, range: Range) -> Result<()> {
+        let mut offset = range.offset;
+        while offset < range.end() {
+            let mut piece = Source::from(&*ZEROES);
+            piece.truncate((range.end() - offset).min(PIECE_BYTES as u64) as usize);
+            let len = piece.len() as u64;
+            self.write_all(cx, offset, Stability::Unstable, piece).resolve().await?;
+            offset += len;
+        }
+        Ok(())
+    }
+
+    /// What lies where, by the file's holes; all of it data where the file system does not tell.
+    pub(crate) fn extents(self: &Arc<Self>, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+        let (file, cx) = (self.clone(), cx.clone());
+        Answer::later(async move {
+            let mut extents = Extents::new(range, count_max);
+            let mut goes_on = range.len_bytes > 0;
+            while goes_on {
+                let at = extents.next_offset();
+                let data = file.seek(&cx, at, Whence::Data).await?;
+                if !extents.push(data.saturating_sub(at), Allocation::Hole) {
+                    break;
+                }
+                let hole = file.seek(&cx, data, Whence::Hole).await?;
+                // One that moves while it is looked for is not found; up to the end there may be data.
+                let len = if hole > data { hole - data } else { u64::MAX };
+                goes_on = extents.push(len, Allocation::Data);
+            }
+            Ok(extents)
+        })
+    }
+
+    /// The next data or hole; `u64::MAX` if there is none up to the end. A file system that does not know has data everywhere.
+    async fn seek(&self, cx: &Ctx, offset: u64, whence: Whence) -> Result<u64> {
+        let found = match self.fs.ranges() {
+            Some(ranges) => ranges.seek(cx, self.file, offset, whence),
+            None => Answer::err(Error::NotSupported),
+        };
+        match found.resolve().await {
+            Err(Error::NoDevice) => Ok(u64::MAX),
+            Err(error) if is_unsupported(&error) && whence == Whence::Data => Ok(offset),
+            Err(error) if is_unsupported(&error) => Ok(u64::MAX),
+            found => found,
+        }
+    }
+}

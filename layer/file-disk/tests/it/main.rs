@@ -1,0 +1,211 @@
+//! What is a file's own as a disk. What each disk must do is in the conformance suite.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use tombolo_allocations::of_this_thread;
+use tombolo_back_memory::Memory;
+use tombolo_core::block::{Allocation, BlockDevice, Range, Zeroing};
+use tombolo_core::fs::{
+    Client, Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, Op, OpenFlags, PermissionCheck,
+    SetAttr,
+};
+use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId, Stability, block_on};
+use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
+use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
+use tombolo_layer_file_disk::{FileDisk, OpenError, Options};
+use tombolo_mem::{Buffer, Source};
+
+#[global_allocator]
+static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;
+
+const SIZE_BYTES: u64 = 1 << 20;
+
+/// A file system with a directory `d` and in it a file `disk`, each as one may come upon it.
+struct Bed {
+    fs: Arc<dyn FileSystem>,
+    cx: Ctx,
+    file: File,
+}
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).expect("a name")
+}
+
+impl Bed {
+    fn new(export: &dyn Export) -> Self {
+        let client = Client { session: SessionId(1), label: "disk".into(), checks: PermissionCheck::Caller };
+        let (fs, cx) = (export.attach(&client).expect("a session"), Ctx::root(SessionId(1)));
+        let mode = NewMode::settled(Mode::new(0o700));
+        let dir = fs.mkdir(&cx, NodeId::ROOT, name("d"), mode).wait().expect("made").entry.node;
+        let how = Create { mode, flags: OpenFlags::WRITE, ..Create::default() };
+        let made = fs.create(&cx, dir, name("disk"), &how).wait().expect("created");
+        let bed = Self { fs, cx, file: File { node: made.entry.node, open: made.open } };
+        bed.set_size(SIZE_BYTES);
+        bed
+    }
+
+    /// Changes the file's size behind the disk's back.
+    fn set_size(&self, size_bytes: u64) {
+        let set = SetAttr { size: Some(size_bytes), ..SetAttr::default() };
+        self.fs.setattr(&self.cx, self.file.node, Some(self.file), &set).wait().expect("its size");
+    }
+
+    fn open(&self, path: &str, options: &Options) -> std::result::Result<Arc<FileDisk>, OpenError> {
+        block_on(FileDisk::open(self.fs.clone(), self.cx.clone(), path.as_bytes(), options))
+    }
+
+    fn disk(&self) -> Arc<FileDisk> {
+        self.open("d/disk", &Options::default()).expect("opened")
+    }
+
+    fn read(&self, disk: &FileDisk, offset: u64) -> Result<()> {
+        let buffer = Buffer::new(4096);
+        disk.read(&self.cx, offset, buffer.sink(0..4096)).wait()
+    }
+
+    fn write(&self, disk: &FileDisk, offset: u64) -> Result<()> {
+        disk.write(&self.cx, offset, Stability::Unstable, Source::from(vec![7; 4096])).wait()
+    }
+}
+
+fn failing(op: Op, when: When, error: fn() -> Error) -> Bed {
+    let rules = vec![Rule { op: Some(op), when, what: What::Fail(error) }];
+    Bed::new(&fault::over(Arc::new(Memory::default()), Plan { rules, seed: 0 }))
+}
+
+#[test]
+fn a_file_that_was_cut_off_gives_errors_where_it_is_missing_and_nowhere_else() {
+    let bed = Bed::new(&Memory::default());
+    let disk = bed.disk();
+    bed.set_size(SIZE_BYTES / 2);
+    bed.read(&disk, 0).expect("still there");
+    for offset in [SIZE_BYTES / 2 - 2048, SIZE_BYTES / 2, SIZE_BYTES - 4096] {
+        assert!(matches!(bed.read(&disk, offset), Err(Error::Io { .. })), "at {offset}");
+    }
+    let whole = Range { offset: 0, len_bytes: SIZE_BYTES };
+    let extents = disk.extents(&bed.cx, whole, 10).wait().expect("extents");
+    assert_eq!(extents.as_slice().iter().map(|extent| extent.len_bytes).sum::<u64>(), SIZE_BYTES);
+    bed.set_size(SIZE_BYTES);
+    bed.read(&disk, SIZE_BYTES - 4096).expect("whole again");
+}
+
+#[test]
+fn what_is_no_disk_is_refused() {
+    let bed = Bed::new(&Memory::default());
+    let options = Options::default();
+    assert!(matches!(bed.open("d/missing", &options), Err(OpenError::Refused(Error::NotFound))));
+    assert!(matches!(bed.open("d", &options), Err(OpenError::NotAFile)));
+    assert!(matches!(bed.open("/", &options), Err(OpenError::Refused(Error::IsDirectory))));
+    assert!(matches!(bed.open("d/../d/disk", &options), Err(OpenError::Refused(_))));
+    let thirds = Options { block_bytes: 1536, ..options };
+    assert!(matches!(bed.open("d/disk", &thirds), Err(OpenError::BlockSize { block_bytes: 1536 })));
+    bed.set_size(511);
+    assert!(matches!(bed.open("/d/disk", &options), Err(OpenError::Empty)));
+    bed.set_size(4096 + 512);
+    let large = Options { block_bytes: 4096, ..options };
+    assert_eq!(bed.open("/d//disk", &large).expect("opened").geometry().size_bytes, 4096);
+}
+
+#[test]
+fn a_file_is_closed_when_its_disk_is_gone() {
+    let bed = Bed::new(&Memory::default());
+    let (first, other) = (bed.disk(), bed.open("d/disk", &Options::default()));
+    assert!(matches!(other, Err(OpenError::InUse)));
+    drop(first);
+    bed.disk();
+}
+
+/// Keeps the answers of syncs back until its gate is opened.
+struct SyncsLast(Interrupt);
+
+impl Around for SyncsLast {
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let (gate, answer) = (self.0.clone(), inner());
+        if call.op != Op::Fsync {
+            return answer;
+        }
+        Answer::later(async move {
+            gate.raised().await;
+            answer.resolve().await
+        })
+    }
+}
+
+#[test]
+fn a_flush_and_zeroes_that_are_to_stay_are_answered_after_the_files_sync_and_not_before() {
+    let unmapping = Zeroing { may_unmap: true, stability: Stability::DataSync, ..Zeroing::default() };
+    for how in [None, Some(unmapping), Some(Zeroing { may_unmap: false, ..unmapping })] {
+        let gate = Interrupt::new();
+        let bed = Bed::new(&Layered::new(Arc::new(Memory::default()), Arc::new(SyncsLast(gate.clone()))));
+        let disk = bed.disk();
+        bed.write(&disk, 0).expect("written");
+        let answer = match how {
+            None => disk.flush(&bed.cx),
+            Some(how) => disk.write_zeroes(&bed.cx, Range { offset: 0, len_bytes: 4096 }, how),
+        };
+        let mut answer = pin!(answer.resolve());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(answer.as_mut().poll(&mut context).is_pending(), "{how:?}: nothing is durable yet");
+        gate.raise();
+        block_on(answer).expect("durable");
+    }
+}
+
+#[test]
+fn after_a_flush_that_lost_something_none_says_that_all_is_well() {
+    let bed = failing(Op::Fsync, When::Nth(1), || Error::Io { source: None });
+    let disk = bed.disk();
+    bed.write(&disk, 0).expect("written");
+    for _ in 0..2 {
+        assert!(matches!(disk.flush(&bed.cx).wait(), Err(Error::Io { .. })));
+    }
+    let bed = failing(Op::Fsync, When::Nth(1), || Error::Disconnected);
+    let disk = bed.disk();
+    assert!(matches!(disk.flush(&bed.cx).wait(), Err(Error::Disconnected)));
+    disk.flush(&bed.cx).wait().expect("connected again, and nothing was lost");
+}
+
+#[test]
+fn a_full_file_system_fails_what_it_has_no_room_for_and_nothing_else() {
+    let bed = failing(Op::Write, When::Nth(2), || Error::NoSpace);
+    let disk = bed.disk();
+    bed.write(&disk, 0).expect("written");
+    assert!(matches!(bed.write(&disk, 4096), Err(Error::NoSpace)));
+    bed.write(&disk, 4096).expect("there is room again");
+}
+
+#[test]
+fn a_file_system_without_holes_has_data_everywhere_and_zeroes_that_are_written() {
+    let bed = failing(Op::Allocate, When::Always, || Error::NotSupported);
+    let disk = bed.disk();
+    bed.write(&disk, 0).expect("written");
+    let range = Range { offset: 0, len_bytes: 4096 };
+    let fast = Zeroing { only_fast: true, ..Zeroing::default() };
+    assert!(matches!(disk.write_zeroes(&bed.cx, range, fast).wait(), Err(Error::NotSupported)));
+    disk.write_zeroes(&bed.cx, range, Zeroing::default()).wait().expect("zeroed");
+    disk.discard(&bed.cx, range).wait().expect("nothing to be done");
+    let bed = failing(Op::Seek, When::Always, || Error::NotSupported);
+    let extents = bed.disk().extents(&bed.cx, range, 10).wait().expect("extents");
+    assert!(
+        matches!(extents.as_slice(), [data] if data.allocation == Allocation::Data && data.len_bytes == 4096)
+    );
+}
+
+#[test]
+fn what_is_answered_at_once_allocates_nothing() {
+    let bed = Bed::new(&Memory::default());
+    let disk = bed.disk();
+    bed.write(&disk, 0).expect("written, so that the page is there");
+    let buffer = Buffer::new(4096);
+    let before = of_this_thread();
+    for _ in 0..100 {
+        for stability in [Stability::Unstable, Stability::DataSync] {
+            disk.write(&bed.cx, 0, stability, buffer.source(0..4096)).wait().expect("written");
+        }
+        disk.read(&bed.cx, 0, buffer.sink(0..4096)).wait().expect("read");
+        disk.flush(&bed.cx).wait().expect("flushed");
+    }
+    assert_eq!(of_this_thread() - before, 0);
+}
