@@ -91,7 +91,7 @@ impl Plan {
         let is_new = !self.never_old;
         let (looks_are_new, opens_are_new) = match self.contracts[cache] {
             Contract::Immutable | Contract::Exclusive => (true, true),
-            Contract::CloseToOpen => (is_new, true),
+            Contract::CloseToOpen | Contract::Lease => (is_new, true),
             Contract::Refresh(_) => (is_new, is_new),
         };
         Promise { looks_are_new, opens_are_new }
