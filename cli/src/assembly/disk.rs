@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tombolo_back_image_file::{ImageFile, Options as ImageOptions};
+use tombolo_back_nbd_client::NbdDisk;
 use tombolo_core::block::BlockDevice;
 use tombolo_core::{Ctx, SessionId};
+use tombolo_front_nbd::Server as NbdServer;
 use tombolo_front_virtio_blk::{Options as DeviceOptions, VirtioBlk};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_host_service::control::{Answers, Server as ControlServer};
@@ -17,16 +19,19 @@ use tombolo_layer_basic::stats::{self, Counters};
 
 use crate::assembly::hints;
 use crate::assembly::options::disk::{self, DiskOptions};
+use crate::assembly::options::nbd::NbdUrl;
 use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::assembly::servers::guest_socket::{GuestSocket, SocketAccess};
+use crate::assembly::servers::nbd::{NbdPlace, NbdPlan, NbdSockets};
 use crate::assembly::servers::until_stopped;
 use crate::failure::{Failure, Outcome, Reason};
 use crate::service::status::{EndpointStatus, ExportStatus, Status};
 use crate::service::{self, Counted, Service, prometheus};
 
 pub fn serve(options: &DiskOptions) -> Outcome {
-    if options.vhost_user.is_empty() {
-        return Err(Failure::usage("nothing says how the disk is reached").remedy("add --vhost-user SOCKET"));
+    if options.vhost_user.is_empty() && options.nbd.is_empty() && options.nbd_tls.is_empty() {
+        return Err(Failure::usage("nothing says how the disk is reached")
+            .remedy("add --vhost-user SOCKET, --nbd ADDR or --nbd-tls ADDR"));
     }
     until_stopped(|| DiskServer::start(options), |server| server.announce(options), DiskServer::end)
 }
@@ -34,6 +39,8 @@ pub fn serve(options: &DiskOptions) -> Outcome {
 /// The process. Dropped from the top: guests go before the sockets' files.
 struct DiskServer {
     guests: Vec<VhostServer>,
+    nbd: Vec<NbdServer>,
+    nbd_places: Vec<NbdPlace>,
     sockets: Vec<GuestSocket>,
     disk: Arc<dyn BlockDevice>,
     metrics: Vec<Endpoint>,
@@ -59,6 +66,13 @@ impl DiskServer {
             .iter()
             .map(|path| GuestSocket::open(&VirtioFsSocket::Path(path.clone()), access));
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        let plan = NbdPlan {
+            plain: &options.nbd,
+            tls: &options.nbd_tls,
+            tls_dir: options.tls_dir.as_ref(),
+            mode: options.socket_mode.as_ref().map_or(0o600, |mode| mode.0),
+        };
+        let nbd = NbdSockets::open(&plan, &options.name())?;
         let pool = ThreadPool::new(
             "disk",
             ThreadPoolLimits { queue_len: PENDING_MAX, ..ThreadPoolLimits::default() },
@@ -66,14 +80,24 @@ impl DiskServer {
         let counters = Counters::new();
         let disk = stats::disk::over(open(options, &pool)?, Arc::clone(&counters));
         let counted = Counted { exports: vec![(options.name(), counters)], ..Counted::default() };
-        let service = Service::new(status(options, &sockets, &*disk), counted);
+        let service = Service::new(status(options, &sockets, &nbd.places, &*disk), counted);
         let metrics = prometheus::serve(options.metrics.as_ref(), &service)?;
         let control_path = control.path().display().to_string();
         let answers = Arc::new(DiskAnswers { service, disk: Arc::clone(&disk) });
         let _control = ControlServer::start(control, answers)
             .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
-        let mut server =
-            Self { guests: Vec::new(), sockets, disk, metrics, _control, control_path, _pool: pool };
+        let (nbd, nbd_places) = nbd.serve(&options.name(), &disk)?;
+        let mut server = Self {
+            guests: Vec::new(),
+            nbd,
+            nbd_places,
+            sockets,
+            disk,
+            metrics,
+            _control,
+            control_path,
+            _pool: pool,
+        };
         for socket in &server.sockets {
             let admitted = admit_guests(options, socket, &server.disk);
             let failed =
@@ -94,6 +118,11 @@ impl DiskServer {
             writeln!(out, "ready vhost-user-blk {shown} disk={} size={size_bytes}{only}", options.name())?;
             hints::disk::vhost_user(&mut out, index, &path, options.queues, &options.serial())?;
         }
+        for place in &self.nbd_places {
+            let tls = if place.is_secure { " tls" } else { "" };
+            writeln!(out, "ready nbd {} disk={} size={size_bytes}{only}{tls}", place.at, options.name())?;
+            hints::disk::nbd(&mut out, &place.at, &place.url, &options.name(), place.is_secure)?;
+        }
         writeln!(out, "ready control {}", self.control_path)?;
         for metrics in &self.metrics {
             writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
@@ -104,6 +133,7 @@ impl DiskServer {
     /// Cuts the guests off, and makes durable what was answered.
     fn end(&mut self) -> Outcome {
         self.guests.drain(..).for_each(VhostServer::stop);
+        self.nbd.clear();
         if self.disk.profile().read_only {
             return Ok(());
         }
@@ -114,6 +144,12 @@ impl DiskServer {
 }
 
 fn open(options: &DiskOptions, pool: &ThreadPool) -> Result<Arc<dyn BlockDevice>, Failure> {
+    if let Some(url) = NbdUrl::parse(&options.file) {
+        let url = url.map_err(Failure::usage)?;
+        let disk = NbdDisk::connect(url.server.clone(), &url.export)
+            .map_err(|error| Failure::cannot(format_args!("have the disk of {url}"), &error))?;
+        return Ok(disk);
+    }
     let DiskOptions { read_only, block_size: block_bytes, .. } = *options;
     let image = ImageOptions { read_only, block_bytes, ..ImageOptions::default() };
     let disk = ImageFile::open(&options.file, &image, pool.lane())
@@ -138,7 +174,12 @@ fn admit_guests(
     VhostServer::start(socket.socket().try_clone()?, settings, Box::new(make))
 }
 
-fn status(options: &DiskOptions, sockets: &[GuestSocket], disk: &dyn BlockDevice) -> Status {
+fn status(
+    options: &DiskOptions,
+    sockets: &[GuestSocket],
+    nbd: &[NbdPlace],
+    disk: &dyn BlockDevice,
+) -> Status {
     let export = ExportStatus {
         name: options.name(),
         source: source(&options.file),
@@ -149,11 +190,19 @@ fn status(options: &DiskOptions, sockets: &[GuestSocket], disk: &dyn BlockDevice
         at: socket.path().display().to_string(),
         export: options.name(),
     });
-    Status::of_this_process(vec![export], endpoints.collect())
+    let nbd = nbd.iter().map(|place| EndpointStatus {
+        kind: "nbd".into(),
+        at: place.at.clone(),
+        export: options.name(),
+    });
+    Status::of_this_process(vec![export], endpoints.chain(nbd).collect())
 }
 
 /// What `status` says of where a disk comes from.
 pub fn source(file: &Path) -> String {
+    if let Some(Ok(url)) = NbdUrl::parse(file) {
+        return format!("disk:{url}");
+    }
     let file = absolute(file).unwrap_or_else(|_| file.to_owned());
     format!("disk:{}", file.display())
 }

@@ -9,7 +9,7 @@ use crate::assembly::options::disk::{DiskOptions, size};
 use crate::commands::umount::server_that;
 use crate::failure::{Failure, Outcome};
 
-/// Give guests a disk: a raw image, or a block device of this host.
+/// Give guests and others a disk: a raw image, a block device of this host, or a disk of an NBD server.
 ///
 /// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
 /// each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, when what guests have
@@ -43,6 +43,8 @@ Examples:
   truncate -s 10G vm.img && tombolo disk vm.img --vhost-user /run/vm1.sock
   tombolo disk /dev/vg0/vm1 --vhost-user /run/vm1.sock --socket-group kvm --queues 4 --serial root
   tombolo disk golden.img --read-only --vhost-user /run/vm1.sock --vhost-user /run/vm2.sock
+  tombolo disk vm.img --nbd ./vm.nbd --nbd 10809
+  tombolo disk nbd://ship/vm --vhost-user /run/vm1.sock
   tombolo disk resize vm.img 20G";
 
 const RESIZE_EXAMPLES: &str = "\
@@ -54,9 +56,9 @@ impl DiskArgs {
         match (&self.action, &self.options) {
             (Some(Action::Resize { file, size }), _) => resize(file, size),
             (None, Some(options)) => disk::serve(options),
-            (None, None) => {
-                Err(Failure::usage("the disk is missing: write tombolo disk FILE --vhost-user SOCKET"))
-            }
+            (None, None) => Err(Failure::usage(
+                "the disk is missing: write tombolo disk FILE --vhost-user SOCKET or --nbd ADDR",
+            )),
         }
     }
 }

@@ -53,7 +53,7 @@ fn a_disk_is_served_counted_and_resized_and_leaves_nothing_behind() {
         format!("ready vhost-user-blk {socket} disk=vm.img size={DISK_BYTES}\n"),
         "-object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem".to_owned(),
         format!(
-            "-chardev socket,id=disk0,path={socket} -device vhost-user-blk-pci,chardev=disk0,num-queues=2"
+            "-chardev socket,id=disk0,path={socket},reconnect=1 -device vhost-user-blk-pci,chardev=disk0,num-queues=2"
         ),
         "/dev/disk/by-id/virtio-root".to_owned(),
         format!("ready control {}\n", scratch.text("run/tombolo/vm.img.sock")),
@@ -134,4 +134,52 @@ fn what_cannot_be_a_disk_is_told() {
     let other = scratch.run(&["disk", "vm.img", "--vhost-user", "other.sock"]);
     other.failed(1, &["vm.img is in use by another process"]);
     server.stop();
+}
+
+/// What a program of others says, which ends well.
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = std::process::Command::new(program).args(arguments).output().expect(program);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    said
+}
+
+/// What is in quotes or plain after `word` in a ready line's hints.
+fn hint<'a>(said: &'a str, word: &str) -> &'a str {
+    let line = said.lines().find_map(|line| line.trim().strip_prefix(word)).expect("a hint");
+    line.trim().trim_matches('\'')
+}
+
+#[test]
+fn a_disk_over_nbd_is_reached_as_the_ready_lines_say_and_by_another_server() {
+    let scratch = with_image();
+    let server = scratch.serve(&["disk", "vm.img", "--nbd", "./vm.nbd", "--nbd", "0"], "ready control");
+    for part in [
+        format!("ready nbd unix:{} disk=vm.img size={DISK_BYTES}\n", scratch.text("vm.nbd")),
+        format!("nbd-client -unix {} /dev/nbd0 -N vm.img\n", scratch.text("vm.nbd")),
+        "ready nbd 127.0.0.1:".to_owned(),
+    ] {
+        assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
+    }
+    let url = hint(&server.said, "libnbd:     nbdinfo");
+    assert_eq!(run("nbdinfo", &["--size", url]).trim(), DISK_BYTES.to_string());
+    run("qemu-io", &["-f", "raw", "-c", "write -P 7 64k 4k", url]);
+    let tcp = server.said.split_once("ready nbd 127.0.0.1:").expect("TCP").1;
+    let tcp = hint(tcp, "libnbd:     nbdinfo").to_owned();
+    run("qemu-io", &["-f", "raw", "-c", "read -P 7 64k 4k", &tcp]);
+
+    let before =
+        scratch.serve(&["disk", &tcp, "--nbd", "./second.nbd", "--control", "second.sock"], "ready control");
+    let second = hint(&before.said, "libnbd:     nbdinfo");
+    run("qemu-io", &["-f", "raw", "-c", "read -P 7 64k 4k", "-c", "write -P 8 0 4k", "-c", "flush", second]);
+    assert_eq!(fs::read(scratch.path("vm.img")).expect("read")[..4096], [8; 4096]);
+    before.stop();
+    server.stop();
+    assert!(!scratch.path("vm.nbd").exists() && !scratch.path("second.nbd").exists());
+    scratch.run(&["disk", "vm.img"]).failed(2, &["--nbd ADDR"]);
+    scratch.run(&["disk", "nbd://:x/", "--nbd", "./s"]).failed(2, &["nbd://HOST[:PORT]/EXPORT"]);
 }

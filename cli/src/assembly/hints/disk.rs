@@ -31,6 +31,35 @@ pub fn vhost_user(
     writeln!(out, "  crosvm (untested): --vhost-user {}", quoted(&format!("block,socket={socket}")))
 }
 
+/// What to type to use a disk over NBD. `at` is `unix:PATH` or `HOST:PORT`.
+pub fn nbd(out: &mut impl Write, at: &str, url: &str, export: &str, is_secure: bool) -> io::Result<()> {
+    let url = quoted(url);
+    if is_secure {
+        writeln!(out, "  libnbd:     nbdinfo {}", quoted(&format!("{url}?tls-certificates=DIR")))?;
+        return writeln!(
+            out,
+            "  DIR has ca-cert.pem, client-cert.pem and client-key.pem (tombolo keys issue)"
+        );
+    }
+    writeln!(
+        out,
+        "  QEMU:       -drive {}",
+        quoted(&format!("file={},format=raw,if=virtio", for_qemu(&url)))
+    )?;
+    writeln!(out, "  libnbd:     nbdinfo {url}")?;
+    writeln!(out, "              nbdcopy {url} FILE")?;
+    match (at.strip_prefix("unix:"), at.rsplit_once(':')) {
+        (Some(path), _) => {
+            writeln!(out, "  Linux:      nbd-client -unix {} /dev/nbd0 -N {}", quoted(path), quoted(export))
+        }
+        (None, Some((host, port))) => {
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            writeln!(out, "  Linux:      nbd-client {host} {port} /dev/nbd0 -N {}", quoted(export))
+        }
+        (None, None) => Ok(()),
+    }
+}
+
 fn for_xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;")
 }

@@ -5,17 +5,30 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::address::ListenAddress;
+use super::nbd::{NbdListen, NbdUrl};
 use super::virtiofs::SocketMode;
 use crate::setting::Setting;
 
 #[derive(Args, Clone, Debug)]
 pub struct DiskOptions {
-    /// The disk: a raw image, or a block device of this host.
+    /// The disk: a raw image, a block device of this host, or one of an NBD server (nbd://HOST[:PORT]/EXPORT,
+    /// nbd+unix:///EXPORT?socket=PATH).
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, or many if it is read-only.
     #[arg(long, value_name = "SOCKET")]
     pub vhost_user: Vec<PathBuf>,
+    /// Serve it over NBD: at a socket (./NAME, /PATH), or PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT
+    /// on one; repeatable. Whoever reaches an address has the disk.
+    #[arg(long, value_name = "ADDR")]
+    pub nbd: Vec<NbdListen>,
+    /// The same over TLS, at an address: clients must show a certificate of the CA in --tls-dir; repeatable.
+    #[arg(long, value_name = "ADDR")]
+    pub nbd_tls: Vec<NbdListen>,
+    /// The directory of ca.pem, cert.pem and key.pem for --nbd-tls (by default tls in /etc/tombolo for root, else in
+    /// ~/.config/tombolo).
+    #[arg(long, value_name = "DIR", requires = "nbd_tls")]
+    pub tls_dir: Option<PathBuf>,
     /// Give the sockets of --vhost-user to this group, by its name or number, so that VMMs of its users may connect.
     #[arg(long, value_name = "GROUP")]
     pub socket_group: Option<String>,
@@ -67,8 +80,12 @@ pub fn size(text: &str) -> Option<u64> {
 }
 
 impl DiskOptions {
-    /// What the disk is called: the file's name.
+    /// What the disk is called: the file's name, or what its server calls it.
     pub fn name(&self) -> String {
+        if let Some(Ok(url)) = NbdUrl::parse(&self.file) {
+            let is_plain = !url.export.is_empty() && !url.export.contains('/');
+            return if is_plain { url.export } else { "disk".into() };
+        }
         self.file.file_name().map_or_else(|| "disk".into(), |name| name.to_string_lossy().into_owned())
     }
 

@@ -9,6 +9,7 @@ pub mod doorbell;
 pub mod export;
 mod file;
 pub mod fuse;
+pub mod nbd;
 pub mod nfs;
 pub mod policy;
 pub mod session;

@@ -4,6 +4,7 @@
 
 mod detach;
 pub mod guest_socket;
+pub mod nbd;
 mod nfs;
 mod nfs_over_links;
 mod sessions;

@@ -1,0 +1,112 @@
+//! Where NBD is served, and the disks that NBD servers have.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use tombolo_back_nbd_client::Address;
+
+use super::address::ListenAddress;
+use crate::location::{Host, decoded};
+
+/// The port that NBD has (IANA).
+const PORT: u16 = 10809;
+
+/// Where to take clients of NBD: a word with a slash is a unix socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NbdListen {
+    Unix(PathBuf),
+    Tcp(ListenAddress),
+}
+
+impl FromStr for NbdListen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains('/') {
+            return Ok(Self::Unix(text.into()));
+        }
+        let wrong =
+            |_| format!("{text:?} is neither an address (PORT, :PORT, IP:PORT) nor a socket (./NAME, /PATH)");
+        text.parse().map(Self::Tcp).map_err(wrong)
+    }
+}
+
+/// A disk of a server: `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`, as libnbd and QEMU write it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdUrl {
+    pub server: Address,
+    pub export: String,
+}
+
+impl NbdUrl {
+    /// None if it is no such URL, but a file.
+    pub fn parse(file: &Path) -> Option<Result<Self, String>> {
+        let text = file.to_str()?;
+        let wrong = || format!("{text:?}: write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH");
+        if let Some(rest) = text.strip_prefix("nbd+unix:///") {
+            let parts = rest.split_once("?socket=").filter(|(_, socket)| !socket.is_empty());
+            return Some(parts.ok_or_else(wrong).map(|(export, socket)| Self {
+                server: Address::Unix(plain(socket).into()),
+                export: plain(export),
+            }));
+        }
+        let rest = text.strip_prefix("nbd://")?;
+        let (server, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let parsed = Host::cut(server).and_then(|(host, port)| {
+            let port = match port.strip_prefix(':') {
+                Some(port) => port.parse().map_err(|_| wrong())?,
+                None => PORT,
+            };
+            let host = host.to_string();
+            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+            Ok(Self { server: Address::Tcp(host, port), export: plain(export) })
+        });
+        Some(parsed.map_err(|_| wrong()))
+    }
+}
+
+/// A part of a URL as it is meant; one that is no text stays as it is written.
+fn plain(part: &str) -> String {
+    decoded(part).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_else(|| part.to_owned())
+}
+
+impl fmt::Display for NbdUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, export } = self;
+        match server {
+            Address::Unix(socket) => write!(f, "nbd+unix:///{export}?socket={}", socket.display()),
+            Address::Tcp(host, port) if host.contains(':') => write!(f, "nbd://[{host}]:{port}/{export}"),
+            Address::Tcp(host, port) => write!(f, "nbd://{host}:{port}/{export}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_those_of_others_and_all_else_is_a_file() {
+        let shown = |text: &str| NbdUrl::parse(Path::new(text)).map(|url| url.map(|url| url.to_string()));
+        for (text, wanted) in [
+            ("nbd://ship/disk", "nbd://ship:10809/disk"),
+            ("nbd://ship:1", "nbd://ship:1/"),
+            ("nbd://[::1]:5/a%20b", "nbd://[::1]:5/a b"),
+            ("nbd+unix:///disk?socket=/run/s", "nbd+unix:///disk?socket=/run/s"),
+        ] {
+            assert_eq!(shown(text), Some(Ok(wanted.to_owned())));
+        }
+        for bad in ["nbd://", "nbd://ship:x/disk", "nbd+unix:///disk", "nbd+unix:///disk?socket="] {
+            assert!(shown(bad).is_some_and(|url| url.is_err()), "{bad}");
+        }
+        assert_eq!(shown("nbd.img"), None);
+    }
+
+    #[test]
+    fn what_has_a_slash_is_a_socket() {
+        assert_eq!("./s".parse(), Ok(NbdListen::Unix("./s".into())));
+        assert!(matches!("10809".parse(), Ok(NbdListen::Tcp(_))));
+        assert!("disk".parse::<NbdListen>().is_err());
+    }
+}

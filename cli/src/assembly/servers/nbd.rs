@@ -1,0 +1,115 @@
+//! A disk over NBD: plain, and with TLS.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tombolo_core::block::BlockDevice;
+use tombolo_front_nbd::{Exports, Listeners, Options, Server, StartError};
+use tombolo_host_tls::ServerTls;
+
+use crate::assembly::options::nbd::NbdListen;
+use crate::certificates;
+use crate::failure::Failure;
+use crate::location::encoded;
+
+/// What is asked of NBD.
+pub struct NbdPlan<'a> {
+    pub plain: &'a [NbdListen],
+    pub tls: &'a [NbdListen],
+    pub tls_dir: Option<&'a PathBuf>,
+    /// Of unix sockets.
+    pub mode: u32,
+}
+
+/// Where a disk is to be found, as a URL names it.
+pub struct NbdPlace {
+    /// `unix:PATH` or `HOST:PORT`.
+    pub at: String,
+    pub url: String,
+    pub is_secure: bool,
+}
+
+/// The sockets, before anything is served.
+pub struct NbdSockets {
+    plain: Listeners,
+    secure: Listeners,
+    tls: Option<Arc<ServerTls>>,
+    pub places: Vec<NbdPlace>,
+}
+
+impl NbdSockets {
+    pub fn open(plan: &NbdPlan<'_>, export: &str) -> Result<Self, Failure> {
+        let tls = if plan.tls.is_empty() { None } else { Some(tls(plan)?) };
+        let mut sockets =
+            Self { plain: Listeners::default(), secure: Listeners::default(), tls, places: Vec::new() };
+        for (listens, is_secure) in [(plan.plain, false), (plan.tls, true)] {
+            for listen in listens {
+                sockets.add(listen, is_secure, plan.mode, export)?;
+            }
+        }
+        Ok(sockets)
+    }
+
+    fn add(&mut self, listen: &NbdListen, is_secure: bool, mode: u32, export: &str) -> Result<(), Failure> {
+        let (listeners, scheme) =
+            if is_secure { (&mut self.secure, "nbds") } else { (&mut self.plain, "nbd") };
+        let failed = |error: StartError| Failure::cannot("serve NBD", &error);
+        match listen {
+            NbdListen::Unix(_) if is_secure => {
+                return Err(Failure::usage("--nbd-tls takes an address: a unix socket needs no TLS"));
+            }
+            NbdListen::Unix(path) => {
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                listeners.add_unix(&path, mode).map_err(failed)?;
+                let url = format!(
+                    "nbd+unix:///{}?socket={}",
+                    encoded(export.as_bytes()),
+                    encoded(path.as_os_str().as_encoded_bytes())
+                );
+                self.places.push(NbdPlace { at: format!("unix:{}", path.display()), url, is_secure });
+            }
+            NbdListen::Tcp(address) => {
+                for address in address.resolve()? {
+                    let address = listeners.add_tcp(address).map_err(failed)?;
+                    let url = format!("{scheme}://{address}/{}", encoded(export.as_bytes()));
+                    self.places.push(NbdPlace { at: address.to_string(), url, is_secure });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves the disk until the servers are dropped.
+    pub fn serve(
+        self,
+        export: &str,
+        disk: &Arc<dyn BlockDevice>,
+    ) -> Result<(Vec<Server>, Vec<NbdPlace>), Failure> {
+        let mut exports = Exports::default();
+        exports.add(export, Arc::clone(disk));
+        let mut servers = Vec::new();
+        let has_tls = self.tls.is_some();
+        if has_tls {
+            let options = Options { tls: self.tls, ..Options::default() };
+            servers.push(Server::start(self.secure, exports.clone(), options));
+        }
+        if self.places.iter().any(|place| !place.is_secure) {
+            servers.push(Server::start(self.plain, exports, Options::default()));
+        }
+        let servers = servers.into_iter().collect::<Result<Vec<_>, _>>();
+        let servers = servers.map_err(|error| Failure::cannot("serve NBD", &error))?;
+        Ok((servers, self.places))
+    }
+}
+
+fn tls(plan: &NbdPlan<'_>) -> Result<Arc<ServerTls>, Failure> {
+    let failed = |why: &dyn std::fmt::Display| Failure::cannot("serve NBD over TLS", why.to_string());
+    let dir = match plan.tls_dir {
+        Some(dir) => dir.clone(),
+        None => certificates::tls_dir().map_err(|why| failed(&why))?,
+    };
+    ServerTls::open_for_nbd(&dir).map(Arc::new).map_err(|error| {
+        Failure::cannot("serve NBD over TLS", &error)
+            .remedy("name the directory of ca.pem, cert.pem and key.pem with --tls-dir (tombolo keys issue makes one)")
+    })
+}
