@@ -1,5 +1,7 @@
 //! Layers that treat all operations alike: one function around any of them.
 
+mod disk;
+
 use std::sync::Arc;
 
 use tombolo_core::fs::{
@@ -9,6 +11,8 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Result};
 use tombolo_mem::{Sink, Source};
+
+pub use disk::LayeredDisk;
 
 /// What a layer does around every operation.
 pub trait Around: Send + Sync + 'static {

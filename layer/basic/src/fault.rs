@@ -9,10 +9,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tombolo_core::block::BlockDevice;
 use tombolo_core::fs::Export;
 use tombolo_core::{Answer, Error};
 
-use crate::around::{Around, Call, Layered, Payload};
+use crate::around::{Around, Call, Layered, LayeredDisk, Payload};
 use tombolo_core::fs::Op;
 
 /// What goes wrong, and when.
@@ -72,8 +73,12 @@ struct Armed {
 
 /// `inner`, with what `plan` says going wrong.
 pub fn over(inner: Arc<dyn Export>, plan: Plan) -> Layered<dyn Export, Faults> {
-    let rules = plan.rules.into_iter().map(|rule| Armed { rule, calls: AtomicU64::new(0) }).collect();
-    Layered::new(inner, Arc::new(Faults { rules, seed: plan.seed }))
+    Layered::new(inner, Arc::new(Faults::new(plan)))
+}
+
+/// The same for a disk: its writes and reads are [`Op::Write`] and [`Op::Read`], and fail as a whole; what else there is, see [`LayeredDisk`].
+pub fn over_disk(inner: Arc<dyn BlockDevice>, plan: Plan) -> Arc<dyn BlockDevice> {
+    Arc::new(LayeredDisk::new(inner, Arc::new(Faults::new(plan))))
 }
 
 impl Around for Faults {
@@ -95,6 +100,11 @@ impl Around for Faults {
 }
 
 impl Faults {
+    fn new(plan: Plan) -> Self {
+        let rules = plan.rules.into_iter().map(|rule| Armed { rule, calls: AtomicU64::new(0) }).collect();
+        Self { rules, seed: plan.seed }
+    }
+
     #[inline]
     fn failure(&self, op: Op) -> Option<fn() -> Error> {
         self.rules.iter().enumerate().find_map(|(index, armed)| match armed.rule.what {

@@ -7,6 +7,8 @@
 //! - [`readonly`] refuses every change.
 //! - [`recall`] recalls the leases of clients before every change.
 //!
+//! `stats`, `delay` and `fault` are also for disks.
+//!
 //! Layers do not know each other. Those that treat all operations alike (`stats`, `fault`, `readonly`) are written as one
 //! function around any operation: [`Around`], which [`Layered`] applies to the whole waist. What passes through answers
 //! inline and allocates nothing when the layer below does (`tests/inline.rs`).

@@ -4,6 +4,7 @@
 //! interrupt that is raised meanwhile ends it with `Interrupted`, undone. `forget` and `release`, which no caller waits
 //! for, pass at once.
 
+pub mod disk;
 mod timer;
 
 use std::future::{Future, poll_fn};
@@ -56,22 +57,31 @@ impl Delayed {
         cx: &Ctx,
         call: impl FnOnce(&dyn FileSystem, &Ctx) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
-        let (inner, cx) = (self.inner.clone(), cx.clone());
-        let sleep = self.timer.sleep(self.time);
-        Answer::later(async move {
-            let (mut sleep, mut raised) = (pin!(sleep), pin!(cx.interrupt.raised()));
-            let interrupted = poll_fn(|context| {
-                if raised.as_mut().poll(context).is_ready() {
-                    return Poll::Ready(true);
-                }
-                sleep.as_mut().poll(context).map(|()| false)
-            });
-            if interrupted.await {
-                return Err(Error::Interrupted);
-            }
-            call(&*inner, &cx).resolve().await
-        })
+        let inner = self.inner.clone();
+        after(self.timer.sleep(self.time), cx, move |cx| call(&*inner, cx))
     }
+}
+
+/// Performs `call` after `sleep`, unless the request was interrupted by then.
+fn after<T: Send + 'static>(
+    sleep: impl Future<Output = ()> + Send + 'static,
+    cx: &Ctx,
+    call: impl FnOnce(&Ctx) -> Answer<T> + Send + 'static,
+) -> Answer<T> {
+    let cx = cx.clone();
+    Answer::later(async move {
+        let (mut sleep, mut raised) = (pin!(sleep), pin!(cx.interrupt.raised()));
+        let interrupted = poll_fn(|context| {
+            if raised.as_mut().poll(context).is_ready() {
+                return Poll::Ready(true);
+            }
+            sleep.as_mut().poll(context).map(|()| false)
+        });
+        if interrupted.await {
+            return Err(Error::Interrupted);
+        }
+        call(&cx).resolve().await
+    })
 }
 
 impl FileSystem for Delayed {

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tombolo_back_memory::Memory;
+use tombolo_back_memory::{Memory, MemoryDisk};
+use tombolo_core::block::{Allocation, Range, Zeroing};
 use tombolo_core::fs::Op;
 use tombolo_core::fs::{
     AccessMask, Client, Create, Export, File, FileSystem, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
     Write,
 };
-use tombolo_core::{Ctx, Error, Interrupt, SessionId};
+use tombolo_core::{Ctx, Error, Interrupt, SessionId, Stability};
 use tombolo_layer_basic::fault::{Plan, Rule, What, When};
 use tombolo_layer_basic::stats::Counters;
 use tombolo_layer_basic::{delay, fault, readonly, stats};
@@ -137,4 +138,32 @@ fn readonly_refuses_every_change_and_lets_all_else_pass() {
     fs.access(&cx, node, AccessMask::READ).wait().unwrap();
     let open = fs.open(&cx, node, OpenFlags::READ).wait().unwrap().open;
     fs.flush(&cx, File { node, open }, tombolo_core::fs::LockOwner(0)).wait().unwrap();
+}
+
+#[test]
+fn a_disk_fails_by_the_plan_and_what_fails_changes_nothing() {
+    let fail = |op, when| Rule { op: Some(op), when, what: What::Fail(|| Error::NoSpace) };
+    let rules = vec![
+        fail(Op::Write, When::Nth(1)),
+        fail(Op::Allocate, When::Nth(2)),
+        fail(Op::Flush, When::Always),
+        fail(Op::Setattr, When::Always),
+    ];
+    let disk = fault::over_disk(Arc::new(MemoryDisk::new(8192).unwrap()), Plan { rules, seed: 0 });
+    let (cx, all) = (Ctx::root(SessionId(1)), Range { offset: 0, len_bytes: 8192 });
+    let write = || disk.write(&cx, 0, Stability::Unstable, Source::from(vec![7; 8192])).wait();
+    let is_all = |allocation| {
+        let extents = disk.extents(&cx, all, 10).wait().unwrap();
+        extents.as_slice().iter().all(|extent| extent.allocation == allocation)
+    };
+    assert!(matches!(write(), Err(Error::NoSpace)));
+    assert!(is_all(Allocation::Hole));
+    disk.discard(&cx, all).wait().unwrap();
+    write().unwrap();
+    let unmap = Zeroing { may_unmap: true, ..Zeroing::default() };
+    assert!(matches!(disk.write_zeroes(&cx, all, unmap).wait(), Err(Error::NoSpace)));
+    assert!(is_all(Allocation::Data));
+    assert!(matches!(disk.flush(&cx).wait(), Err(Error::NoSpace)));
+    assert!(matches!(disk.resize().unwrap().set_size(&cx, 4096).wait(), Err(Error::NoSpace)));
+    assert_eq!(disk.geometry().size_bytes, 8192);
 }

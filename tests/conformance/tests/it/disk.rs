@@ -29,6 +29,16 @@ fn a_disk_in_memory() {
     run(make).expect("memory", &[]);
 }
 
+#[test]
+fn a_disk_whose_answers_come_later() {
+    let make = |Wanted { size_bytes, read_only }| {
+        let new = if read_only { MemoryDisk::read_only } else { MemoryDisk::new };
+        let disk = Arc::new(new(size_bytes).expect("a disk"));
+        delay::disk::over(disk, Duration::from_micros(20)).expect("a timer")
+    };
+    run(make).expect("memory under delay", &[]);
+}
+
 /// A file of this length that is nothing but a hole.
 fn empty_file(dir: &Path, size_bytes: u64) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -1,0 +1,88 @@
+//! The same around a disk. Its operations go by those of a file that come nearest: `read`, `write`, `flush`; `allocate` for discarding and
+//! writing zeroes, `seek` for asking what lies where, `setattr` for a new size.
+
+use std::sync::Arc;
+
+use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Resize, SizeWatch, Zeroing};
+use tombolo_core::fs::Op;
+use tombolo_core::{Answer, Ctx, Error, Stability};
+use tombolo_mem::{Sink, Source};
+
+use super::{Around, Call, Payload};
+
+impl Payload for Extents {}
+
+/// A disk with a layer around it. A disk's transfers are whole: [`Around::transfer_limit`] is not asked.
+pub struct LayeredDisk<A> {
+    around: Arc<A>,
+    inner: Arc<dyn BlockDevice>,
+}
+
+impl<A: Around> LayeredDisk<A> {
+    /// Puts `around` over `inner`.
+    pub fn new(inner: Arc<dyn BlockDevice>, around: Arc<A>) -> Self {
+        Self { around, inner }
+    }
+
+    #[inline]
+    fn call<T: Payload>(&self, op: Op, call: impl FnOnce(&dyn BlockDevice) -> Answer<T>) -> Answer<T> {
+        self.around.around(Call::of(op), || call(&*self.inner))
+    }
+}
+
+impl<A: Around> BlockDevice for LayeredDisk<A> {
+    fn profile(&self) -> Profile {
+        self.inner.profile()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
+        self.call(Op::Read, |inner| inner.read(cx, offset, into))
+    }
+
+    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
+        self.call(Op::Write, |inner| inner.write(cx, offset, stability, from))
+    }
+
+    fn flush(&self, cx: &Ctx) -> Answer<()> {
+        self.call(Op::Flush, |inner| inner.flush(cx))
+    }
+
+    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
+        self.call(Op::Allocate, |inner| inner.discard(cx, range))
+    }
+
+    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+        self.call(Op::Allocate, |inner| inner.write_zeroes(cx, range, how))
+    }
+
+    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+        self.call(Op::Seek, |inner| inner.extents(cx, range, count_max))
+    }
+
+    fn submit(&self) {
+        self.inner.submit();
+    }
+
+    fn resize(&self) -> Option<&dyn Resize> {
+        self.inner.resize().map(|_| self as &dyn Resize)
+    }
+}
+
+impl<A: Around> Resize for LayeredDisk<A> {
+    fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
+        self.call(Op::Setattr, |inner| match inner.resize() {
+            Some(resize) => resize.set_size(cx, size_bytes),
+            None => Answer::err(Error::NotSupported),
+        })
+    }
+
+    fn watch(&self, watch: &Arc<SizeWatch>) {
+        if let Some(resize) = self.inner.resize() {
+            resize.watch(watch);
+        }
+    }
+}
