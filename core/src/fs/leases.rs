@@ -45,8 +45,8 @@ pub enum LeaseAnswer {
 /// How long a lease is held that nothing is heard of.
 pub const LEASE_TERM: Duration = Duration::from_secs(20);
 
-/// A holder's question is answered after this part of the term, if nothing happens.
-const KEEP_PART: u32 = 4;
+/// A holder's question is answered after this part of the term, if nothing happens: before its client takes the server for one that is away.
+const KEEP_PART: u32 = 20;
 
 /// None is granted before others have changed nothing for this part of the term.
 const QUIET_PART: u32 = 10;
