@@ -134,7 +134,7 @@ impl Guest {
         let start =
             usize::try_from(sector).ok().filter(|sector| *sector <= DISK_BYTES / 512).ok_or(IO_ERROR)?;
         let range = start * 512..start * 512 + len;
-        if len % 512 != 0 { Err(IO_ERROR) } else { self.model.get_mut(range).ok_or(IO_ERROR) }
+        if len.is_multiple_of(512) { self.model.get_mut(range).ok_or(IO_ERROR) } else { Err(IO_ERROR) }
     }
 
     /// The disk holds what the model does, and goes on answering.
