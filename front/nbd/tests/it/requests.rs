@@ -1,6 +1,8 @@
 //! Requests and their replies, in every style.
 
+use std::io::{ErrorKind, Read};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tombolo_core::block::{Allocation, Extent};
 use tombolo_wire_nbd::status::Status;
@@ -79,6 +81,10 @@ fn what_is_under_way_is_answered_before_a_client_that_leaves_is_let_go() {
     served.disk.open_gate(false);
     client.request(1, Command::READ, NONE, (0, 512), &[]);
     client.request(2, Command::DISC, NONE, (0, 0), &[]);
+    client.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let early = client.stream.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(early, Err(ErrorKind::WouldBlock), "nothing comes, not even the end");
+    client.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     served.disk.open_gate(true);
     assert_eq!(client.reply(512).0, 1);
     assert!(client.is_closed());
