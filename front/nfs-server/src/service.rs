@@ -125,7 +125,7 @@ impl NfsService {
 /// Carries a call out and writes its results. `record` is the whole call. What is returned follows the results.
 ///
 /// Every call's future is as large as the largest of them, and the transport counts a few KiB for each call that pends. So
-/// the procedures that make something, whose futures are the largest, have them in a box.
+/// SETATTR and the procedures that make something, whose futures are the largest, have them in a box.
 async fn carry_out(
     caller: &Caller<'_>,
     call: Call<'_>,
@@ -136,7 +136,7 @@ async fn carry_out(
     match call {
         Call::Null => {}
         Call::Getattr(handle) => drop(results.value(&attributes::getattr(caller, handle).await)),
-        Call::Setattr(args) => drop(results.value(&attributes::setattr(caller, args).await)),
+        Call::Setattr(args) => drop(results.value(&Box::pin(attributes::setattr(caller, args)).await)),
         Call::Lookup(args) => names::lookup(caller, args, results).await,
         Call::Access(args) => drop(results.value(&attributes::access(caller, args).await)),
         Call::Readlink(handle) => names::readlink(caller, handle, results).await,
