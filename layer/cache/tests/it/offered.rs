@@ -1,6 +1,6 @@
 //! Data that a layer above has: kept as far as they are the file's.
 
-use tombolo_core::fs::{Attr, DataCache, Mode, NodeId, SetAttr, WeakAttr};
+use tombolo_core::fs::{AccessMask, Attr, DataCache, Mode, NodeId, SetAttr, WeakAttr};
 use tombolo_layer_cache::{Contract, Options};
 use tombolo_mem::Source;
 
@@ -15,6 +15,12 @@ fn offer(session: &Session, attr: &Attr, offset: usize, bytes: &[u8]) {
         .offer(&session.cx, node, &version, offset as u64, Source::from(bytes.to_vec()))
         .wait()
         .expect("heard");
+}
+
+/// Asks whether the user may read and write the file.
+fn may_change(session: &Session, node: u64) {
+    let rights = AccessMask::READ | AccessMask::WRITE;
+    session.fs.access(&session.cx, NodeId(node), rights).wait().expect("its maker may");
 }
 
 #[test]
@@ -44,14 +50,19 @@ fn what_came_soon_after_a_change_is_known_in_another_life_once_no_other_change_c
         let attr = session.lookup("file").expect("there").attr;
         offer(session, &attr, 0, &bytes);
         assert_eq!(session.list(), ["file"]);
+        may_change(session, attr.fileid);
         grow_old();
     }
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;
-    let (reads, listings) = (origin.asked("read"), origin.asked("readdir"));
+    // Attributes are asked for anew: they tell whether another has changed it meanwhile.
+    let asked = || ["read", "readdir", "access"].map(|operation| origin.asked(operation));
+    let before = asked();
+    may_change(session, session.lookup("file").expect("there").node.0);
     assert_eq!(session.list(), ["file"]);
     assert!(session.get("file").expect("read") == bytes);
-    assert_eq!((origin.asked("read"), origin.asked("readdir")), (reads, listings));
+    assert_eq!(asked(), before);
+    let reads = before[0];
     // What is written now may be changed by another in the same tick, once this life is over.
     session.put("file", &pattern(LEN, 2));
     let attr = session.lookup("file").expect("there").attr;
