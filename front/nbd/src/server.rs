@@ -1,4 +1,4 @@
-//! A running server: who is let in, and how it ends.
+//! A running server: which connections are let in, and how it ends.
 
 use std::collections::HashMap;
 use std::fmt;
