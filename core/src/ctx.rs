@@ -111,14 +111,14 @@ pub struct Ctx {
     pub interrupt: Interrupt,
     /// What the front end wants beside the plain answer.
     pub want: Want,
-    /// For `getattr`: what the back end has learned since then will do, though it would ask somebody by itself. So a layer has the
+    /// For `getattr`: what the back end has learned since then will do, though it would ask another by itself. So a layer has the
     /// attributes that came along with an answer. For `lookup`: what was learned before will not do, whatever it is believed to be.
     pub known_since: Option<Instant>,
     /// For a removal: what the caller has just found under the name, where it looked. By now the name may lead to something else; where that
     /// does not matter, it need not be looked up again.
     pub found: Option<Arc<Attr>>,
     /// For `open`: the caller asks for the right and the attributes by itself, at the same time as it uses the opening. A back end that would
-    /// have to ask somebody for them opens at once; what is done by the opening is checked where it is performed.
+    /// have to ask another for them opens at once; what is done by the opening is checked where it is performed.
     pub opens_unasked: bool,
     /// For `readdir`: the directories below will be listed next. A back end may bring them along, and answer later from what came so: then
     /// [`DirPage::asked`](crate::fs::DirPage::asked) tells how old it is.

@@ -15,7 +15,7 @@ use crate::failure::{Failure, Outcome};
 pub enum TlsAction {
     /// Make a certificate authority.
     ///
-    /// Its key (ca-key.pem) is all that is needed to be anybody: keep it where no server runs.
+    /// Its key (ca-key.pem) is all that is needed to be any of them: keep it where no server runs.
     Ca {
         #[command(flatten)]
         ca: CaArg,

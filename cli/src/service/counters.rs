@@ -114,7 +114,7 @@ pub struct CacheCounters {
     /// File data that another cache has sent and that are not the file's.
     #[serde(default)]
     pub refused_bytes: u64,
-    /// What of the fetched ones was small files that nobody had asked for, and what of these was read since.
+    /// What of the fetched ones was small files that were not asked for, and what of these was read since.
     pub guessed_bytes: u64,
     pub guess_used_bytes: u64,
     /// Times that a kernel was given a file to read by itself; what it reads so is in no other number.

@@ -1,4 +1,4 @@
-//! Files that host processes change through shared mappings, which nobody is told of. Needs /dev/fuse, root and python3.
+//! Files that host processes change through shared mappings, which no client is told of. Needs /dev/fuse, root and python3.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

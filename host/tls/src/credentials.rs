@@ -179,7 +179,7 @@ impl<T> Loaded<T> {
         Ok(Self { dir: dir.to_owned(), make, made, log: RateLimit::default() })
     }
 
-    /// What the files say now. While they are of no use it stays what they said before: a half-written file shall stop nobody.
+    /// What the files say now. While they are of no use it stays what they said before: a half-written file shall stop no session.
     fn config(&self) -> Arc<T> {
         let now = stamp(&self.dir);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);

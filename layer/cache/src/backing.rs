@@ -1,6 +1,6 @@
 //! Files that are read past this cache (FUSE passthrough).
 //!
-//! All blocks of such a file are known to be good, and nothing is written to its data file any more. Nobody asks before a piece is read, so
+//! All blocks of such a file are known to be good, and nothing is written to its data file any more. It is not asked before a piece is read, so
 //! what an opening promises must hold by itself: the file is not evicted, and a newer version is another file of another node.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::store::Hold;
 pub(crate) struct Held {
     data: Arc<Data>,
     _hold: Hold,
-    /// Of one that is not in memory nobody would know that it is held.
+    /// Of one that is not in memory it would not be known that it is held.
     _object: Arc<Object>,
 }
 

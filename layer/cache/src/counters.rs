@@ -41,13 +41,13 @@ pub struct Counts {
     pub lent_bytes: u64,
     /// Bytes that a cache in the middle has sent, and that are not the file's.
     pub refused_bytes: u64,
-    /// Those of them that were small files which nobody had asked for.
+    /// Those of them that were small files which were not asked for.
     pub guessed_bytes: u64,
-    /// Those of these that somebody has read since.
+    /// Those of these that were read since.
     pub guess_used_bytes: u64,
-    /// Bytes of listings that nobody had asked for, about.
+    /// Bytes of listings that were not asked for, about.
     pub listed_ahead_bytes: u64,
-    /// Those of these in which somebody has looked since.
+    /// Those of these that were looked into since.
     pub listing_used_bytes: u64,
     /// How the lease of the tree stands, where one was taken.
     pub lease: Option<LeaseState>,

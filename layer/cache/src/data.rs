@@ -28,7 +28,7 @@ pub(crate) struct Data {
     pub file: DataFile,
     /// What another cache of the host has lent of it.
     pub borrowed: Mutex<Option<Arc<Borrowed>>>,
-    /// It was fetched because it might be read, and nobody has read it yet.
+    /// It was fetched because it might be read, and was not read yet.
     guessed: AtomicBool,
     /// All of it is being fetched.
     fetches_rest: AtomicBool,
@@ -139,7 +139,7 @@ impl Data {
         true
     }
 
-    /// It is fetched before anybody reads it.
+    /// It is fetched before it is read.
     pub(crate) fn set_guessed(&self) {
         self.guessed.store(true, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
 //! Small files that will be read soon: when callers read one file of a directory after another, the rest is fetched ahead, with what lies
-//! below and beside it. How much may be here that nobody has read yet grows as long as the guesses are right.
+//! below and beside it. How much may be here that was not read yet grows as long as the guesses are right.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

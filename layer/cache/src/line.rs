@@ -72,7 +72,7 @@ impl Line {
         }
     }
 
-    /// How much is to be under way, for data that nobody waits for yet: twice the product, as the measure lags behind.
+    /// How much is to be under way, for data that is not waited for yet: twice the product, as the measure lags behind.
     pub(crate) fn window_bytes(&self) -> u64 {
         self.state().window_bytes()
     }

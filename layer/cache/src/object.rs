@@ -66,7 +66,7 @@ pub(crate) struct State {
     pub growing: Option<(Instant, Arc<Promise<()>>)>,
     /// When all names were last listed, which brought the attributes of what they lead to.
     pub listed: Option<Instant>,
-    /// They were listed in the background, so many bytes of it without anybody who had asked, and nobody has looked at them since.
+    /// They were listed in the background, so many bytes of it unasked, and they were not looked at since.
     pub unused_listing: Option<u64>,
     /// The data of a regular file.
     pub data: Option<Arc<Data>>,
@@ -287,7 +287,7 @@ impl Object {
         }
     }
 
-    /// Whether something was learnt since `asked`: then nobody knows which of two changes came last.
+    /// Whether something was learnt since `asked`: then it is not known which of two changes came last.
     pub(crate) fn has_learnt_since(&self, asked: Instant) -> bool {
         self.state().latest.is_some_and(|latest| asked < latest)
     }

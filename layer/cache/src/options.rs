@@ -29,7 +29,7 @@ impl Contract {
     }
 }
 
-/// What is brought before anybody asks for it.
+/// What is brought before it is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {
     /// Nothing.

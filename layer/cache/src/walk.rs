@@ -1,8 +1,8 @@
 //! Directories that will be listed soon: when a walk goes on from a directory to those below it, the others are listed ahead, many at a
 //! time. Two names that were looked up in one have that one listed, and after another beside it all of them. A program that looks into one
-//! directory causes nothing else. How much may be here that nobody has looked at yet grows as long as the guesses are right.
+//! directory causes nothing else. How much may be here that was not looked at yet grows as long as the guesses are right.
 //!
-//! Where all of a tree is wanted, it is listed without a limit, but a few directories at a time as long as nobody walks: what callers ask for
+//! Where all of a tree is wanted, it is listed without a limit, but a few directories at a time as long as no caller walks: what callers ask for
 //! meanwhile must not wait.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -34,7 +34,7 @@ struct State {
     above: VecDeque<(ObjectId, ObjectId)>,
     /// All that lies below the directories in the queue is wanted.
     wants_all: bool,
-    /// What was listed and that nobody has looked at yet; and what turned out right so far, by which more of it is allowed.
+    /// What was listed and was not looked at yet; and what turned out right so far, by which more of it is allowed.
     unused_bytes: u64,
     used_bytes: u64,
     /// What a listing has brought lately, on average.
@@ -73,7 +73,7 @@ const LISTED_MAX: usize = 64;
 /// So many directories are remembered as gone through.
 const GONE_THROUGH_MAX: usize = 1 << 16;
 
-/// What may be here that nobody has looked at: at first, and at most.
+/// What may be here that was not looked at: at first, and at most.
 const WINDOW_BYTES: (u64, u64) = (2 << 20, 32 << 20);
 
 /// So much of what was guessed wrong is written off each time that a caller looks at something else.
@@ -193,7 +193,7 @@ impl Walk {
         }
     }
 
-    /// A directory was listed ahead, which brought so much, and nobody has looked at it yet.
+    /// A directory was listed ahead, which brought so much, and it was not looked at yet.
     pub(crate) fn guessed(&self, bytes: u64) {
         let mut state = self.state();
         state.unused_bytes += bytes;

@@ -114,7 +114,7 @@ fn show(path: &Path) -> io::Result<Shown> {
     Ok((meta.mode(), meta.nlink(), if meta.is_dir() { 0 } else { meta.len() }, content))
 }
 
-/// Walks so many steps in `host`, which `mounts` show, and in `twin`, which nobody else knows.
+/// Walks so many steps in `host`, which `mounts` show, and in `twin`, which no other knows.
 pub fn run(seed: u64, steps: usize, host: &Path, twin: &Path, mounts: &[PathBuf]) -> Result<(), String> {
     let mut random = Random(seed);
     for step in 0..steps {

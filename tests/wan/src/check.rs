@@ -17,7 +17,7 @@ pub struct Check {
     pub took: Duration,
 }
 
-/// Sends so many bytes to whoever connects, and then so many single bytes back and forth.
+/// Sends so many bytes to each that connects, and then so many single bytes back and forth.
 const SERVER: &str = "
 import socket, sys
 s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(('0.0.0.0', 9)); s.listen(1); print('ready', flush=True)

@@ -1,4 +1,4 @@
-//! Files whose changes nobody is told of, by their names.
+//! Files whose changes no client is told of, by their names.
 
 use std::path::Path;
 
@@ -85,7 +85,7 @@ fn a_file_that_has_had_such_a_name_stays_volatile() {
     let before = versions.look(&world.cx, linked).wait().expect("there").1.expect("a version");
     // By this process, which watches others only.
     std::fs::hard_link(dir.path().join("linked"), dir.path().join("linked.db")).expect("linked");
-    assert!(!world.is_volatile(linked) && versions.hold(&[before]), "nobody has met it under that name");
+    assert!(!world.is_volatile(linked) && versions.hold(&[before]), "it was not met under that name");
     assert_eq!(world.walk("linked.db").expect("there").node, linked);
     assert!(world.is_volatile(linked) && !versions.hold(&[before]));
 }

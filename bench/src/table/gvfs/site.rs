@@ -334,7 +334,7 @@ fn served(end: &End, shared: &Path, beside: &Path) -> Result<Nfs> {
 /// A proxy without a front end, by a command of which only the program is there.
 pub fn proxy_of(mut command: Command, url: &str, cache: &Path, contract: &str) -> Command {
     command.args(["proxy", url, "--contract", contract, "--cache"]).arg(cache);
-    // Several columns are proxies of one tree that nobody changes beside them.
+    // Several columns are proxies of one tree that does not change beside them.
     if contract == "exclusive" {
         command.arg("--no-lease");
     }

@@ -19,7 +19,7 @@ use crate::measure::{Contest, Entrant, Placement, Spread, Work};
 use crate::peer::Shm;
 use crate::report::{Figure, Report, Unit};
 
-/// Files that are changed in turn: more than one, so that no notice is like one that nobody has taken yet.
+/// Files that are changed in turn: more than one, so that no notice is like one that was not taken yet.
 const FILES: u64 = 64;
 const CHMOD: &str = "chmod through the waist";
 const BESIDE: &str = "host not watched";
@@ -27,12 +27,12 @@ const WATCHED: &str = "host watched";
 /// Sessions that watch.
 const WATCHING: [(usize, &str); 3] =
     [(0, "0 sessions watch"), (1, "1 session watches"), (16, "16 sessions watch")];
-/// What a change may cost more when nobody, when somebody is to be told, and when the host is watched.
+/// What a change may cost more when no session is to be told, when one is, and when the host is watched.
 const NOBODY_NS: f64 = 20.0;
 const TOLD_NS: f64 = 1_000.0;
 const HOST_NS: f64 = 3_000.0;
 
-/// A change looks so often whether anybody watches: before it, to tell, and after it.
+/// A change looks so often whether a session watches: before it, to tell, and after it.
 const LOOKS: u64 = 3;
 const LOOK: &str = "the looks for sessions that watch";
 
@@ -64,10 +64,10 @@ pub fn run(plan: &Plan, _wanted: &VnfsArgs) -> Result<Report> {
     report.condition(format!(
         "`{CHMOD}`: local-dir in this process, one session changes {FILES} files in turn, between two looks at the clock; those that watch know all of \
          them, have looked at their versions, and take what they were told when the clock stands. They wake no thread: what a front end does with a \
-         notice is not in the figure. Where nobody watches, the host is not either"
+         notice is not in the figure. Where no session watches, the host is not watched either"
     ));
     report.condition(format!(
-        "`{LOOK}`: the {LOOKS} loads by which a change finds that nobody is to be told, alone; all else is as it would be without sessions that watch"
+        "`{LOOK}`: the {LOOKS} loads by which a change finds that no session is to be told, alone; all else is as it would be without sessions that watch"
     ));
     report.condition(format!(
         "a process of the host: this one, on the directory of a server with --host-watch; watched while a session over a link is told. `{CREATE}`: open with \

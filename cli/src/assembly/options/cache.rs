@@ -46,7 +46,7 @@ pub struct CacheOptions {
     ///
     /// immutable: the tree never changes, nothing is asked twice. exclusive: all changes come through this proxy, nothing is asked
     /// twice while it runs; over NFS it keeps a lease file at the root of the export, so that no other proxy does the same. close-to-open: each open asks the origin, and sees what was closed before; a look without an open may be
-    /// as old as --attr-refresh says. lease: nothing is asked twice while the origin, which must be a directory that tombolo serves, says that it will ask this proxy before anybody else changes
+    /// as old as --attr-refresh says. lease: nothing is asked twice while the origin, which must be a directory that tombolo serves, says that it will ask this proxy before another changes
     /// anything; else as close-to-open. refresh: everything may be so old.
     #[arg(long, value_name = "CONTRACT", help_heading = CACHE)]
     pub contract: Option<ContractArg>,

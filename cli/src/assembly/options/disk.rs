@@ -19,7 +19,7 @@ pub struct DiskOptions {
     #[arg(long, value_name = "SOCKET")]
     pub vhost_user: Vec<PathBuf>,
     /// Serve it over NBD: at a socket (./NAME, /PATH), or PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT
-    /// on one; repeatable. Whoever reaches an address has the disk.
+    /// on one; repeatable. All that reach an address have the disk.
     #[arg(long, value_name = "ADDR")]
     pub nbd: Vec<NbdListen>,
     /// The same over TLS, at an address: clients must show a certificate of the CA in --tls-dir; repeatable.

@@ -95,7 +95,7 @@ pub struct ServerOptions {
     pub host_watch: Option<bool>,
     /// Files whose attributes and data guests and mounts ask for each time, whatever --coherence says; repeatable.
     ///
-    /// For files that processes of this host change through shared mappings (databases, images of disks), of which the kernel tells nobody.
+    /// For files that processes of this host change through shared mappings (databases, images of disks), of which the kernel does not tell.
     /// PATTERN is as in glob(7): with a `/` in it the path below DIR, else a file's name, and `*` stands for `/` too. /NAME says in which
     /// directories such files lie (by default all).
     #[arg(long, value_name = "PATTERN[,export=/NAME]…")]
@@ -168,7 +168,7 @@ pub struct ServerOptions {
     /// $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls). `tombolo keys issue` makes one. What changes there counts for new connections.
     #[arg(long, value_name = "DIR", help_heading = NFS)]
     pub tls_dir: Option<PathBuf>,
-    /// Who the clients of --nfs-tls may act as, by their certificates, as a TOML file says (by default as anybody, as over --nfs).
+    /// Who the clients of --nfs-tls may act as, by their certificates, as a TOML file says (by default as any user, as over --nfs).
     ///
     /// Others are the anonymous user. docs/use/nfs.md has its keys.
     #[arg(long, value_name = "FILE", help_heading = NFS)]

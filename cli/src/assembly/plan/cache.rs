@@ -39,7 +39,7 @@ pub struct CachePlan {
 /// What a cache that is to have a tree for itself does about others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lease {
-    /// It takes the lease of the tree, if nobody has it.
+    /// It takes the lease of the tree, if it is free.
     Free,
     /// It takes it from whatever proxy has it.
     Taken,

@@ -31,7 +31,7 @@ pub fn options_of(
         ));
     }
     if policy.default.contract != Contract::Exclusive || !policy.tells_changes() {
-        let problem = "--mode write-back takes a tree that nobody else changes meanwhile";
+        let problem = "--mode write-back takes a tree that no other machine changes meanwhile";
         return Err(Failure::usage(problem)
             .remedy("add --contract exclusive, if all changes come through this proxy"));
     }

@@ -146,7 +146,7 @@ impl Cache {
         }
         Ok(Some(match buffer.as_slice().and_then(|bytes| bytes.get(..count)) {
             Some(bytes) => bytes.into(),
-            // Somebody still refers to the memory.
+            // The memory is still referred to.
             None => buffer.source(0..count).to_vec(count).into(),
         }))
     }

@@ -107,7 +107,7 @@ impl<V> Lifecycle<Key, V> for DroppedLater {
     }
 }
 
-/// Where hashes begin: another in each table, so that nobody outside knows which names collide.
+/// Where hashes begin: another in each table, so that which names collide is not known outside.
 #[derive(Clone)]
 struct Seed(u64);
 

@@ -48,7 +48,7 @@ struct Latest {
     gone: u64,
 }
 
-/// For numbers of nodes, which the back end gives out: nobody can choose those that collide.
+/// For numbers of nodes, which the back end gives out: no peer can choose those that collide.
 #[derive(Debug, Default)]
 struct NodeHasher(u64);
 

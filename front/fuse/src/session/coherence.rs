@@ -80,7 +80,7 @@ impl PageCache {
         attr: Option<&Attr>,
         agreed: Capabilities,
     ) -> OpenOutFlags {
-        // Of such a file nobody would tell that its pages are old.
+        // Of such a file it would not be told that its pages are old.
         let volatile = attr.is_some_and(|attr| attr.volatile);
         match if volatile { Coherence::Strict } else { coherence } {
             Coherence::Always => OpenOutFlags::KEEP_CACHE,

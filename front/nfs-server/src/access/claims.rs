@@ -24,7 +24,7 @@ pub struct ClaimRule {
 /// Who a caller may act as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Anybody: what AUTH_SYS says is believed.
+    /// Any user: what AUTH_SYS says is believed.
     Any,
     /// These users, with these groups. Any other user, or one whose own group is another, is the anonymous one; any other group is left out.
     Of {
@@ -43,7 +43,7 @@ pub enum Claim {
 }
 
 impl Claims {
-    /// Who a caller is that names somebody (or nobody), as far as it may; none is the anonymous user.
+    /// Who a caller is that names a user (or none), as far as it may; none is the anonymous user.
     pub(crate) fn identity(
         &self,
         certificate: Option<&PeerCertificate>,

@@ -415,7 +415,7 @@ impl Connection {
     fn begin_tls(&mut self, context: &mut ThreadContext, record: &Source) -> bool {
         let first = FirstCall::of(record);
         let session = match (&first, &context.common.options.tls) {
-            // What stands behind the probe was sent by somebody else than the one who shakes hands, or too early.
+            // What stands behind the probe was sent by another than the one that shakes hands, or too early.
             (FirstCall::Probe(_), Some(tls)) if self.reader.is_empty(&context.area) => Some(tls.session()),
             _ => None,
         };

@@ -113,7 +113,7 @@ fn a_client_that_wants_tls_sends_nothing_to_a_server_without() {
     let certificates = Certificates::new();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    // As one that has never heard of AUTH_TLS, or that somebody in between speaks for.
+    // As one that has never heard of AUTH_TLS, or that a party in between speaks for.
     let server = thread::spawn(move || {
         let (mut stream, mut received) = (listener.accept().unwrap().0, vec![0; 44]);
         stream.read_exact(&mut received).unwrap();
@@ -145,7 +145,7 @@ fn a_plain_call_is_too_weak_and_ends_the_connection() {
     eventually("it is counted", || host.server.counts().closed_insecure == 1);
 }
 
-/// Or somebody in between could have a call of theirs taken for one of the client that shakes hands behind it.
+/// Or a party in between could have a call of theirs taken for one of the client that shakes hands behind it.
 #[test]
 fn what_is_sent_behind_the_probe_is_not_a_part_of_the_session() {
     let certificates = Certificates::new();

@@ -37,7 +37,7 @@ impl Holder {
         )
     }
 
-    /// What the text of a file says that anybody may have written: fields that it lacks are empty.
+    /// What the text of a file says that any program may have written: fields that it lacks are empty.
     pub(super) fn read(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let field = |name: &str| {

@@ -6,7 +6,7 @@
 //! - A cache that cannot renew it believes itself to be the holder for [`HELD_PERIODS`], unless it is to last ([`Claim::lasts`]); others take
 //!   it after [`STALE_PERIODS`].
 //! - It is taken from another by a rename. Before it is relied on so much time goes by that the other has looked at it once more.
-//! - One that is not this cache's any more is lost for good: what others changed meanwhile nobody here has seen.
+//! - One that is not this cache's any more is lost for good: what others changed meanwhile was not seen here.
 
 mod file;
 mod holder;

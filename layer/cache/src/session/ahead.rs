@@ -90,7 +90,7 @@ impl View {
         begins
     }
 
-    /// A caller looks at names that were listed before anybody asked: it was a good guess, and the walk goes on.
+    /// A caller looks at names that were listed unasked: it was a good guess, and the walk goes on.
     pub(super) fn used_listing(&self, dir: &Arc<Object>, bytes: u64) {
         self.cache().counters.listing_used(bytes);
         let workers = self.cache().walk.used(bytes);
@@ -216,7 +216,7 @@ impl View {
         begins
     }
 
-    /// Lists a directory that nobody waits for, and asks at the same time what the user may do there.
+    /// Lists a directory that is not waited for, and asks at the same time what the user may do there.
     async fn list_ahead(&self, dir: &Arc<Object>, is_guess: bool) -> Result<()> {
         if !dir.state().wants_listing(self.cache().options_of(dir)) {
             return Ok(());

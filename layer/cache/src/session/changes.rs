@@ -75,7 +75,7 @@ pub(super) fn all_data(node: NodeId) -> Notice {
     Notice::Data { node, start: 0, last: u64::MAX }
 }
 
-/// Does work to its end, whether or not anybody goes on waiting for it: what the origin was asked to change is known here, and told.
+/// Does work to its end, whether or not a caller goes on waiting for it: what the origin was asked to change is known here, and told.
 pub(super) fn to_its_end<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Answer<T> {

@@ -54,7 +54,7 @@ impl View {
         Ok((object.shown(&attr), self.shown_change(&object, change)))
     }
 
-    /// A change of ours to an object's attributes. What is here of its data and names goes on to be good, if nobody else has changed it
+    /// A change of ours to an object's attributes. What is here of its data and names goes on to be good, if no other has changed it
     /// since it came.
     fn changed_here(
         &self,
@@ -245,7 +245,7 @@ impl View {
         if matches!(error, Error::Stale) { self.cache().failed(dir, error) } else { error }
     }
 
-    /// A change of ours in a directory. Names that were known go on to be, if nobody else has changed it since they came.
+    /// A change of ours in a directory. Names that were known go on to be, if no other has changed it since they came.
     pub(super) fn dir_changed(
         &self,
         change: &NameChange,
@@ -256,7 +256,7 @@ impl View {
         let is_only_ours = self.cache().options_of(dir).contract == Contract::Exclusive;
         {
             let mut state = dir.state();
-            // Within a tick of the origin's clock one state may look like another: nobody knows then which of two changes came last.
+            // Within a tick of the origin's clock one state may look like another: it is not known then which of two changes came last.
             let is_late = state.latest.is_some_and(|latest| change.asked < latest);
             let ticked =
                 done.before.zip(done.after).is_some_and(|(before, after)| before.ctime != after.ctime);

@@ -52,7 +52,7 @@ pub(crate) struct Borrower {
 struct Shared {
     path: PathBuf,
     volume: Volume,
-    /// It has to stop, or somebody has begun to wait.
+    /// It has to stop, or a caller has begun to wait.
     wakeup: EventFd,
     is_stopping: AtomicBool,
     state: Mutex<State>,

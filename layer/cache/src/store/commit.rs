@@ -31,7 +31,7 @@ struct Pending {
     /// Batches that were begun, and those that are done.
     begun: u64,
     done: u64,
-    /// Somebody waits: at once.
+    /// A caller waits: at once.
     is_urgent: bool,
     is_closing: bool,
 }

@@ -1,4 +1,4 @@
-//! Directories with so many names that nobody should wait for all of them.
+//! Directories with so many names that no caller should wait for all of them.
 
 use std::any::Any;
 use std::collections::HashSet;

@@ -51,11 +51,11 @@ fn a_right_that_was_taken_away_ends_with_the_next_open() {
     origin.direct.put("file", b"text");
     let cached = origin.cached(dir.path(), Contract::CloseToOpen);
     let user = cached.session.of_user(8);
-    assert_eq!(user.get("file").expect("anybody"), b"text");
+    assert_eq!(user.get("file").expect("any user"), b"text");
     chmod(&origin.direct, "file", 0o600, 7);
     assert!(matches!(user.get("file"), Err(Error::AccessDenied)));
     chmod(&origin.direct, "file", 0o644, 7);
-    assert_eq!(user.get("file").expect("anybody again"), b"text");
+    assert_eq!(user.get("file").expect("any user again"), b"text");
 }
 
 #[test]
@@ -70,8 +70,8 @@ fn what_is_denied_with_another_right_may_be_allowed_alone() {
     assert!(matches!(both, Err(Error::AccessDenied)));
     let opened = user.fs.open(&user.cx, node, OpenFlags::READ | OpenFlags::WRITE).wait();
     assert!(matches!(opened, Err(Error::AccessDenied)));
-    user.fs.access(&user.cx, node, AccessMask::READ).wait().expect("anybody");
-    assert_eq!(user.get("file").expect("anybody"), b"text");
+    user.fs.access(&user.cx, node, AccessMask::READ).wait().expect("any user");
+    assert_eq!(user.get("file").expect("any user"), b"text");
 }
 
 #[test]

@@ -27,7 +27,7 @@ struct Peer(OwnedFd);
 
 impl Peer {
     fn connected(dir: &Path) -> Self {
-        Self(packet::connect(&dir.join("share")).expect("somebody listens"))
+        Self(packet::connect(&dir.join("share")).expect("a listener"))
     }
 
     fn say(&self, message: &[u8]) {

@@ -76,7 +76,7 @@ fn a_cache_that_is_smaller_than_what_is_read_at_once_serves_all() {
             std::thread::spawn(move || {
                 let n = reader % 4;
                 let read = session.get(&format!("file-{n}")).expect("read");
-                done.send(read == pattern(size, n)).expect("somebody waits");
+                done.send(read == pattern(size, n)).expect("a receiver");
             });
         }
         for _ in 0..8 {

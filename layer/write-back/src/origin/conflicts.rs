@@ -146,7 +146,7 @@ impl Round {
                         self.shared.in_pool(move || file.read(at, sink)).await?;
                     }
                     (None, Some(open)) => self.read_theirs(open, at, sink).await?,
-                    // Nobody has it any more.
+                    // It is held no more.
                     (None, None) => {}
                 }
                 let (into, source) = (into.clone(), buffer.source(0..len));

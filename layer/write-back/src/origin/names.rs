@@ -258,7 +258,7 @@ impl<'a> Names<'a> {
                 moves.to.entry(wanted.node).or_default().push(key.clone());
             }
         }
-        // Those that nobody shall see first: what they leave is free for nobody.
+        // Those that shall not be seen first: what they leave is free for none.
         for from in moves.from.values_mut() {
             from.sort_by_key(|key| is_hidden(&key.1));
         }

@@ -141,7 +141,7 @@ impl Chosen {
     }
 }
 
-/// Where a new node with this place is made: there if nobody sees it as the directory is new too, else beside it.
+/// Where a new node with this place is made: there if it is not seen, as the directory is new too, else beside it.
 fn home_by((dir, name): &Key, id: NodeId, new: &HashSet<NodeId>) -> Option<Key> {
     match new.contains(dir) {
         true => Some((*dir, name.clone())),

@@ -187,7 +187,7 @@ impl View {
     }
 }
 
-/// The attributes of a node below as they are shown here: as they were left, while nobody else has changed it.
+/// The attributes of a node below as they are shown here: as they were left, while no other has changed it.
 fn shown(id: NodeId, attr: Attr, kept: Option<(WeakAttr, Attr)>) -> Attr {
     match kept {
         Some((version, kept)) if version == WeakAttr::from(&attr) => {

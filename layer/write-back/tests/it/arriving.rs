@@ -62,7 +62,7 @@ fn writers_of_what_never_goes_wait_for_no_room() {
     let (session, (done, all_done)) = (proxy.session.clone(), mpsc::channel());
     std::thread::spawn(move || {
         (0..10).for_each(|n| session.write(file, n * 5000, &[7; 5000]).expect("written"));
-        done.send(session.read(file)).expect("somebody waits");
+        done.send(session.read(file)).expect("a receiver");
     });
     let read = all_done.recv_timeout(Duration::from_secs(60)).expect("a writer waits for ever");
     assert!(read.expect("read") == [7; 50_000]);

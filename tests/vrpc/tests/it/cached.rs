@@ -98,7 +98,7 @@ fn what_was_remembered_before_a_link_or_a_server_was_lost_is_asked_for_again() {
         match round % 2 {
             0 => {
                 served.site.kill();
-                std::fs::write(&path, vec![b'x'; 10 + round]).expect("written while nobody counts");
+                std::fs::write(&path, vec![b'x'; 10 + round]).expect("written while it is not counted");
                 served.site.start(local(&served.dir));
             }
             _ => {

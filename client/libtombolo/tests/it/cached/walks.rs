@@ -182,7 +182,7 @@ fn no_thread_is_told_what_is_older_than_the_last_answer_to_a_writer() {
     }
 }
 
-/// In one write, so that nobody sees half of it.
+/// In one write, so that half of it is never seen.
 fn write_number(tree: &Tree, now: u64) {
     block_on(async {
         let file = tree.node("top/a/b/c/file").open(OpenFlags::WRITE).await.expect("opened");

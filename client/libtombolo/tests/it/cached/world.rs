@@ -182,7 +182,7 @@ pub fn plant(tree: &Tree) {
 
 pub const FILE: &[u8] = b"top/a/b/c/file";
 
-/// What is at a path, as somebody sees it that remembers nothing.
+/// What is at a path, as a client sees it that remembers nothing.
 pub fn plainly(tree: &Tree, path: &[u8], last: Last) -> Result<Attr> {
     block_on(async { tree.find(path, last).await?.attr_now().resolve().await })
 }

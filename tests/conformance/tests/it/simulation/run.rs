@@ -281,7 +281,7 @@ impl Run {
         });
     }
 
-    /// Delivers all that is on its way. Nobody must be left waiting.
+    /// Delivers all that is on its way. No caller must be left waiting.
     fn settle(&mut self) {
         for _ in 0..100_000 {
             if self.links.iter().all(|link| link.waiting() == 0) {
