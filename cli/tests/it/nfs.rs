@@ -1,7 +1,7 @@
 //! `tombolo serve --nfs` and `tombolo keys`, as an operator and a client see them.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::thread;
@@ -63,7 +63,13 @@ fn a_connection_that_a_starting_server_takes_is_served() {
 #[test]
 fn a_port_that_is_taken_for_udp_only_is_named() {
     let scratch = Scratch::new();
-    let taken = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    // A number that is free over TCP, beneath those that are given out to all that ask for any.
+    let mut ports = 20_000..32_000;
+    let (taken, _) = ports
+        .find_map(|port| {
+            Some((UdpSocket::bind(("127.0.0.1", port)).ok()?, TcpListener::bind(("127.0.0.1", port)).ok()?))
+        })
+        .expect("a free port");
     let port = taken.local_addr().expect("an address").port().to_string();
     scratch.run(&["serve", "tree", "--nfs", &port]).failed(1, &["serve NFS", &port, "over UDP", "in use"]);
 }

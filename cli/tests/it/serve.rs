@@ -205,8 +205,8 @@ fn a_socket_of_the_parent_is_served_and_left_to_it() {
     server.stop();
     assert!(scratch.path("parent.sock").exists());
     scratch
-        .run(&["serve", "tree", "--fd", "7"])
-        .failed(1, &["descriptor 7", "Bad file descriptor", "that listens"]);
+        .run(&["serve", "tree", "--fd", "700"])
+        .failed(1, &["descriptor 700", "Bad file descriptor", "that listens"]);
     scratch.run(&["serve", "tree", "--fd", "vm.sock"]).failed(2, &["FD[,tag=TAG]"]);
 }
 

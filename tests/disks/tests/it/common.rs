@@ -67,14 +67,18 @@ impl Bed {
     pub fn foreign(&self, program: &str, arguments: &[&str]) -> Foreign {
         let child = Command::new(program).args(arguments).stdout(Stdio::null()).spawn().expect(program);
         let foreign = Foreign(child);
-        wait_for(&self.socket());
+        wait_for_listener(&self.socket());
         foreign
     }
 }
 
-pub fn wait_for(path: &Path) {
+/// Waits until a program listens at this socket, which has its name a moment before; a connection could be the only one that it takes.
+fn wait_for_listener(path: &Path) {
+    // proc_net_unix(5): the flag of one that listens, and the path in the last column.
+    let is_there =
+        |line: &str| line.contains(" 00010000 ") && line.ends_with(&format!(" {}", path.display()));
     let end = Instant::now() + Duration::from_secs(20);
-    while !path.exists() {
+    while !std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(is_there) {
         assert!(Instant::now() < end, "{} never came", path.display());
         std::thread::sleep(Duration::from_millis(5));
     }
