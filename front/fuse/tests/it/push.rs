@@ -411,6 +411,14 @@ fn an_answer_that_was_made_before_a_change_does_not_outlive_its_notice() {
     other.create("file", b"data");
     let held = Arc::<Held>::default();
     let mounted = pushed(&Layered::new(memory, held.clone()));
+    // The first notice is that everything may have changed. It would do for the one that is to come again below, but has no part in how the
+    // third of these changes is seen.
+    other.create("before", b"");
+    for set in [0o640, 0o600, 0o644] {
+        mode(&mounted.at("before"));
+        other.chmod("before", set);
+        soon("chmod", || mode(&mounted.at("before")) == set);
+    }
     held.is_armed.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
         // Believed from now on, if nothing is said.
