@@ -71,14 +71,6 @@ impl ImageFile {
         Self { image: Arc::new(image), lane }
     }
 
-    /// Takes in that the file was made longer or shorter by others, and tells those that watch. The size now, in bytes.
-    pub fn follow_size(&self) -> Result<u64> {
-        let size_bytes = opening::size_of(&self.image.file).map_err(Error::io)?;
-        let size_bytes = size_bytes - size_bytes % u64::from(self.image.geometry.block_bytes);
-        self.image.resized(size_bytes);
-        Ok(size_bytes)
-    }
-
     /// Has what may wait for a disk done by the pool; where there is no disk, at once.
     pub(crate) fn in_pool<T: Send + 'static>(
         &self,
@@ -200,12 +192,18 @@ impl BlockDevice for ImageFile {
     }
 
     fn resize(&self) -> Option<&dyn Resize> {
-        (!self.image.is_block_device && !self.image.profile.read_only).then_some(self)
+        Some(self)
     }
 }
 
 impl Resize for ImageFile {
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
+        if self.image.profile.read_only {
+            return Answer::err(Error::ReadOnly);
+        }
+        if self.image.is_block_device {
+            return Answer::err(Error::NotSupported);
+        }
         if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(self.image.geometry.block_bytes)) {
             return Answer::err(Error::InvalidArgument);
         }
@@ -214,6 +212,15 @@ impl Resize for ImageFile {
             image.changed();
             image.resized(size_bytes);
             Ok(())
+        })
+    }
+
+    fn follow_size(&self, cx: &Ctx) -> Answer<u64> {
+        self.in_pool(cx, |image| {
+            let size_bytes = opening::size_of(&image.file).map_err(Error::io)?;
+            let size_bytes = size_bytes - size_bytes % u64::from(image.geometry.block_bytes);
+            image.resized(size_bytes);
+            Ok(size_bytes)
         })
     }
 

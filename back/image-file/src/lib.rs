@@ -5,9 +5,9 @@
 //!
 //! Not here: other formats of images; files of other file systems than the host's.
 //!
-//! Main types: [`ImageFile`], [`Options`], [`OpenError`].
+//! Main types: [`ImageFile`], [`OpenError`].
 //!
-//! Reading order: [`opening`](Options), `claim` (the locks), `image` (the waist), `transfer`, `room` (holes).
+//! Reading order: `opening`, `claim` (the locks), `image` (the waist), `transfer`, `room` (holes).
 #![forbid(unsafe_code)]
 
 mod claim;
@@ -17,4 +17,4 @@ mod room;
 mod transfer;
 
 pub use image::ImageFile;
-pub use opening::{OpenError, Options};
+pub use opening::OpenError;

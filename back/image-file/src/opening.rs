@@ -1,6 +1,6 @@
 //! Opening an image.
 
-use std::fs::{File, FileType, OpenOptions};
+use std::fs::{self, File, FileType};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
@@ -8,29 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thiserror::Error as ThisError;
-use tombolo_core::block::{Geometry, SECTOR_BYTES};
+use tombolo_core::block::{BlockSizeError, Geometry, OpenOptions};
 use tombolo_host_runtime::thread_pool::Lane;
 use tombolo_sys::statfs::{MAGIC_TMPFS, file_system_stat};
 
 use crate::claim;
 use crate::image::ImageFile;
-
-/// How an image is opened.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Nothing is changed.
-    pub read_only: bool,
-    /// Whether the file is locked against other users of it. Without, two that write destroy each other's work.
-    pub locks: bool,
-    /// The disk's block size, in bytes: a power of two from 512 to 64 KiB.
-    pub block_bytes: u32,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { read_only: false, locks: true, block_bytes: SECTOR_BYTES }
-    }
-}
 
 /// Why an image was not opened.
 #[derive(Debug, ThisError)]
@@ -62,11 +45,8 @@ pub enum OpenError {
         held: &'static str,
     },
     /// The block size is none.
-    #[error("a block size is a power of two from 512 to 65536 bytes, not {block_bytes}")]
-    BlockSize {
-        /// What was asked for, in bytes.
-        block_bytes: u32,
-    },
+    #[error(transparent)]
+    BlockSize(#[from] BlockSizeError),
     /// There is not even one block in it.
     #[error("{} is empty: give it a size first, as by truncate -s 10G", path.display())]
     Empty {
@@ -77,15 +57,15 @@ pub enum OpenError {
 
 impl ImageFile {
     /// Opens the image at `path`. What waits for a disk is done by `lane`.
-    pub fn open(path: &Path, options: &Options, lane: Lane) -> Result<Arc<Self>, OpenError> {
-        let Options { block_bytes, read_only, .. } = *options;
+    pub fn open(path: &Path, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>, OpenError> {
+        let OpenOptions { block_bytes, read_only, .. } = *options;
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
         // Looked at before: opening a pipe waits for its other end.
-        let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+        let kind = fs::metadata(path).map_err(failed)?.file_type();
         if !is_disk(kind) {
             return Err(OpenError::NotADisk { path: path.to_owned() });
         }
-        let file = OpenOptions::new().read(true).write(!read_only).open(path).map_err(failed)?;
+        let file = fs::OpenOptions::new().read(true).write(!read_only).open(path).map_err(failed)?;
         if options.locks
             && let Some(held) =
                 claim::claim(file.as_fd(), !read_only).map_err(|errno| failed(errno.into()))?
@@ -94,9 +74,7 @@ impl ImageFile {
         }
         let is_block_device = kind.is_block_device();
         let size_bytes = size_of(&file).map_err(failed)?;
-        let geometry = Geometry::of_file(size_bytes)
-            .in_blocks(block_bytes)
-            .ok_or(OpenError::BlockSize { block_bytes })?;
+        let geometry = Geometry::of_file(size_bytes).in_blocks(block_bytes)?;
         if geometry.size_bytes == 0 {
             return Err(OpenError::Empty { path: path.to_owned() });
         }

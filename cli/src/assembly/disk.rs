@@ -1,14 +1,11 @@
 //! A server of a disk, from its start to its end: one disk, any number of front ends.
 
 use std::io::{self, Write};
-use std::path::{Path, absolute};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tombolo_back_image_file::{ImageFile, Options as ImageOptions};
-use tombolo_back_nbd_client::NbdDisk;
-use tombolo_core::block::BlockDevice;
-use tombolo_core::{Ctx, SessionId};
+use tombolo_core::block::{BlockDevice, OpenOptions};
+use tombolo_core::{Ctx, Error, SessionId};
 use tombolo_front_nbd::Server as NbdServer;
 use tombolo_front_virtio_blk::{Options as DeviceOptions, VirtioBlk};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
@@ -19,8 +16,8 @@ use tombolo_layer_basic::stats::{self, Counters};
 
 use crate::assembly::hints;
 use crate::assembly::options::disk::{self, DiskOptions};
-use crate::assembly::options::nbd::NbdUrl;
 use crate::assembly::options::virtiofs::VirtioFsSocket;
+use crate::assembly::plan::disk::{DiskSource, OpenedDisk};
 use crate::assembly::servers::guest_socket::{GuestSocket, SocketAccess};
 use crate::assembly::servers::nbd::{NbdPlace, NbdPlan, NbdSockets};
 use crate::assembly::servers::until_stopped;
@@ -33,11 +30,14 @@ pub fn serve(options: &DiskOptions) -> Outcome {
         return Err(Failure::usage("nothing says how the disk is reached")
             .remedy("add --vhost-user SOCKET, --nbd ADDR or --nbd-tls ADDR"));
     }
-    until_stopped(|| DiskServer::start(options), |server| server.announce(options), DiskServer::end)
+    let source = DiskSource::of_word(&options.file)?;
+    until_stopped(|| DiskServer::start(options, &source), |server| server.announce(options), DiskServer::end)
 }
 
 /// The process. Dropped from the top: guests go before the sockets' files.
 struct DiskServer {
+    /// What the disk is called.
+    name: String,
     guests: Vec<VhostServer>,
     nbd: Vec<NbdServer>,
     nbd_places: Vec<NbdPlace>,
@@ -55,8 +55,9 @@ const PENDING_MAX: usize = 1 << 17;
 
 impl DiskServer {
     /// Takes all sockets before anything else, so that a busy one leaves no trace.
-    fn start(options: &DiskOptions) -> Result<Self, Failure> {
-        let control = service::control_socket(options.control.as_deref(), || options.name())?;
+    fn start(options: &DiskOptions, source: &DiskSource) -> Result<Self, Failure> {
+        let name = source.name();
+        let control = service::control_socket(options.control.as_deref(), || name.clone())?;
         let access = SocketAccess::new(
             options.socket_group.as_deref(),
             options.socket_mode.as_ref().map(|mode| mode.0),
@@ -72,22 +73,27 @@ impl DiskServer {
             tls_dir: options.tls_dir.as_ref(),
             mode: options.socket_mode.as_ref().map_or(0o600, |mode| mode.0),
         };
-        let nbd = NbdSockets::open(&plan, &options.name())?;
+        let nbd = NbdSockets::open(&plan, &name)?;
         let pool = ThreadPool::new(
             "disk",
             ThreadPoolLimits { queue_len: PENDING_MAX, ..ThreadPoolLimits::default() },
         );
         let counters = Counters::new();
-        let disk = stats::disk::over(open(options, &pool)?, Arc::clone(&counters));
-        let counted = Counted { exports: vec![(options.name(), counters)], ..Counted::default() };
-        let service = Service::new(status(options, &sockets, &nbd.places, &*disk), counted);
+        let DiskOptions { read_only, block_size: block_bytes, .. } = *options;
+        let how = OpenOptions { read_only, block_bytes, ..OpenOptions::default() };
+        let OpenedDisk { disk, client } = source.open(&how, &pool)?;
+        let disk = stats::disk::over(disk, Arc::clone(&counters));
+        let clients = client.map(|client| (name.clone(), client)).into_iter().collect();
+        let counted = Counted { exports: vec![(name.clone(), counters)], clients, ..Counted::default() };
+        let service = Service::new(status(&name, source, &sockets, &nbd.places, &*disk), counted);
         let metrics = prometheus::serve(options.metrics.as_ref(), &service)?;
         let control_path = control.path().display().to_string();
         let answers = Arc::new(DiskAnswers { service, disk: Arc::clone(&disk) });
         let _control = ControlServer::start(control, answers)
             .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
-        let (nbd, nbd_places) = nbd.serve(&options.name(), &disk)?;
+        let (nbd, nbd_places) = nbd.serve(&name, &disk)?;
         let mut server = Self {
+            name,
             guests: Vec::new(),
             nbd,
             nbd_places,
@@ -99,7 +105,7 @@ impl DiskServer {
             _pool: pool,
         };
         for socket in &server.sockets {
-            let admitted = admit_guests(options, socket, &server.disk);
+            let admitted = admit_guests(&server.name, options, socket, &server.disk);
             let failed =
                 |error: io::Error| Failure::cannot(format_args!("serve {}", socket.path().display()), &error);
             server.guests.push(admitted.map_err(failed)?);
@@ -110,18 +116,18 @@ impl DiskServer {
     /// A line for each endpoint, with what to type on the other side.
     fn announce(&self, options: &DiskOptions) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        let size_bytes = self.disk.geometry().size_bytes;
+        let (name, size_bytes) = (&self.name, self.disk.geometry().size_bytes);
         let only = if self.disk.profile().read_only { " read-only" } else { "" };
         for (index, socket) in self.sockets.iter().enumerate() {
             let path = socket.path();
             let shown = path.display();
-            writeln!(out, "ready vhost-user-blk {shown} disk={} size={size_bytes}{only}", options.name())?;
-            hints::disk::vhost_user(&mut out, index, &path, options.queues, &options.serial())?;
+            writeln!(out, "ready vhost-user-blk {shown} disk={name} size={size_bytes}{only}")?;
+            hints::disk::vhost_user(&mut out, index, &path, options.queues, &options.serial_of(name))?;
         }
         for place in &self.nbd_places {
             let tls = if place.is_secure { " tls" } else { "" };
-            writeln!(out, "ready nbd {} disk={} size={size_bytes}{only}{tls}", place.at, options.name())?;
-            hints::disk::nbd(&mut out, &place.at, &place.url, &options.name(), place.is_secure)?;
+            writeln!(out, "ready nbd {} disk={name} size={size_bytes}{only}{tls}", place.at)?;
+            hints::disk::nbd(&mut out, &place.at, &place.url, name, place.is_secure)?;
         }
         writeln!(out, "ready control {}", self.control_path)?;
         for metrics in &self.metrics {
@@ -143,21 +149,8 @@ impl DiskServer {
     }
 }
 
-fn open(options: &DiskOptions, pool: &ThreadPool) -> Result<Arc<dyn BlockDevice>, Failure> {
-    if let Some(url) = NbdUrl::parse(&options.file) {
-        let url = url.map_err(Failure::usage)?;
-        let disk = NbdDisk::connect(url.server.clone(), &url.export)
-            .map_err(|error| Failure::cannot(format_args!("have the disk of {url}"), &error))?;
-        return Ok(disk);
-    }
-    let DiskOptions { read_only, block_size: block_bytes, .. } = *options;
-    let image = ImageOptions { read_only, block_bytes, ..ImageOptions::default() };
-    let disk = ImageFile::open(&options.file, &image, pool.lane())
-        .map_err(|error| Failure::cannot("serve a disk", &error))?;
-    Ok(disk)
-}
-
 fn admit_guests(
+    name: &str,
     options: &DiskOptions,
     socket: &GuestSocket,
     disk: &Arc<dyn BlockDevice>,
@@ -165,7 +158,7 @@ fn admit_guests(
     // Two guests that write destroy each other's file system.
     let guests_max = if disk.profile().read_only { Settings::default().guests_max } else { 1 };
     let settings = Settings { guests_max, ..Settings::default() };
-    let device = DeviceOptions { name: options.name(), serial: options.serial(), queues: options.queues };
+    let device = DeviceOptions { name: name.into(), serial: options.serial_of(name), queues: options.queues };
     let disk = Arc::clone(disk);
     let make = move |guest: GuestId| {
         let blk = VirtioBlk::new(Arc::clone(&disk), device.clone(), SessionId(guest.0 + 1))?;
@@ -175,39 +168,33 @@ fn admit_guests(
 }
 
 fn status(
-    options: &DiskOptions,
+    name: &str,
+    source: &DiskSource,
     sockets: &[GuestSocket],
     nbd: &[NbdPlace],
     disk: &dyn BlockDevice,
 ) -> Status {
-    let export = ExportStatus {
-        name: options.name(),
-        source: source(&options.file),
-        read_only: disk.profile().read_only,
-    };
+    let export =
+        ExportStatus { name: name.into(), source: named(source), read_only: disk.profile().read_only };
     let endpoints = sockets.iter().map(|socket| EndpointStatus {
         kind: "vhost-user-blk".into(),
         at: socket.path().display().to_string(),
-        export: options.name(),
+        export: name.into(),
     });
     let nbd = nbd.iter().map(|place| EndpointStatus {
         kind: "nbd".into(),
         at: place.at.clone(),
-        export: options.name(),
+        export: name.into(),
     });
     Status::of_this_process(vec![export], endpoints.chain(nbd).collect())
 }
 
 /// What `status` says of where a disk comes from.
-pub fn source(file: &Path) -> String {
-    if let Some(Ok(url)) = NbdUrl::parse(file) {
-        return format!("disk:{url}");
-    }
-    let file = absolute(file).unwrap_or_else(|_| file.to_owned());
-    format!("disk:{}", file.display())
+pub fn named(source: &DiskSource) -> String {
+    format!("disk:{source}")
 }
 
-/// What tools ask a server of a disk: `size=SIZE` can be changed.
+/// What tools ask a server of a disk: its size can be changed (`size=SIZE`), or taken in as it is now (`size`).
 struct DiskAnswers {
     service: Arc<Service>,
     disk: Arc<dyn BlockDevice>,
@@ -219,12 +206,25 @@ impl Answers for DiskAnswers {
     }
 
     fn set(&self, options: &str) -> Result<Value, String> {
-        let size_bytes = options.strip_prefix("size=").and_then(disk::size).ok_or("write size=SIZE")?;
-        let resize = self.disk.resize().ok_or("this disk has a size that cannot be changed")?;
-        let resized = resize.set_size(&Ctx::root(SessionId(0)), size_bytes);
+        let wanted = match options.strip_prefix("size") {
+            Some("") => None,
+            Some(size) => Some(size.strip_prefix('=').and_then(disk::size).ok_or("write size=SIZE")?),
+            None => return Err("write size=SIZE, or size".into()),
+        };
+        let resize = self.disk.resize().ok_or("its size is its server's to change")?;
+        let cx = Ctx::root(SessionId(0));
+        let resized = match wanted {
+            Some(size_bytes) => resize.set_size(&cx, size_bytes).map(move |()| size_bytes),
+            None => resize.follow_size(&cx),
+        };
         self.disk.submit();
-        resized.wait().map_err(|error| String::from(Reason::from(&error)))?;
+        let size_bytes = resized.wait().map_err(|error| match error {
+            Error::NotSupported => {
+                "change it by its own tools, as by lvextend, and leave SIZE out here".into()
+            }
+            error => String::from(Reason::from(&error)),
+        })?;
         tracing::info!(size_bytes, "resized");
-        Ok(json!({ "set": options }))
+        Ok(json!({ "set": options, "size_bytes": size_bytes }))
     }
 }

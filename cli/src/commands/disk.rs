@@ -6,10 +6,11 @@ use clap::{Args, Subcommand};
 
 use crate::assembly::disk;
 use crate::assembly::options::disk::{DiskOptions, size};
+use crate::assembly::plan::disk::DiskSource;
 use crate::commands::umount::server_that;
 use crate::failure::{Failure, Outcome};
 
-/// Give guests and others a disk: a raw image, a block device of this host, or a disk of an NBD server.
+/// Give guests and others a disk: a raw image, a block device of this host, a disk of an NBD server, or a file of an NFS server.
 ///
 /// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
 /// each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, when what guests have
@@ -25,16 +26,17 @@ pub struct DiskArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Change the size of a disk that is served; its guests are told.
+    /// Change the size of a disk that is served, or take in that it was changed; its guests are told.
     ///
     /// What lies behind a smaller size is gone.
     #[command(after_help = RESIZE_EXAMPLES)]
     Resize {
         /// The disk, as it was given to the server.
         file: PathBuf,
-        /// How long it is to be, in bytes; K, M and G stand for powers of 1024.
+        /// How long it is to be, in bytes; K, M and G stand for powers of 1024. Without it, as long as what it lies in is by now:
+        /// after truncate, lvextend and the like.
         #[arg(value_parser = checked)]
-        size: String,
+        size: Option<String>,
     },
 }
 
@@ -45,16 +47,18 @@ Examples:
   tombolo disk golden.img --read-only --vhost-user /run/vm1.sock --vhost-user /run/vm2.sock
   tombolo disk vm.img --nbd ./vm.nbd --nbd 10809
   tombolo disk nbd://ship/vm --vhost-user /run/vm1.sock
+  tombolo disk nfs://ship/images/vm.img --vhost-user /run/vm1.sock
   tombolo disk resize vm.img 20G";
 
 const RESIZE_EXAMPLES: &str = "\
 Examples:
-  tombolo disk resize vm.img 20G    # in the guest: resize2fs /dev/disk/by-id/virtio-vm.img";
+  tombolo disk resize vm.img 20G    # in the guest: resize2fs /dev/disk/by-id/virtio-vm.img
+  lvextend -L +10G /dev/vg0/vm1 && tombolo disk resize /dev/vg0/vm1";
 
 impl DiskArgs {
     pub fn run(&self) -> Outcome {
         match (&self.action, &self.options) {
-            (Some(Action::Resize { file, size }), _) => resize(file, size),
+            (Some(Action::Resize { file, size }), _) => resize(file, size.as_deref()),
             (None, Some(options)) => disk::serve(options),
             (None, None) => Err(Failure::usage(
                 "the disk is missing: write tombolo disk FILE --vhost-user SOCKET or --nbd ADDR",
@@ -67,13 +71,14 @@ fn checked(text: &str) -> Result<String, String> {
     size(text).map(|_| text.to_owned()).ok_or_else(|| "a number of bytes, such as 20G".into())
 }
 
-fn resize(file: &Path, size: &str) -> Outcome {
+fn resize(file: &Path, size: Option<&str>) -> Outcome {
     let resizing = format!("resize {}", file.display());
-    let source = disk::source(file);
+    let source = disk::named(&DiskSource::of_word(file)?);
     let server = server_that(|status| status.exports.iter().any(|export| export.source == source));
     let Some((mut server, _)) = server else {
         let reason = "no server with its control socket in the usual directory serves it";
         return Err(Failure::cannot(&resizing, reason).remedy("serve it as this user, without --control"));
     };
-    server.set(&format!("size={size}")).map(drop).map_err(|error| Failure::cannot(&resizing, &error))
+    let wanted = size.map_or_else(|| "size".into(), |size| format!("size={size}"));
+    server.set(&wanted).map(drop).map_err(|error| Failure::cannot(&resizing, &error))
 }

@@ -19,8 +19,8 @@ fn with_image() -> Scratch {
 }
 
 fn guest(scratch: &Scratch) -> (Driver, DriverQueue) {
-    const FLUSH: u64 = 1 << 9;
-    let settings = DriverSettings { device_features: FLUSH, ..DriverSettings::default() };
+    const FLUSHES: u64 = 1 << 9;
+    let settings = DriverSettings { device_features: FLUSHES, ..DriverSettings::default() };
     let (driver, mut queues) = Driver::connect(&scratch.path("vm.sock"), settings).expect("connect");
     (driver, queues.remove(0))
 }
@@ -41,6 +41,7 @@ fn ask(queue: &mut DriverQueue, kind: u32, sector: u64, data: &[u8; 512]) -> (Ve
 
 const IN: u32 = 0;
 const OUT: u32 = 1;
+const FLUSH: u32 = 4;
 
 #[test]
 fn a_disk_is_served_counted_and_resized_and_leaves_nothing_behind() {
@@ -134,6 +135,46 @@ fn what_cannot_be_a_disk_is_told() {
     let other = scratch.run(&["disk", "vm.img", "--vhost-user", "other.sock"]);
     other.failed(1, &["vm.img is in use by another process"]);
     server.stop();
+}
+
+#[test]
+fn a_disk_is_a_file_of_any_server_and_as_long_as_the_file_was_made() {
+    let scratch = Scratch::new();
+    let words = ["serve", "tree", "--nfs", "0", "--squash", "none", "--shm", "tree.shm"];
+    let files = scratch.serve(&words, "ready control");
+    let image = scratch.path("tree/vm.img");
+    let of_directory = format!("dir:{}", image.display());
+    for place in [
+        format!("nfs://{}/tree/vm.img", files.nfs_address()),
+        format!("shm:{}/tree/vm.img", scratch.text("tree.shm")),
+        of_directory.clone(),
+    ] {
+        let file = fs::File::create(&image).expect("create");
+        file.set_len(DISK_BYTES).expect("truncate");
+        let words = ["disk", &place, "--vhost-user", "vm.sock", "--control", "disk.sock"];
+        let server = scratch.serve(&words, "ready control");
+        let ready = format!(" disk=vm.img size={DISK_BYTES}\n");
+        assert!(server.said.contains(&ready), "{}", server.said);
+        let (driver, mut queue) = guest(&scratch);
+        assert_eq!(ask(&mut queue, OUT, 7, &[5; 512]).1, 0, "{place}");
+        assert_eq!(ask(&mut queue, FLUSH, 0, &[0; 512]).1, 0, "{place}");
+        assert_eq!(ask(&mut queue, IN, 7, &[0; 512]), (vec![5; 512], 0), "{place}");
+        assert_eq!(fs::read(&image).expect("read")[7 * 512..][..512], [5; 512], "{place}");
+        drop((driver, queue));
+        server.stop();
+    }
+    scratch.run(&["disk", &of_directory.replace("vm.img", "none"), "--nbd", "./s"]).failed(1, &["none"]);
+    scratch.run(&["disk", &of_directory.replace("/vm.img", ""), "--nbd", "./s"]).failed(1, &["directory"]);
+
+    let server = scratch.serve(&["disk", &of_directory, "--vhost-user", "vm.sock"], "ready control");
+    let (mut driver, _queue) = guest(&scratch);
+    fs::File::options().write(true).open(&image).expect("open").set_len(3 << 20).expect("longer");
+    scratch.run(&["disk", "resize", &of_directory]).succeeded();
+    assert_eq!(driver.config(0, 8).expect("the size"), (3u64 << 20 >> 9).to_le_bytes());
+    scratch.run(&["disk", "resize", &of_directory, "2M"]).succeeded();
+    assert_eq!(fs::metadata(&image).expect("stat").len(), 2 << 20);
+    server.stop();
+    files.stop();
 }
 
 /// What a program of others says, which ends well.

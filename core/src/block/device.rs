@@ -66,8 +66,11 @@ pub trait BlockDevice: Send + Sync {
 
 /// A disk whose size can change during its life.
 pub trait Resize: Send + Sync {
-    /// Makes it so long; a multiple of the block size. What is new reads as zeroes.
+    /// Makes it so long; a multiple of the block size. What is new reads as zeroes. One whose size others determine refuses it with
+    /// [`Error::NotSupported`](crate::Error::NotSupported).
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()>;
+    /// Takes in that others have changed the size of what the disk lies in. The size now, in bytes.
+    fn follow_size(&self, cx: &Ctx) -> Answer<u64>;
     /// From now on `watch` is told each new size, as long as it lives.
     fn watch(&self, watch: &Arc<SizeWatch>);
 }

@@ -37,11 +37,12 @@ impl Geometry {
         }
     }
 
-    /// The same in blocks of this size, a part of which at the end does not count; `None` if no disk has such blocks.
-    pub fn in_blocks(self, block_bytes: u32) -> Option<Self> {
-        let is_size =
-            block_bytes.is_power_of_two() && (SECTOR_BYTES..=Self::BLOCK_BYTES_MAX).contains(&block_bytes);
-        is_size.then(|| Self {
+    /// The same in blocks of this size, a part of which at the end does not count.
+    pub fn in_blocks(self, block_bytes: u32) -> Result<Self, BlockSizeError> {
+        if !block_bytes.is_power_of_two() || !(SECTOR_BYTES..=Self::BLOCK_BYTES_MAX).contains(&block_bytes) {
+            return Err(BlockSizeError { block_bytes });
+        }
+        Ok(Self {
             size_bytes: self.size_bytes - self.size_bytes % u64::from(block_bytes),
             block_bytes,
             physical_block_bytes: self.physical_block_bytes.max(block_bytes),
@@ -85,6 +86,14 @@ impl Range {
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.len_bytes)
     }
+}
+
+/// A block size that no disk has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
+#[error("a block size is a power of two from 512 to 65536 bytes, not {block_bytes}")]
+pub struct BlockSizeError {
+    /// What was asked for, in bytes.
+    pub block_bytes: u32,
 }
 
 /// A range that a disk does not have.
@@ -142,7 +151,10 @@ mod tests {
         let disk = Geometry::of_file(20_000).in_blocks(8192).expect("a size");
         assert_eq!((disk.size_bytes, disk.block_bytes, disk.physical_block_bytes), (16_384, 8192, 8192));
         for block_bytes in [0, 256, 1000, 1 << 17] {
-            assert_eq!(Geometry::of_file(1 << 20).in_blocks(block_bytes), None);
+            assert_eq!(
+                Geometry::of_file(1 << 20).in_blocks(block_bytes),
+                Err(BlockSizeError { block_bytes })
+            );
         }
     }
 }

@@ -19,9 +19,11 @@
 mod device;
 mod extent;
 mod geometry;
+mod opening;
 mod size;
 
 pub use device::{BlockDevice, Profile, Resize, Zeroing};
 pub use extent::{Allocation, Extent, Extents};
-pub use geometry::{Geometry, Range, RangeError, SECTOR_BYTES};
+pub use geometry::{BlockSizeError, Geometry, Range, RangeError, SECTOR_BYTES};
+pub use opening::OpenOptions;
 pub use size::{SizeWatch, Sizes};

@@ -49,6 +49,13 @@ impl OpenFile {
         self.size_bytes = AtomicU64::new(geometry.size_bytes);
     }
 
+    /// Those that watch are told.
+    fn resized(&self, size_bytes: u64) {
+        if self.size_bytes.swap(size_bytes, Ordering::AcqRel) != size_bytes {
+            self.sizes.changed(size_bytes);
+        }
+    }
+
     /// A request of a front end in the file's own session. It may become several, so it has no key.
     pub(crate) fn cx(&self, caller: &Ctx) -> Ctx {
         Ctx {
@@ -188,12 +195,15 @@ impl BlockDevice for FileDisk {
     }
 
     fn resize(&self) -> Option<&dyn Resize> {
-        (!self.0.profile.read_only).then_some(self)
+        Some(self)
     }
 }
 
 impl Resize for FileDisk {
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
+        if self.0.profile.read_only {
+            return Answer::err(Error::ReadOnly);
+        }
         if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(self.0.geometry.block_bytes)) {
             return Answer::err(Error::InvalidArgument);
         }
@@ -201,10 +211,18 @@ impl Resize for FileDisk {
         let (file, cx) = (self.0.clone(), self.0.cx(cx));
         file.fs.setattr(&cx, file.file.node, Some(file.file), &set).map({
             let file = file.clone();
-            move |_| {
-                if file.size_bytes.swap(size_bytes, Ordering::AcqRel) != size_bytes {
-                    file.sizes.changed(size_bytes);
-                }
+            move |_| file.resized(size_bytes)
+        })
+    }
+
+    fn follow_size(&self, cx: &Ctx) -> Answer<u64> {
+        let (file, cx) = (self.0.clone(), self.0.cx(cx));
+        file.fs.getattr(&cx, file.file.node, Some(file.file)).map({
+            let file = file.clone();
+            move |attr| {
+                let size_bytes = attr.size - attr.size % u64::from(file.geometry.block_bytes);
+                file.resized(size_bytes);
+                size_bytes
             }
         })
     }

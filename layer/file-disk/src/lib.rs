@@ -5,7 +5,7 @@
 //!
 //! Not here: formats of images; files of this host without a file system between (`back/image-file` is quicker).
 //!
-//! Main types: [`FileDisk`], [`Options`], [`OpenError`].
+//! Main types: [`FileDisk`], [`OpenError`].
 //!
 //! Reading order: `opening`, `disk` (the waist), `room` (zeroes and holes).
 #![forbid(unsafe_code)]
@@ -15,4 +15,4 @@ mod opening;
 mod room;
 
 pub use disk::FileDisk;
-pub use opening::{OpenError, Options};
+pub use opening::OpenError;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use thiserror::Error as ThisError;
-use tombolo_core::block::{Geometry, SECTOR_BYTES};
+use tombolo_core::block::{BlockSizeError, Geometry, OpenOptions};
 use tombolo_core::fs::{
     Attr, Entry, File, FileSystem, FileType, Lock, LockFamily, LockKind, LockOwner, LockRange, Name, NodeId,
     OpenFlags,
@@ -11,24 +11,6 @@ use tombolo_core::fs::{
 use tombolo_core::{Ctx, Error, Result as CoreResult};
 
 use crate::disk::{FileDisk, OpenFile};
-
-/// How a file is opened.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Nothing is changed.
-    pub read_only: bool,
-    /// Whether the file is locked against other users of it, where its file system has locks. Without, two that write destroy each
-    /// other's work.
-    pub locks: bool,
-    /// The disk's block size, in bytes: a power of two from 512 to 64 KiB.
-    pub block_bytes: u32,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { read_only: false, locks: true, block_bytes: SECTOR_BYTES }
-    }
-}
 
 /// Why a file was not opened.
 #[derive(Debug, ThisError)]
@@ -43,11 +25,8 @@ pub enum OpenError {
     #[error("the file is in use; end that first, or open it read-only where both only read")]
     InUse,
     /// The block size is none.
-    #[error("a block size is a power of two from 512 to 65536 bytes, not {block_bytes}")]
-    BlockSize {
-        /// What was asked for, in bytes.
-        block_bytes: u32,
-    },
+    #[error(transparent)]
+    BlockSize(#[from] BlockSizeError),
     /// There is not even one block in it.
     #[error("the file is empty: give it a size first, as by truncate -s 10G")]
     Empty,
@@ -59,10 +38,11 @@ impl FileDisk {
         fs: Arc<dyn FileSystem>,
         cx: Ctx,
         path: &[u8],
-        options: &Options,
+        options: &OpenOptions,
     ) -> Result<Arc<Self>, OpenError> {
-        let Options { read_only, block_bytes, .. } = *options;
-        Geometry::of_file(0).in_blocks(block_bytes).ok_or(OpenError::BlockSize { block_bytes })?;
+        let OpenOptions { read_only, block_bytes, .. } = *options;
+        // Said before anything is opened.
+        Geometry::of_file(0).in_blocks(block_bytes)?;
         let entry = find(&*fs, &cx, path).await?;
         let flags = if read_only { OpenFlags::READ } else { OpenFlags::READ | OpenFlags::WRITE };
         let opened = match entry.attr.file_type {
@@ -83,8 +63,11 @@ impl FileDisk {
         }
         // As it is now that no other changes it.
         let attr: Attr = file.fs.getattr(&file.cx, entry.node, Some(file.file)).resolve().await?;
-        let geometry = Geometry::of_file(attr.size).in_blocks(block_bytes);
-        file.set_geometry(geometry.filter(|it| it.size_bytes > 0).ok_or(OpenError::Empty)?);
+        let geometry = Geometry::of_file(attr.size).in_blocks(block_bytes)?;
+        if geometry.size_bytes == 0 {
+            return Err(OpenError::Empty);
+        }
+        file.set_geometry(geometry);
         Ok(Arc::new(Self(Arc::new(file))))
     }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tombolo_back_image_file::{ImageFile, OpenError, Options};
-use tombolo_core::block::{Allocation, BlockDevice, Range, SizeWatch, Zeroing};
+use tombolo_back_image_file::{ImageFile, OpenError};
+use tombolo_core::block::{Allocation, BlockDevice, OpenOptions, Range, SizeWatch, Zeroing};
 use tombolo_core::{Ctx, Error, Result, SessionId, Stability};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_mem::{Buffer, Source};
@@ -32,7 +32,7 @@ impl Bed {
         path
     }
 
-    fn open(&self, path: &Path, options: &Options) -> std::result::Result<Arc<ImageFile>, OpenError> {
+    fn open(&self, path: &Path, options: &OpenOptions) -> std::result::Result<Arc<ImageFile>, OpenError> {
         ImageFile::open(path, options, self.pool.lane())
     }
 
@@ -47,35 +47,35 @@ impl Bed {
     }
 }
 
-const READ_ONLY: Options = Options { read_only: true, locks: true, block_bytes: 512 };
+const READ_ONLY: OpenOptions = OpenOptions { read_only: true, locks: true, block_bytes: 512 };
 
 #[test]
 fn two_that_write_are_refused_and_two_that_read_are_not() {
     let bed = Bed::new();
     let path = bed.image(MIB);
-    let writer = bed.open(&path, &Options::default()).expect("the first");
-    for options in [Options::default(), READ_ONLY] {
+    let writer = bed.open(&path, &OpenOptions::default()).expect("the first");
+    for options in [OpenOptions::default(), READ_ONLY] {
         assert!(matches!(bed.open(&path, &options), Err(OpenError::InUse { .. })));
     }
-    drop(bed.open(&path, &Options { locks: false, ..READ_ONLY }).expect("without locks"));
+    drop(bed.open(&path, &OpenOptions { locks: false, ..READ_ONLY }).expect("without locks"));
     drop(writer);
     let reader = bed.open(&path, &READ_ONLY).expect("a reader");
     let second = bed.open(&path, &READ_ONLY).expect("another");
-    assert!(matches!(bed.open(&path, &Options::default()), Err(OpenError::InUse { .. })));
+    assert!(matches!(bed.open(&path, &OpenOptions::default()), Err(OpenError::InUse { .. })));
     drop((reader, second));
-    drop(bed.open(&path, &Options::default()).expect("free again"));
+    drop(bed.open(&path, &OpenOptions::default()).expect("free again"));
 }
 
 #[test]
 fn what_is_no_disk_is_refused() {
     let bed = Bed::new();
     let missing = bed.dir.path().join("missing");
-    assert!(matches!(bed.open(&missing, &Options::default()), Err(OpenError::Open { .. })));
-    assert!(matches!(bed.open(bed.dir.path(), &Options::default()), Err(OpenError::NotADisk { .. })));
-    assert!(matches!(bed.open(&bed.image(511), &Options::default()), Err(OpenError::Empty { .. })));
+    assert!(matches!(bed.open(&missing, &OpenOptions::default()), Err(OpenError::Open { .. })));
+    assert!(matches!(bed.open(bed.dir.path(), &OpenOptions::default()), Err(OpenError::NotADisk { .. })));
+    assert!(matches!(bed.open(&bed.image(511), &OpenOptions::default()), Err(OpenError::Empty { .. })));
     for block_bytes in [0, 256, 1000, 1 << 17] {
-        let options = Options { block_bytes, ..Options::default() };
-        assert!(matches!(bed.open(&bed.image(MIB), &options), Err(OpenError::BlockSize { .. })));
+        let options = OpenOptions { block_bytes, ..OpenOptions::default() };
+        assert!(matches!(bed.open(&bed.image(MIB), &options), Err(OpenError::BlockSize(_))));
     }
 }
 
@@ -83,7 +83,7 @@ fn what_is_no_disk_is_refused() {
 fn an_image_that_was_cut_off_gives_errors_where_it_is_missing_and_nowhere_else() {
     let bed = Bed::new();
     let path = bed.image(4 * MIB);
-    let disk = bed.open(&path, &Options::default()).expect("opened");
+    let disk = bed.open(&path, &OpenOptions::default()).expect("opened");
     bed.write(&disk, 0, &[7; 4096]).expect("written");
     File::options().write(true).open(&path).expect("opened").set_len(MIB).expect("cut off");
     assert_eq!(bed.read(&disk, 0, 4096).expect("still there"), [7; 4096]);
@@ -100,14 +100,14 @@ fn an_image_that_was_cut_off_gives_errors_where_it_is_missing_and_nowhere_else()
 fn a_new_size_from_outside_is_told_when_it_is_looked_at() {
     let bed = Bed::new();
     let path = bed.image(MIB);
-    let disk = bed.open(&path, &Options::default()).expect("opened");
+    let disk = bed.open(&path, &OpenOptions::default()).expect("opened");
     let told = Arc::new(AtomicU64::new(0));
     let seen = told.clone();
     let watch: Arc<SizeWatch> = Arc::new(move |size_bytes| seen.store(size_bytes, Ordering::SeqCst));
     disk.resize().expect("a file can").watch(&watch);
     File::options().write(true).open(&path).expect("opened").set_len(3 * MIB + 100).expect("longer");
     assert_eq!(disk.geometry().size_bytes, MIB);
-    assert_eq!(disk.follow_size().expect("looked"), 3 * MIB);
+    assert_eq!(disk.resize().expect("a file can").follow_size(&bed.cx).wait().expect("looked"), 3 * MIB);
     assert_eq!((told.load(Ordering::SeqCst), disk.geometry().size_bytes), (3 * MIB, 3 * MIB));
 }
 
@@ -115,7 +115,7 @@ fn a_new_size_from_outside_is_told_when_it_is_looked_at() {
 fn room_is_given_back_and_kept_as_asked() {
     let bed = Bed::new();
     let path = bed.image(4 * MIB);
-    let disk = bed.open(&path, &Options::default()).expect("opened");
+    let disk = bed.open(&path, &OpenOptions::default()).expect("opened");
     let taken = || {
         use std::os::unix::fs::MetadataExt;
         std::fs::metadata(&path).expect("there").blocks() * 512
@@ -146,7 +146,7 @@ fn room_is_given_back_and_kept_as_asked() {
 #[test]
 fn a_block_of_4_kib_makes_a_disk_of_whole_blocks() {
     let bed = Bed::new();
-    let options = Options { block_bytes: 4096, ..Options::default() };
+    let options = OpenOptions { block_bytes: 4096, ..OpenOptions::default() };
     let disk = bed.open(&bed.image(MIB + 512), &options).expect("opened");
     let geometry = disk.geometry();
     assert_eq!((geometry.size_bytes, geometry.block_bytes), (MIB, 4096));

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::address::ListenAddress;
-use super::nbd::{NbdListen, NbdUrl};
+use super::nbd::NbdListen;
 use super::virtiofs::SocketMode;
 use crate::setting::Setting;
 
 #[derive(Args, Clone, Debug)]
 pub struct DiskOptions {
-    /// The disk: a raw image, a block device of this host, or one of an NBD server (nbd://HOST[:PORT]/EXPORT,
-    /// nbd+unix:///EXPORT?socket=PATH).
+    /// The disk: a raw image, a block device of this host, one of an NBD server (nbd://HOST[:PORT]/EXPORT,
+    /// nbd+unix:///EXPORT?socket=PATH), or a file on an NFS server (nfs://HOST/NAME/FILE, nfs+ssh://HOST/PATH) or behind shared memory
+    /// (shm:SOCKET/NAME/FILE).
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, or many if it is read-only.
@@ -80,17 +81,9 @@ pub fn size(text: &str) -> Option<u64> {
 }
 
 impl DiskOptions {
-    /// What the disk is called: the file's name, or what its server calls it.
-    pub fn name(&self) -> String {
-        if let Some(Ok(url)) = NbdUrl::parse(&self.file) {
-            let is_plain = !url.export.is_empty() && !url.export.contains('/');
-            return if is_plain { url.export } else { "disk".into() };
-        }
-        self.file.file_name().map_or_else(|| "disk".into(), |name| name.to_string_lossy().into_owned())
-    }
-
-    pub fn serial(&self) -> String {
-        let of_name = || self.name().chars().filter(char::is_ascii_graphic).take(SERIAL_BYTES_MAX).collect();
+    /// What guests find the disk of this name by.
+    pub fn serial_of(&self, name: &str) -> String {
+        let of_name = || name.chars().filter(char::is_ascii_graphic).take(SERIAL_BYTES_MAX).collect();
         self.serial.clone().unwrap_or_else(of_name)
     }
 }

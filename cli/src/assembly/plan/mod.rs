@@ -1,6 +1,7 @@
 //! What to serve and how, checked as far as it can be before anything is opened.
 
 pub mod cache;
+pub mod disk;
 pub mod nfs;
 mod proxy;
 pub mod shm;

@@ -24,5 +24,6 @@ pub use du::DuArgs;
 pub use ls::LsArgs;
 pub use mkdir::MkdirArgs;
 pub use mv::MvArgs;
+pub use open_path::own_name;
 pub use rm::RmArgs;
 pub use stat::StatArgs;

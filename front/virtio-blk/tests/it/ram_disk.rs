@@ -174,6 +174,10 @@ impl Resize for RamDisk {
         Answer::ok(())
     }
 
+    fn follow_size(&self, _cx: &Ctx) -> Answer<u64> {
+        Answer::ok(self.geometry().size_bytes)
+    }
+
     fn watch(&self, watch: &Arc<SizeWatch>) {
         self.sizes.watch(watch);
     }

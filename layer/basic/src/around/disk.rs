@@ -80,6 +80,13 @@ impl<A: Around> Resize for LayeredDisk<A> {
         })
     }
 
+    fn follow_size(&self, cx: &Ctx) -> Answer<u64> {
+        self.call(Op::Getattr, |inner| match inner.resize() {
+            Some(resize) => resize.follow_size(cx),
+            None => Answer::err(Error::NotSupported),
+        })
+    }
+
     fn watch(&self, watch: &Arc<SizeWatch>) {
         if let Some(resize) = self.inner.resize() {
             resize.watch(watch);

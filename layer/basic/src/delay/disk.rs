@@ -83,6 +83,13 @@ impl Resize for DelayedDisk {
         })
     }
 
+    fn follow_size(&self, cx: &Ctx) -> Answer<u64> {
+        self.later(cx, move |disk, cx| match disk.resize() {
+            Some(resize) => resize.follow_size(cx),
+            None => Answer::err(Error::NotSupported),
+        })
+    }
+
     fn watch(&self, watch: &Arc<SizeWatch>) {
         if let Some(resize) = self.inner.resize() {
             resize.watch(watch);

@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 
 use tombolo_allocations::of_this_thread;
 use tombolo_back_memory::Memory;
-use tombolo_core::block::{Allocation, BlockDevice, Range, Zeroing};
+use tombolo_core::block::{Allocation, BlockDevice, BlockSizeError, OpenOptions, Range, Zeroing};
 use tombolo_core::fs::{
     Client, Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, Op, OpenFlags, PermissionCheck,
     SetAttr,
@@ -14,7 +14,7 @@ use tombolo_core::fs::{
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId, Stability, block_on};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
-use tombolo_layer_file_disk::{FileDisk, OpenError, Options};
+use tombolo_layer_file_disk::{FileDisk, OpenError};
 use tombolo_mem::{Buffer, Source};
 
 #[global_allocator]
@@ -52,12 +52,12 @@ impl Bed {
         self.fs.setattr(&self.cx, self.file.node, Some(self.file), &set).wait().expect("its size");
     }
 
-    fn open(&self, path: &str, options: &Options) -> std::result::Result<Arc<FileDisk>, OpenError> {
+    fn open(&self, path: &str, options: &OpenOptions) -> std::result::Result<Arc<FileDisk>, OpenError> {
         block_on(FileDisk::open(self.fs.clone(), self.cx.clone(), path.as_bytes(), options))
     }
 
     fn disk(&self) -> Arc<FileDisk> {
-        self.open("d/disk", &Options::default()).expect("opened")
+        self.open("d/disk", &OpenOptions::default()).expect("opened")
     }
 
     fn read(&self, disk: &FileDisk, offset: u64) -> Result<()> {
@@ -94,24 +94,27 @@ fn a_file_that_was_cut_off_gives_errors_where_it_is_missing_and_nowhere_else() {
 #[test]
 fn what_is_no_disk_is_refused() {
     let bed = Bed::new(&Memory::default());
-    let options = Options::default();
+    let options = OpenOptions::default();
     assert!(matches!(bed.open("d/missing", &options), Err(OpenError::Refused(Error::NotFound))));
     assert!(matches!(bed.open("d", &options), Err(OpenError::NotAFile)));
     assert!(matches!(bed.open("/", &options), Err(OpenError::Refused(Error::IsDirectory))));
     assert!(matches!(bed.open("d/../d/disk", &options), Err(OpenError::Refused(_))));
-    let thirds = Options { block_bytes: 1536, ..options };
-    assert!(matches!(bed.open("d/disk", &thirds), Err(OpenError::BlockSize { block_bytes: 1536 })));
+    let thirds = OpenOptions { block_bytes: 1536, ..options };
+    assert!(matches!(
+        bed.open("d/disk", &thirds),
+        Err(OpenError::BlockSize(BlockSizeError { block_bytes: 1536 }))
+    ));
     bed.set_size(511);
     assert!(matches!(bed.open("/d/disk", &options), Err(OpenError::Empty)));
     bed.set_size(4096 + 512);
-    let large = Options { block_bytes: 4096, ..options };
+    let large = OpenOptions { block_bytes: 4096, ..options };
     assert_eq!(bed.open("/d//disk", &large).expect("opened").geometry().size_bytes, 4096);
 }
 
 #[test]
 fn a_file_is_closed_when_its_disk_is_gone() {
     let bed = Bed::new(&Memory::default());
-    let (first, other) = (bed.disk(), bed.open("d/disk", &Options::default()));
+    let (first, other) = (bed.disk(), bed.open("d/disk", &OpenOptions::default()));
     assert!(matches!(other, Err(OpenError::InUse)));
     drop(first);
     bed.disk();

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use std::time::Duration;
 
-use tombolo_back_image_file::{ImageFile, OpenError as ImageOpenError, Options as ImageOptions};
+use tombolo_back_image_file::{ImageFile, OpenError as ImageOpenError};
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::{Memory, MemoryDisk};
 use tombolo_conformance::disk::{Report, Wanted, run};
-use tombolo_core::block::BlockDevice;
+use tombolo_core::block::{BlockDevice, OpenOptions};
 use tombolo_core::fs::{Client, Create, Export, File as Opening, FileSystem, Mode, Name, NewMode, NodeId};
 use tombolo_core::fs::{Op, OpenFlags, PermissionCheck, SetAttr};
 use tombolo_core::{Ctx, SessionId, block_on};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_layer_basic::fault::{Plan, Rule, What, When};
 use tombolo_layer_basic::{delay, fault};
-use tombolo_layer_file_disk::{FileDisk, OpenError, Options};
+use tombolo_layer_file_disk::{FileDisk, OpenError};
 
 #[test]
 fn a_disk_in_memory() {
@@ -52,7 +52,7 @@ fn images_in(parent: &Path) {
     let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
     let make = |Wanted { size_bytes, read_only }| -> Arc<dyn BlockDevice> {
         let path = dir.path().join(empty_file(dir.path(), size_bytes));
-        ImageFile::open(&path, &ImageOptions { read_only, ..ImageOptions::default() }, pool.lane())
+        ImageFile::open(&path, &OpenOptions { read_only, ..OpenOptions::default() }, pool.lane())
             .expect("opened")
     };
     run(make).expect(&format!("an image in {}", parent.display()), &[]);
@@ -88,7 +88,7 @@ fn files_of(export: &dyn Export) -> Report {
         let size = SetAttr { size: Some(size_bytes), ..SetAttr::default() };
         fs.setattr(&cx, file.node, Some(file), &size).wait().expect("its size");
         fs.release(&cx, file);
-        let options = Options { read_only, ..Options::default() };
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
         block_on(FileDisk::open(fs.clone(), cx.clone(), name.as_bytes(), &options)).expect("opened")
     })
 }
@@ -129,11 +129,11 @@ fn a_file_that_is_written_to_as_an_image_is_not_opened_through_its_directory_and
     let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
     let (fs, cx) = attach(&*directory(dir.path()));
     let image = |read_only| {
-        let options = ImageOptions { read_only, ..ImageOptions::default() };
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
         ImageFile::open(&dir.path().join(&name), &options, pool.lane())
     };
     let file = |read_only| {
-        let options = Options { read_only, ..Options::default() };
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
         block_on(FileDisk::open(fs.clone(), cx.clone(), name.as_bytes(), &options))
     };
     let writer = image(false).expect("free");

@@ -5,9 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tombolo_back_image_file::{ImageFile, Options as ImageOptions};
+use tombolo_back_image_file::ImageFile;
 use tombolo_back_nbd_client::{Address, NbdDisk};
-use tombolo_core::block::{BlockDevice, Extent, Range};
+use tombolo_core::block::{BlockDevice, Extent, OpenOptions, Range};
 use tombolo_core::{Ctx, Result, SessionId, Stability};
 use tombolo_front_nbd::{Exports, Listeners, Options, Server};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
@@ -47,7 +47,7 @@ impl Bed {
     }
 
     pub fn opened_as(&self, read_only: bool) -> Arc<ImageFile> {
-        let options = ImageOptions { read_only, ..ImageOptions::default() };
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
         ImageFile::open(&self.image(), &options, self.pool.lane()).unwrap()
     }
 

@@ -1,0 +1,109 @@
+//! What a disk lies in.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf, absolute};
+use std::sync::Arc;
+use std::time::Instant;
+
+use libtombolo::block_on;
+use tombolo_back_image_file::ImageFile;
+use tombolo_back_nbd_client::NbdDisk;
+use tombolo_back_nfs_client::NfsExport;
+use tombolo_core::block::{BlockDevice, OpenOptions as DiskOpenOptions};
+use tombolo_core::fs::{Client, PermissionCheck};
+use tombolo_core::{Ctx, SessionId};
+use tombolo_host_runtime::thread_pool::ThreadPool;
+use tombolo_layer_file_disk::FileDisk;
+use tombolo_sys::creds;
+
+use crate::assembly::options::nbd::NbdUrl;
+use crate::assembly::plan::tree::Tree;
+use crate::commands::files::{own_name, user::Myself};
+use crate::failure::Failure;
+use crate::location::{Location, OpenOptions};
+
+#[derive(Clone, Debug)]
+pub enum DiskSource {
+    /// A raw image, or a block device of this host.
+    Image(PathBuf),
+    /// A disk of an NBD server.
+    Nbd(NbdUrl),
+    /// A file of a file system that we are the client of.
+    File(Location),
+}
+
+/// A disk that is open.
+pub struct OpenedDisk {
+    pub disk: Arc<dyn BlockDevice>,
+    /// The client, where it is a file of an NFS server.
+    pub client: Option<Arc<NfsExport>>,
+}
+
+impl DiskSource {
+    /// What a word of the command line names: a URL or a location, or else a file of this host.
+    pub fn of_word(word: &Path) -> Result<Self, Failure> {
+        if let Some(url) = NbdUrl::parse(word) {
+            return url.map(Self::Nbd).map_err(Failure::usage);
+        }
+        if !Tree::is_location(word) {
+            return Ok(Self::Image(word.to_owned()));
+        }
+        Location::of_word(word.as_os_str()).map(Self::File).map_err(Failure::usage)
+    }
+
+    /// What it is called: the file's name, or what its server calls it.
+    pub fn name(&self) -> String {
+        let name = match self {
+            Self::Image(path) => path.file_name().map(|name| name.to_string_lossy().into_owned()),
+            Self::Nbd(url) => Some(url.export.clone()).filter(|name| !name.is_empty() && !name.contains('/')),
+            Self::File(location) => {
+                own_name(location).map(|name| String::from_utf8_lossy(name.as_name().as_bytes()).into_owned())
+            }
+        };
+        name.unwrap_or_else(|| "disk".into())
+    }
+
+    /// Opens it. What waits for this host's disks is done by the pool.
+    pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
+        let disk: Arc<dyn BlockDevice> = match self {
+            Self::Image(path) => ImageFile::open(path, options, pool.lane())
+                .map_err(|error| Failure::cannot("serve a disk", &error))?,
+            Self::Nbd(url) => NbdDisk::connect(url.server.clone(), &url.export)
+                .map_err(|error| Failure::cannot(format_args!("have the disk of {url}"), &error))?,
+            Self::File(location) => return open_file(location, options),
+        };
+        Ok(OpenedDisk { disk, client: None })
+    }
+}
+
+/// The session of the disk with what its file lies in.
+const SESSION: SessionId = SessionId(0);
+
+fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<OpenedDisk, Failure> {
+    let DiskOpenOptions { read_only, .. } = *options;
+    let Myself { identity, .. } = Myself::ask();
+    let opened =
+        location.open(&OpenOptions { read_only, since: Some(Instant::now()), ..OpenOptions::default() })?;
+    // As with the commands for files: a process that may act as others is checked by the tree, all others by the kernel.
+    let is_own = matches!(location, Location::Dir(_)) && !creds::may_assume();
+    let checks = if is_own { PermissionCheck::Caller } else { PermissionCheck::BackEnd };
+    let client = Client { session: SESSION, label: "disk".into(), checks };
+    let serving = format!("serve {location} as a disk");
+    let fs = opened.export.attach(&client).map_err(|error| Failure::cannot(&serving, &error))?;
+    let cx = Ctx { identity, ..Ctx::root(SESSION) };
+    let disk = block_on(FileDisk::open(fs, cx, &opened.path, options))
+        .map_err(|error| Failure::cannot(&serving, &error))?;
+    Ok(OpenedDisk { disk, client: opened.nfs })
+}
+
+impl fmt::Display for DiskSource {
+    /// As others may write it that work elsewhere.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image(path) => absolute(path).unwrap_or_else(|_: io::Error| path.clone()).display().fmt(f),
+            Self::Nbd(url) => url.fmt(f),
+            Self::File(location) => location.fmt(f),
+        }
+    }
+}
