@@ -53,6 +53,12 @@ impl Failure {
         Self { text: String::new(), code: Code::Failed }
     }
 
+    /// Another process has ended with that code, and has explained it.
+    pub fn as_told(code: i32) -> Self {
+        let code = if code == Code::Usage as i32 { Code::Usage } else { Code::Failed };
+        Self { text: String::new(), code }
+    }
+
     /// A signal ended it, and that has been told.
     pub fn stopped(signal: StopSignal) -> Self {
         let code = if signal.is_interrupt() { Code::Interrupted } else { Code::Terminated };

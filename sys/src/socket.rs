@@ -49,6 +49,11 @@ pub fn inherited_listener(fd: i32) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// The same socket as a descriptor that programs which this one starts have too, by the same number.
+pub fn heritable(socket: impl AsFd) -> Result<OwnedFd> {
+    rustix::io::dup(socket)
+}
+
 fn last_errno() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }

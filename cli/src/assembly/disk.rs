@@ -15,6 +15,7 @@ use tombolo_host_vhost::{Device, GuestId, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::{self, Counters};
 
 use crate::assembly::hints;
+use crate::assembly::keeper::{self, Turn};
 use crate::assembly::options::disk::{self, DiskOptions};
 use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::assembly::plan::disk::{DiskSource, OpenedDisk};
@@ -30,8 +31,39 @@ pub fn serve(options: &DiskOptions) -> Outcome {
         return Err(Failure::usage("nothing says how the disk is reached")
             .remedy("add --vhost-user SOCKET, --nbd ADDR or --nbd-tls ADDR"));
     }
+    if options.keep && options.kept.is_empty() {
+        return keep(options);
+    }
     let source = DiskSource::of_word(&options.file)?;
-    until_stopped(|| DiskServer::start(options, &source), |server| server.announce(options), DiskServer::end)
+    let turn = Turn::wait(&options.kept)?;
+    until_stopped(
+        &turn,
+        || DiskServer::start(options, &source),
+        |server| server.announce(options),
+        DiskServer::end,
+    )
+}
+
+/// Holds the sockets of guests for servers that follow each other.
+fn keep(options: &DiskOptions) -> Outcome {
+    let sockets = guest_sockets(options)?;
+    keeper::keep(&sockets, guests_max(options.read_only))
+}
+
+/// Two guests that write destroy each other's file system.
+fn guests_max(is_read_only: bool) -> usize {
+    if is_read_only { Settings::default().guests_max } else { 1 }
+}
+
+fn guest_sockets(options: &DiskOptions) -> Result<Vec<GuestSocket>, Failure> {
+    let kept = &options.kept;
+    if !kept.is_empty() {
+        return kept.iter().zip(&options.vhost_user).map(|(fd, path)| GuestSocket::kept(*fd, path)).collect();
+    }
+    let access =
+        SocketAccess::new(options.socket_group.as_deref(), options.socket_mode.as_ref().map(|mode| mode.0))?;
+    let paths = options.vhost_user.iter().map(|path| VirtioFsSocket::Path(path.clone()));
+    paths.map(|path| GuestSocket::open(&path, access)).collect()
 }
 
 /// The process. Dropped from the top: guests go before the sockets' files.
@@ -58,15 +90,7 @@ impl DiskServer {
     fn start(options: &DiskOptions, source: &DiskSource) -> Result<Self, Failure> {
         let name = source.name();
         let control = service::control_socket(options.control.as_deref(), || name.clone())?;
-        let access = SocketAccess::new(
-            options.socket_group.as_deref(),
-            options.socket_mode.as_ref().map(|mode| mode.0),
-        )?;
-        let sockets = options
-            .vhost_user
-            .iter()
-            .map(|path| GuestSocket::open(&VirtioFsSocket::Path(path.clone()), access));
-        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        let sockets = guest_sockets(options)?;
         let plan = NbdPlan {
             plain: &options.nbd,
             tls: &options.nbd_tls,
@@ -155,9 +179,7 @@ fn admit_guests(
     socket: &GuestSocket,
     disk: &Arc<dyn BlockDevice>,
 ) -> io::Result<VhostServer> {
-    // Two guests that write destroy each other's file system.
-    let guests_max = if disk.profile().read_only { Settings::default().guests_max } else { 1 };
-    let settings = Settings { guests_max, ..Settings::default() };
+    let settings = Settings { guests_max: guests_max(disk.profile().read_only), ..Settings::default() };
     let device = DeviceOptions { name: name.into(), serial: options.serial_of(name), queues: options.queues };
     let disk = Arc::clone(disk);
     let make = move |guest: GuestId| {

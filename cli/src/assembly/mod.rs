@@ -1,8 +1,10 @@
 //! Puts front ends, layers and back ends together: what is asked for ([`options`]), checked as a whole ([`plan`]), running ([`servers`], and
-//! [`disk`] for one disk), and what to type on the other side ([`hints`]).
+//! [`disk`] for one disk), and what to type on the other side ([`hints`]);
+//! [`keeper`] has servers follow each other.
 
 pub mod disk;
 pub mod hints;
+pub mod keeper;
 pub mod options;
 pub mod plan;
 pub mod servers;

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::Read;
-use std::time::Duration;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings};
 
-use crate::common::Scratch;
+use crate::common::{Scratch, signal};
 
 const DISK_BYTES: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -106,6 +108,62 @@ fn a_second_guest_waits_until_the_first_has_left() {
     server.stop();
 }
 
+/// The process that one has started.
+fn child_of(pid: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+fn eventually<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < end, "not in time");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_guest_that_is_kept_goes_on_when_the_server_is_killed_and_both_processes_end_as_one() {
+    let scratch = with_image();
+    let before = scratch.listing();
+    let server = scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"], "ready control");
+    assert!(server.said.contains(&format!("ready vhost-user-blk {} disk=vm.img", scratch.text("vm.sock"))));
+    let (_driver, mut queue) = guest(&scratch);
+    let mut victims = Vec::new();
+    for round in 0..3 {
+        assert_eq!(ask(&mut queue, OUT, round, &[round as u8 + 1; 512]).1, 0);
+        let victim = eventually(|| child_of(server.pid()).filter(|pid| !victims.contains(pid)));
+        victims.push(victim);
+        signal(victim, "KILL");
+    }
+    for round in 0..3 {
+        assert_eq!(ask(&mut queue, IN, round, &[0; 512]), (vec![round as u8 + 1; 512], 0));
+    }
+    let top = scratch.run(&["top", "--once", "--json"]);
+    top.succeeded();
+    assert!(top.out.contains("vm.img"), "{}", top.out);
+
+    // As a service manager ends it: all its processes at a time.
+    let last = eventually(|| child_of(server.pid()).filter(|pid| !victims.contains(pid)));
+    signal(last, "TERM");
+    server.stop();
+    assert_eq!(scratch.listing(), before);
+}
+
+#[test]
+fn a_server_ends_with_its_keeper_and_gives_the_disk_free() {
+    let scratch = with_image();
+    let words = ["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"];
+    let first = scratch.serve(&words, "ready control");
+    let orphan = child_of(first.pid()).expect("a server");
+    first.kill();
+    eventually(|| (!Path::new(&format!("/proc/{orphan}")).exists()).then_some(()));
+    scratch.serve(&words, "ready control").stop();
+}
+
 #[test]
 fn a_disk_that_is_read_only_is_served_to_many_and_not_changed() {
     let scratch = with_image();
@@ -129,6 +187,8 @@ fn what_cannot_be_a_disk_is_told() {
         ("disk plain --vhost-user s", 1, &["plain is empty"]),
         ("disk vm.img --vhost-user s --block-size 3000", 2, &["a power of two from 512 to 64K"]),
         ("disk vm.img --vhost-user s --serial 123456789012345678901", 2, &["visible ASCII characters"]),
+        ("disk missing.img --keep --vhost-user s", 1, &["missing.img"]),
+        ("disk vm.img --keep --nbd ./n", 2, &["--keep is for the guests of VMMs"]),
         ("disk resize vm.img x", 2, &["a number of bytes"]),
     ]);
     let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");

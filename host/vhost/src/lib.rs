@@ -11,12 +11,13 @@
 //! - [`ConfigChange`]: how a device tells a guest that its configuration space has changed.
 //! - [`Server`], [`Settings`]: a socket that serves guests one after the other and side by side.
 //! - [`GuestMemory`], [`DescriptorTable`]: the guest's addresses, and the walk along its descriptors.
+//! - [`keeper`]: servers that follow each other while their guests notice nothing.
 //! - [`QueueFault`]: how a guest can break the rules. It stops its own queue, with one line in the log.
 //!
 //! Requests in flight are tracked across a restart of this process, for front ends and devices that can (`inflight`). Not here: packed
 //! rings, live migration's dirty log. `docs/decisions/vhost-own-queues.md` has the reasons for a walk of our own.
 //!
-//! Reading order: `device`, `chain`, `config_change`, `memory`, `walk`, `ring`, `queue`, `inflight`, `worker`, `backend`, `server`.
+//! Reading order: `device`, `chain`, `config_change`, `memory`, `walk`, `ring`, `queue`, `inflight`, `worker`, `backend`, `server`; `keeper`.
 #![forbid(unsafe_code)]
 
 mod backend;
@@ -25,6 +26,7 @@ mod config_change;
 mod device;
 mod fault;
 mod inflight;
+pub mod keeper;
 mod memory;
 mod notifier;
 mod queue;

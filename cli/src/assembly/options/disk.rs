@@ -36,6 +36,13 @@ pub struct DiskOptions {
     /// The permission bits of the sockets of --vhost-user, in octal (by default 0600, or 0660 for a group).
     #[arg(long, value_name = "MODE")]
     pub socket_mode: Option<SocketMode>,
+    /// Let guests notice nothing of the server's death but a pause: a second process holds their connections, and starts another server
+    /// when this one is killed. For VMMs that do not connect again.
+    #[arg(long)]
+    pub keep: bool,
+    /// This is such a server, and has the sockets of its guests as these descriptors.
+    #[arg(long, value_name = "FD", hide = true)]
+    pub kept: Vec<i32>,
     /// Queues that a guest may use: one for each of its processors is best.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: u16,

@@ -67,18 +67,17 @@ impl GuestSocket {
                 Ok(Self::Made(listener))
             }
             VirtioFsSocket::Inherited(fd) => {
-                let socket = socket::inherited_listener(*fd).map_err(|errno| {
-                    let failure = Failure::cannot(
-                        format_args!("take descriptor {fd} for guests"),
-                        &std::io::Error::from(errno),
-                    );
-                    failure.remedy("hand in a unix stream socket that listens")
-                })?;
-                let socket = UnixListener::from(socket);
+                let socket = inherited(*fd)?;
                 let path = socket.local_addr().ok().and_then(|at| at.as_pathname().map(Path::to_owned));
                 Ok(Self::Inherited { socket, at: path.unwrap_or_else(|| at.to_string().into()) })
             }
         }
+    }
+
+    /// Behind a keeper, which has the socket at `path` and has handed in another one.
+    pub fn kept(fd: i32, path: &Path) -> Result<Self, Failure> {
+        let at = absolute(path).unwrap_or_else(|_| path.to_owned());
+        Ok(Self::Inherited { socket: inherited(fd)?, at })
     }
 
     pub fn socket(&self) -> &UnixListener {
@@ -94,6 +93,14 @@ impl GuestSocket {
             Self::Inherited { at, .. } => at.clone(),
         }
     }
+}
+
+fn inherited(fd: i32) -> Result<UnixListener, Failure> {
+    let socket = socket::inherited_listener(fd).map_err(|errno| {
+        Failure::cannot(format_args!("take descriptor {fd} for guests"), &io::Error::from(errno))
+            .remedy("hand in a unix stream socket that listens")
+    })?;
+    Ok(socket.into())
 }
 
 const OWNER_ONLY: u32 = 0o600;

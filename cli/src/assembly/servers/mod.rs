@@ -45,6 +45,7 @@ use crate::service::{self, Counted, NfsCounts, Service, counted};
 
 use crate::assembly::hints;
 use crate::assembly::hints::nfs::{host_name, reach};
+use crate::assembly::keeper::Turn;
 use crate::assembly::options::nfs::squash_word;
 use crate::assembly::plan::tree::{OpenedTree, Tree};
 use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
@@ -56,11 +57,12 @@ use sessions::{SessionAnswers, Sessions};
 use shm::ShmServers;
 
 pub fn serve(plan: &Plan) -> Outcome {
-    until_stopped(|| Server::start(plan), |server| server.announce(plan), Server::end)
+    until_stopped(&Turn::wait(&[])?, || Server::start(plan), |server| server.announce(plan), Server::end)
 }
 
-/// A server's life: started, announced, and ended by a signal.
+/// A server's life: started, announced, and ended by a signal, or by its keeper.
 pub fn until_stopped<S>(
+    turn: &Turn,
     start: impl FnOnce() -> Result<S, Failure>,
     announce: impl FnOnce(&S) -> io::Result<()>,
     end: impl FnOnce(&mut S) -> Outcome,
@@ -69,14 +71,20 @@ pub fn until_stopped<S>(
     DescriptorBudget::of_process();
     time_slices::ask_for_short();
     let (stop, stopped) = mpsc::channel();
+    let by_keeper = stop.clone();
     signals::on_stop(move |signal| {
-        let _ = stop.send(signal);
+        let _ = stop.send(Some(signal));
     })
     .map_err(|error| Failure::cannot("wait for signals", &error))?;
+    turn.on_end(move || {
+        let _ = by_keeper.send(None);
+    })
+    .map_err(|error| Failure::cannot("wait for the keeper", &error))?;
     let mut server = start()?;
     announce(&server).map_err(|error| Failure::cannot("say that it is ready", &error))?;
     match stopped.recv() {
-        Ok(signal) => tracing::info!(%signal, "stopping"),
+        Ok(Some(signal)) => tracing::info!(%signal, "stopping"),
+        Ok(None) => tracing::info!("stopping with the keeper"),
         Err(mpsc::RecvError) => tracing::error!("signal thread ended: stopping"),
     }
     end(&mut server)

@@ -39,6 +39,12 @@ pub struct Counts {
     pub stopped: AtomicUsize,
 }
 
+impl Echo {
+    pub fn counted(counts: Arc<Counts>, repeats: bool) -> Echo {
+        Echo { counts, held: Mutex::default(), first_can_wait: false, repeats }
+    }
+}
+
 impl Device for Echo {
     fn name(&self) -> &str {
         "echo"

@@ -2,6 +2,7 @@
 
 mod device;
 mod hostile;
+mod keeper;
 mod lifecycle;
 mod messages;
 mod queues;

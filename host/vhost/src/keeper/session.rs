@@ -1,0 +1,202 @@
+//! One front end, and the servers that it has one after the other without noticing.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use thiserror::Error as ThisError;
+
+use super::message::{Channel, ChannelError, Message, request};
+use super::servers::{Next, Place, Servers};
+use super::state::{PROTOCOL_IN_FLIGHT, PROTOCOL_MQ, PROTOCOL_REPLY_ACK, State, in_flight_wanted};
+
+/// Entries of the largest queue that our servers have: the area is asked for before the sizes are known.
+const QUEUE_SIZE_MAX: u16 = 1024;
+
+/// How the time with a front end ended.
+#[derive(Debug, ThisError)]
+pub(super) enum SessionEnd {
+    /// It closed its connection.
+    #[error("it has left")]
+    Left,
+    /// It does not keep to the protocol, or its socket fails.
+    #[error("it cannot be understood")]
+    FrontEnd(#[source] ChannelError),
+    /// The server runs, and has closed the connection.
+    #[error("the server has cut it off")]
+    CutOff,
+    /// Another server cannot know what this one had under way.
+    #[error("the server died, and requests of this device are not performed again")]
+    NotRepeatable,
+    /// There will be no server any more.
+    #[error("the servers have ended")]
+    NoServers,
+    /// Our own socket to the server, or a wait, fails.
+    #[error("the server cannot be reached")]
+    Io(#[from] io::Error),
+}
+
+pub(super) struct Session {
+    front_end: Channel,
+    server: Channel,
+    /// Which of the servers that is.
+    life: u64,
+    servers: Arc<Servers>,
+    place: Arc<Place>,
+    state: State,
+    /// Protocol features that the server has.
+    offered: u64,
+}
+
+impl Session {
+    pub(super) fn new(
+        front_end: Channel,
+        servers: Arc<Servers>,
+        place: Arc<Place>,
+    ) -> Result<Session, SessionEnd> {
+        let Next::Server(life) = servers.after(0) else { return Err(SessionEnd::NoServers) };
+        let server = Channel::new(place.connect()?)?;
+        let mut session =
+            Session { front_end, server, life, servers, place, state: State::default(), offered: 0 };
+        if session.state.tell(&mut session.server).is_err() {
+            session.go_on()?;
+        }
+        Ok(session)
+    }
+
+    /// Carries messages until one side is no more.
+    pub(super) fn run(&mut self) -> SessionEnd {
+        loop {
+            if let Err(end) = self.turn() {
+                return end;
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), SessionEnd> {
+        let mut sockets =
+            [PollFd::new(&self.front_end, PollFlags::IN), PollFd::new(&self.server, PollFlags::IN)];
+        match poll(&mut sockets, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(error) => return Err(SessionEnd::Io(error.into())),
+        }
+        let [from_front_end, from_server] = sockets.map(|socket| !socket.revents().is_empty());
+        if from_server {
+            // It says nothing unasked.
+            return match self.server.receive() {
+                Ok(_) => Err(SessionEnd::CutOff),
+                Err(_) => self.go_on(),
+            };
+        }
+        if from_front_end {
+            let message = self.front_end.receive().map_err(of_front_end)?;
+            self.carry(message)?;
+        }
+        Ok(())
+    }
+
+    /// One message of the front end, until a server has taken it and its answer has gone back.
+    fn carry(&mut self, mut message: Message) -> Result<(), SessionEnd> {
+        match message.request {
+            request::SET_PROTOCOL_FEATURES => self.add_features(&mut message),
+            request::SET_VRING_KICK if !self.state.has_in_flight() => self.keep_requests()?,
+            _ => {}
+        }
+        let answer = self.exchange(&message)?;
+        if message.request == request::GET_PROTOCOL_FEATURES {
+            self.offered = answer.as_ref().and_then(Message::number).unwrap_or_default();
+        }
+        if let Some(answer) = &answer {
+            self.front_end.send(answer).map_err(of_front_end)?;
+        }
+        self.state.note(message, answer.as_ref());
+        Ok(())
+    }
+
+    /// What the keeper needs itself.
+    fn add_features(&self, message: &mut Message) {
+        if let Some(features) = message.number() {
+            let more = self.offered & (PROTOCOL_MQ | PROTOCOL_IN_FLIGHT);
+            message.body = (features | more).to_le_bytes().into();
+        }
+    }
+
+    /// Has the server write down what it has under way, in memory that outlives it.
+    fn keep_requests(&mut self) -> Result<(), SessionEnd> {
+        let needed = PROTOCOL_MQ | PROTOCOL_IN_FLIGHT;
+        if self.state.protocol_features() & needed != needed {
+            return Ok(());
+        }
+        let queues = self.exchange(&Message::new(request::GET_QUEUE_NUM, Vec::new(), Vec::new()))?;
+        let queues = queues.as_ref().and_then(Message::number).unwrap_or_default();
+        let Some(wanted) = in_flight_wanted(queues, QUEUE_SIZE_MAX) else { return Ok(()) };
+        let Some(area) = self.exchange(&wanted)?.filter(|area| area.files.len() == 1) else { return Ok(()) };
+        let area = Message::new(request::SET_INFLIGHT_FD, area.body, area.files);
+        self.exchange(&area)?;
+        self.state.note(area, None);
+        Ok(())
+    }
+
+    /// Sends a message to the server, or to the one after it, and brings the answer if there is one. A server that dies before it has answered
+    /// leaves no trace of the message: the next one gets it as if for the first time.
+    fn exchange(&mut self, message: &Message) -> Result<Option<Message>, SessionEnd> {
+        loop {
+            let outcome = match self.is_answered(message) {
+                true => self.server.ask(message).map(Some),
+                false => self.server.send(message).map(|()| None),
+            };
+            match outcome {
+                Ok(answer) => return Ok(answer),
+                Err(_) => self.go_on()?,
+            }
+        }
+    }
+
+    fn is_answered(&self, message: &Message) -> bool {
+        let features = match message.request {
+            request::SET_PROTOCOL_FEATURES => message.number().unwrap_or_default(),
+            _ => self.state.protocol_features(),
+        };
+        match message.request {
+            request::GET_FEATURES
+            | request::GET_PROTOCOL_FEATURES
+            | request::GET_QUEUE_NUM
+            | request::GET_VRING_BASE
+            | request::GET_CONFIG
+            | request::GET_INFLIGHT_FD
+            | request::GET_MAX_MEM_SLOTS
+            | request::SET_LOG_BASE => true,
+            _ => message.wants_acknowledgement() && features & PROTOCOL_REPLY_ACK != 0,
+        }
+    }
+
+    /// Goes on with the next server.
+    fn go_on(&mut self) -> Result<(), SessionEnd> {
+        let since = Instant::now();
+        loop {
+            if !self.state.can_go_on() {
+                return Err(SessionEnd::NotRepeatable);
+            }
+            self.life = match self.servers.after(self.life) {
+                Next::Server(life) => life,
+                Next::CutOff => return Err(SessionEnd::CutOff),
+                Next::None => return Err(SessionEnd::NoServers),
+            };
+            self.server = Channel::new(self.place.connect()?)?;
+            if self.state.tell(&mut self.server).is_ok() {
+                let took_ms = since.elapsed().as_millis();
+                tracing::warn!(server = self.life, took_ms, "a guest goes on with another server");
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn of_front_end(error: ChannelError) -> SessionEnd {
+    match error {
+        ChannelError::Left => SessionEnd::Left,
+        error => SessionEnd::FrontEnd(error),
+    }
+}

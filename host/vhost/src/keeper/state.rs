@@ -1,0 +1,244 @@
+//! What a front end has told its server, as messages that tell the next server the same.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use super::message::{Channel, ChannelError, Message, request, word};
+use crate::memory::MEMORY_SLOTS_MAX;
+
+/// Protocol features ("Protocol features") that the keeper knows.
+pub(super) const PROTOCOL_MQ: u64 = 1 << 0;
+pub(super) const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
+pub(super) const PROTOCOL_IN_FLIGHT: u64 = 1 << 12;
+
+/// More than any device has.
+const QUEUES_MAX: u32 = 256;
+/// Spans of a configuration space that are written.
+const CONFIGS_MAX: usize = 64;
+/// Spans of memory in one table, each with a descriptor.
+const TABLE_MAX: usize = 8;
+
+/// Where the table of memory begins in its message, and the one span in another.
+const SPANS_AT: usize = 8;
+const SPAN_LEN: usize = 32;
+/// Guest address, size and address in the front end: what tells spans apart.
+const SPAN_IDENTITY: usize = 24;
+
+/// A queue's number, in the messages that bring a descriptor for it.
+const INDEX_MASK: u32 = 0xff;
+
+/// What belongs to the connection as a whole and is said again: the last of each, in the order in which a server wants it.
+const FIRST: [u32; 4] =
+    [request::SET_OWNER, request::SET_PROTOCOL_FEATURES, request::SET_FEATURES, request::SET_BACKEND_REQ_FD];
+
+/// The same of a queue. The call descriptor comes twice: it tells a running queue to interrupt the guest, which the server that died may have
+/// owed it.
+const OF_QUEUE: [u32; 8] = [
+    request::SET_VRING_NUM,
+    request::SET_VRING_ADDR,
+    request::SET_VRING_BASE,
+    request::SET_VRING_ERR,
+    request::SET_VRING_CALL,
+    request::SET_VRING_KICK,
+    request::SET_VRING_ENABLE,
+    request::SET_VRING_CALL,
+];
+
+/// What a server is to know.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    whole: BTreeMap<u32, Message>,
+    memory: Vec<Span>,
+    /// By their offsets.
+    configs: BTreeMap<u32, Message>,
+    queues: BTreeMap<u32, BTreeMap<u32, Message>>,
+}
+
+/// One line of a memory table, and the file.
+#[derive(Debug)]
+struct Span {
+    line: [u8; SPAN_LEN],
+    file: OwnedFd,
+}
+
+impl State {
+    /// A message that the server has taken, with what it has answered.
+    pub(super) fn note(&mut self, message: Message, answer: Option<&Message>) {
+        // Said again, it needs no acknowledgement.
+        let message = Message::new(message.request, message.body, message.files);
+        match message.request {
+            request::SET_OWNER
+            | request::SET_PROTOCOL_FEATURES
+            | request::SET_FEATURES
+            | request::SET_BACKEND_REQ_FD
+            | request::SET_INFLIGHT_FD => {
+                self.whole.insert(message.request, message);
+            }
+            request::SET_MEM_TABLE => self.memory = spans(message),
+            request::ADD_MEM_REG => self.add_memory(message),
+            request::REM_MEM_REG => {
+                let gone = message.body.get(SPANS_AT..SPANS_AT + SPAN_IDENTITY).unwrap_or_default();
+                self.memory.retain(|span| !span.line.starts_with(gone) || gone.is_empty());
+            }
+            request::SET_CONFIG => {
+                if self.configs.len() < CONFIGS_MAX {
+                    self.configs.insert(message.first_word().unwrap_or_default(), message);
+                }
+            }
+            // Disables all rings.
+            request::RESET_OWNER => self.queues.values_mut().for_each(|queue| {
+                queue.remove(&request::SET_VRING_ENABLE);
+            }),
+            // The queue rests, and goes on where the answer says.
+            request::GET_VRING_BASE => self.stop_queue(&message, answer),
+            request if OF_QUEUE.contains(&request) => self.note_of_queue(message),
+            _ => {}
+        }
+    }
+
+    fn add_memory(&mut self, message: Message) {
+        let line = message.body.get(SPANS_AT..SPANS_AT + SPAN_LEN).and_then(|line| line.try_into().ok());
+        if let (Some(line), Some(file)) = (line, message.files.into_iter().next())
+            && self.memory.len() < MEMORY_SLOTS_MAX
+        {
+            self.memory.push(Span { line, file });
+        }
+    }
+
+    fn note_of_queue(&mut self, message: Message) {
+        let brings_descriptor = [request::SET_VRING_KICK, request::SET_VRING_CALL, request::SET_VRING_ERR]
+            .contains(&message.request);
+        let mask = if brings_descriptor { INDEX_MASK } else { u32::MAX };
+        if let Some(index) = message.first_word().map(|word| word & mask).filter(|index| *index < QUEUES_MAX)
+        {
+            self.queues.entry(index).or_default().insert(message.request, message);
+        }
+    }
+
+    fn stop_queue(&mut self, message: &Message, answer: Option<&Message>) {
+        let queue = message.first_word().and_then(|index| self.queues.get_mut(&index));
+        let (Some(queue), Some(answer)) = (queue, answer) else { return };
+        queue.remove(&request::SET_VRING_KICK);
+        let base = Message::new(request::SET_VRING_BASE, answer.body.clone(), Vec::new());
+        queue.insert(request::SET_VRING_BASE, base);
+    }
+
+    /// Protocol features that are in force.
+    pub(super) fn protocol_features(&self) -> u64 {
+        self.whole.get(&request::SET_PROTOCOL_FEATURES).and_then(Message::number).unwrap_or_default()
+    }
+
+    /// Whether a server writes down which requests it has under way.
+    pub(super) fn has_in_flight(&self) -> bool {
+        self.whole.contains_key(&request::SET_INFLIGHT_FD)
+    }
+
+    /// Whether another server can go on: it finds the requests that this one leaves, or there is no queue that could have some.
+    pub(super) fn can_go_on(&self) -> bool {
+        let is_started = |queue: &BTreeMap<u32, Message>| queue.contains_key(&request::SET_VRING_KICK);
+        self.has_in_flight() || !self.queues.values().any(is_started)
+    }
+
+    /// Tells a server all that the one before it was told. It has taken that when this returns.
+    pub(super) fn tell(&self, server: &mut Channel) -> Result<(), ChannelError> {
+        // It acknowledges nothing before it was asked for its features.
+        let features = Message::new(request::GET_FEATURES, Vec::new(), Vec::new());
+        server.ask(&features)?;
+        for message in FIRST.iter().filter_map(|request| self.whole.get(request)) {
+            server.send(message)?;
+        }
+        for message in self.configs.values() {
+            server.send(message)?;
+        }
+        self.tell_memory(server)?;
+        if let Some(message) = self.whole.get(&request::SET_INFLIGHT_FD) {
+            server.send(message)?;
+        }
+        for queue in self.queues.values() {
+            for message in OF_QUEUE.iter().filter_map(|request| queue.get(request)) {
+                server.send(message)?;
+            }
+        }
+        // It answers in order, and cuts off what it refuses.
+        server.ask(&features).map(drop)
+    }
+
+    fn tell_memory(&self, server: &mut Channel) -> Result<(), ChannelError> {
+        let (table, more) = self.memory.split_at(self.memory.len().min(TABLE_MAX));
+        if table.is_empty() {
+            return Ok(());
+        }
+        let mut body = (table.len() as u64).to_le_bytes().to_vec();
+        table.iter().for_each(|span| body.extend(span.line));
+        let files = table.iter().map(|span| span.file.try_clone()).collect::<Result<_, _>>()?;
+        server.send(&Message::new(request::SET_MEM_TABLE, body, files))?;
+        for span in more {
+            let body = [&[0; SPANS_AT], &span.line[..]].concat();
+            server.send(&Message::new(request::ADD_MEM_REG, body, vec![span.file.try_clone()?]))?;
+        }
+        Ok(())
+    }
+}
+
+/// The spans of a table, each with its file.
+fn spans(message: Message) -> Vec<Span> {
+    let count = message.first_word().unwrap_or_default() as usize;
+    let lines = message.body.get(SPANS_AT..).unwrap_or_default().chunks_exact(SPAN_LEN);
+    let lines = lines.take(count).filter_map(|line| line.try_into().ok());
+    lines.zip(message.files).map(|(line, file)| Span { line, file }).collect()
+}
+
+/// How many queues there are, as `GET_QUEUE_NUM` answers, in a request for an in-flight area.
+pub(super) fn in_flight_wanted(queues: u64, size: u16) -> Option<Message> {
+    let queues = u16::try_from(queues).ok().filter(|queues| u32::from(*queues) <= QUEUES_MAX)?;
+    let mut body = vec![0; 16];
+    body.extend(queues.to_le_bytes());
+    body.extend(size.to_le_bytes());
+    body.resize(24, 0);
+    debug_assert_eq!(word(&body, 16), Some(u32::from(queues) | u32::from(size) << 16));
+    Some(Message::new(request::GET_INFLIGHT_FD, body, Vec::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn descriptors(count: usize) -> Vec<OwnedFd> {
+        (0..count).map(|_| std::fs::File::open("/dev/null").expect("open").into()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_front_end_says_the_state_stays_bounded(
+            said in prop::collection::vec((0u32..50, prop::collection::vec(any::<u8>(), 0..100), 0usize..4), 0..60),
+        ) {
+            let mut state = State::default();
+            for _ in 0..5 {
+                for (request, body, files) in &said {
+                    let answer = Message::new(*request, body.clone(), Vec::new());
+                    state.note(Message::new(*request, body.clone(), descriptors(*files)), Some(&answer));
+                }
+            }
+            prop_assert!(state.memory.len() <= MEMORY_SLOTS_MAX);
+            prop_assert!(state.configs.len() <= CONFIGS_MAX);
+            prop_assert!(state.queues.len() <= QUEUES_MAX as usize);
+            prop_assert!(state.whole.len() <= FIRST.len() + 1);
+        }
+    }
+
+    #[test]
+    fn a_queue_that_gave_its_base_away_is_started_by_none_and_goes_on_there() {
+        let mut state = State::default();
+        let state_of = |index: u32, value: u32| [index.to_le_bytes(), value.to_le_bytes()].concat();
+        state.note(Message::new(request::SET_VRING_KICK, 2u64.to_le_bytes().into(), descriptors(1)), None);
+        assert!(!state.can_go_on());
+        let answer = Message::new(request::GET_VRING_BASE, state_of(2, 77), Vec::new());
+        state.note(Message::new(request::GET_VRING_BASE, state_of(2, 0), Vec::new()), Some(&answer));
+        assert!(state.can_go_on());
+        let base =
+            state.queues.get(&2).and_then(|queue| queue.get(&request::SET_VRING_BASE)).expect("a base");
+        assert_eq!(base.body, state_of(2, 77));
+    }
+}

@@ -1,0 +1,234 @@
+//! Servers that follow each other under a front end that cannot connect again and keeps nothing for them.
+
+use crate::device::{Client, Counts, Echo, HOLD, RELEASE, TIMEOUT};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tombolo_host_vhost::keeper::{Keeper, Place, Servers};
+use tombolo_host_vhost::{Device, Server, Settings};
+use tombolo_vhost_driver::{Driver, DriverSettings, MemoryEntry, message, request};
+
+/// A keeper's socket, and the server behind it.
+struct Kept {
+    socket: PathBuf,
+    private: UnixListener,
+    servers: Arc<Servers>,
+    server: Option<Server>,
+    counts: Arc<Counts>,
+    repeats: bool,
+    _folder: TempDir,
+}
+
+impl Kept {
+    fn new(repeats: bool) -> Kept {
+        let folder = TempDir::new().unwrap();
+        let socket = folder.path().join("public.sock");
+        let place = Place::beside(&socket).unwrap();
+        let private = place.listener().unwrap();
+        let servers = Arc::new(Servers::default());
+        let public = UnixListener::bind(&socket).unwrap();
+        Keeper::start(public, place, servers.clone(), 2).unwrap();
+        let counts = Arc::default();
+        let mut kept = Kept { socket, private, servers, server: None, counts, repeats, _folder: folder };
+        kept.start();
+        kept
+    }
+
+    fn start(&mut self) {
+        let (counts, repeats) = (self.counts.clone(), self.repeats);
+        let make = move |_guest| Ok(Arc::new(Echo::counted(counts.clone(), repeats)) as Arc<dyn Device>);
+        let listener = self.private.try_clone().unwrap();
+        self.server = Some(Server::start(listener, Settings::default(), Box::new(make)).unwrap());
+        self.servers.came();
+    }
+
+    /// As kill -9 does: what is under way is not answered.
+    fn kill(&mut self) {
+        self.server = None;
+        self.servers.went();
+    }
+
+    fn replace(&mut self) {
+        self.kill();
+        self.start();
+    }
+
+    fn driver(&self) -> Driver {
+        let stream = UnixStream::connect(&self.socket).unwrap();
+        let mut driver = Driver::open(stream, DriverSettings::default()).unwrap();
+        driver.share_memory().unwrap();
+        driver
+    }
+
+    fn handled(&self) -> usize {
+        self.counts.handled.load(Ordering::SeqCst)
+    }
+
+    fn handles(&self, count: usize) -> bool {
+        let deadline = Instant::now() + TIMEOUT;
+        while Instant::now() < deadline && self.handled() < count {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.handled() == count
+    }
+}
+
+/// A request of one byte.
+fn send(client: &mut Client, kind: u8) -> u16 {
+    let (request, answer) = (client.queue.alloc(8).unwrap(), client.queue.alloc(8).unwrap());
+    client.queue.write(request, &[kind]);
+    client.queue.submit(&[request.first(1).readable(), answer.writable()]).unwrap()
+}
+
+#[test]
+fn a_server_is_killed_and_the_next_one_answers_what_was_under_way_once() {
+    let mut kept = Kept::new(true);
+    let mut driver = kept.driver();
+    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    assert!(client.echoes());
+    for round in 1..=5 {
+        let held = [send(&mut client, HOLD), send(&mut client, HOLD)];
+        assert!(kept.handles(round * 5 - 2), "{round}: {}", kept.handled());
+        kept.replace();
+        assert!(kept.handles(round * 5), "{round}: {}", kept.handled());
+        let release = send(&mut client, RELEASE);
+        let answered: Vec<u16> = (0..3).map(|_| client.receive().head).collect();
+        // The device answers the last first: they came in their order.
+        assert_eq!(answered, [release, held[1], held[0]]);
+    }
+    assert!(client.echoes());
+    assert!(client.queue.try_used().is_none());
+}
+
+#[test]
+fn a_request_that_comes_while_there_is_no_server_waits_for_the_next() {
+    let mut kept = Kept::new(true);
+    let mut driver = kept.driver();
+    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    kept.kill();
+    let head = client.send(b"echo");
+    assert!(client.queue.wait_used(Duration::from_millis(20)).is_err());
+    kept.start();
+    assert_eq!(client.receive().head, head);
+}
+
+#[test]
+fn a_queue_that_was_stopped_is_at_rest_with_the_next_server_too() {
+    let mut kept = Kept::new(true);
+    let mut driver = kept.driver();
+    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    assert!(client.echoes() && client.echoes());
+    assert_eq!(driver.stop_queue(0).unwrap(), 2);
+    kept.replace();
+    client.send(b"echo");
+    // The next message is answered by the next server, which knows all then.
+    assert_eq!(driver.stop_queue(0).unwrap(), 2);
+    assert_eq!(kept.handled(), 2);
+    let mut client = Client::new(driver.start_queue(0, 2).unwrap());
+    assert!(client.echoes());
+}
+
+#[test]
+fn memory_that_was_taken_away_is_not_told_the_next_server_and_what_was_added_is() {
+    let mut kept = Kept::new(true);
+    let mut driver = kept.driver();
+    let file = driver.memory_file().try_clone().unwrap();
+    let entry = |at: u64| MemoryEntry { guest_address: at, size: 4096, user_address: at, file_offset: 0 };
+    for at in [0x1000, 0x9000] {
+        driver.front.change_memory(request::ADD_MEM_REG, entry(at), &[file.as_fd()]).unwrap();
+    }
+    driver.front.change_memory(request::REM_MEM_REG, entry(0x1000), &[]).unwrap();
+    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    kept.replace();
+    assert!(client.echoes());
+    // A span that is there already would be refused, and one that is not there as well.
+    driver.front.change_memory(request::ADD_MEM_REG, entry(0x1000), &[file.as_fd()]).unwrap();
+    driver.front.change_memory(request::REM_MEM_REG, entry(0x9000), &[]).unwrap();
+    assert!(client.echoes());
+}
+
+/// A server that takes messages until one of that kind comes, and dies over it.
+fn die_over(private: &UnixListener, fatal: u32) {
+    private.set_nonblocking(false).unwrap();
+    let (mut stream, _) = private.accept().unwrap();
+    loop {
+        let mut header = [0; 12];
+        stream.read_exact(&mut header).unwrap();
+        let [kind, flags, len] =
+            [0, 4, 8].map(|at| u32::from_le_bytes(header[at..at + 4].try_into().unwrap()));
+        let mut body = vec![0; len as usize];
+        stream.read_exact(&mut body).unwrap();
+        let answer = match kind {
+            kind if kind == fatal => return,
+            request::GET_FEATURES => 1 << 32 | 1 << 30 | 3 << 28,
+            // MQ, REPLY_ACK, BACKEND_REQ, INFLIGHT_SHMFD, CONFIGURE_MEM_SLOTS.
+            request::GET_PROTOCOL_FEATURES => 1 | 1 << 3 | 1 << 5 | 1 << 12 | 1 << 15,
+            _ if flags & 1 << 3 != 0 => 0,
+            _ => continue,
+        };
+        stream.write_all(&message(kind, 1 | 1 << 2, &u64::to_le_bytes(answer))).unwrap();
+    }
+}
+
+#[test]
+fn a_message_over_which_a_server_dies_reaches_the_next_one_once() {
+    let mut kept = Kept::new(true);
+    kept.kill();
+    let private = kept.private.try_clone().unwrap();
+    let fake = thread::spawn(move || die_over(&private, request::ADD_MEM_REG));
+    kept.servers.came();
+    let mut driver = kept.driver();
+    thread::scope(|scope| {
+        let kept = &mut kept;
+        scope.spawn(move || {
+            fake.join().unwrap();
+            kept.replace();
+        });
+        let file = driver.memory_file().try_clone().unwrap();
+        let entry = MemoryEntry { guest_address: 0x1000, size: 4096, user_address: 0x1000, file_offset: 0 };
+        // Told twice it would be refused.
+        driver.front.change_memory(request::ADD_MEM_REG, entry, &[file.as_fd()]).unwrap();
+    });
+    assert!(Client::new(driver.start_queue(0, 0).unwrap()).echoes());
+}
+
+#[test]
+fn what_cannot_be_performed_again_is_not_kept() {
+    let mut kept = Kept::new(false);
+    let mut driver = kept.driver();
+    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    assert!(client.echoes());
+    kept.replace();
+    assert_eq!(driver.front.stream().read(&mut [0]).unwrap(), 0, "cut off");
+    // The next guest is served.
+    let mut driver = kept.driver();
+    assert!(Client::new(driver.start_queue(0, 0).unwrap()).echoes());
+}
+
+#[test]
+fn a_guest_that_the_living_server_cuts_off_is_cut_off_and_no_other() {
+    let kept = Kept::new(true);
+    let (mut bad, mut good) = (kept.driver(), kept.driver());
+    let mut client = Client::new(good.start_queue(0, 0).unwrap());
+    bad.front.send(request::SET_VRING_NUM, &3u64.to_le_bytes(), &[]).unwrap();
+    assert_eq!(bad.front.stream().read(&mut [0]).unwrap(), 0, "cut off");
+    assert!(client.echoes());
+}
+
+#[test]
+fn bytes_that_are_no_message_end_their_own_connection_only() {
+    let kept = Kept::new(true);
+    let mut driver = kept.driver();
+    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    let mut bad = UnixStream::connect(&kept.socket).unwrap();
+    bad.write_all(&[0xff; 64]).unwrap();
+    // Reset, as it has said more than was read.
+    assert!(matches!(bad.read(&mut [0]), Ok(0) | Err(_)));
+    assert!(client.echoes());
+}
