@@ -80,10 +80,8 @@ impl State {
                 let gone = message.body.get(SPANS_AT..SPANS_AT + SPAN_IDENTITY).unwrap_or_default();
                 self.memory.retain(|span| !span.line.starts_with(gone) || gone.is_empty());
             }
-            request::SET_CONFIG => {
-                if self.configs.len() < CONFIGS_MAX {
-                    self.configs.insert(message.first_word().unwrap_or_default(), message);
-                }
+            request::SET_CONFIG if self.configs.len() < CONFIGS_MAX => {
+                self.configs.insert(message.first_word().unwrap_or_default(), message);
             }
             // Disables all rings.
             request::RESET_OWNER => self.queues.values_mut().for_each(|queue| {
