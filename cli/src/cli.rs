@@ -18,6 +18,7 @@ use crate::commands::session::SessionArgs;
 use crate::commands::top::TopArgs;
 use crate::commands::tune::TuneArgs;
 use crate::commands::umount::UmountArgs;
+use crate::commands::upgrade::UpgradeArgs;
 use crate::failure::{Failure, Outcome};
 
 /// Files for virtual machines: shares directories of this host with guests and with the host itself, gives guests disks, mounts NFS
@@ -52,6 +53,7 @@ enum Command {
     Cache(CacheArgs),
     Session(SessionArgs),
     Tune(TuneArgs),
+    Upgrade(UpgradeArgs),
     Keys(KeysArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
@@ -106,6 +108,7 @@ impl Cli {
             Command::Cache(args) => args.run(),
             Command::Session(args) => args.run(),
             Command::Tune(args) => args.run(),
+            Command::Upgrade(args) => args.run(),
             Command::Keys(args) => args.run(),
             Command::Doctor(args) => args.run(),
             Command::Completions(args) => args.run(),

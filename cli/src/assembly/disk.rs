@@ -47,7 +47,8 @@ pub fn serve(options: &DiskOptions) -> Outcome {
 /// Holds the sockets of guests for servers that follow each other.
 fn keep(options: &DiskOptions) -> Outcome {
     let sockets = guest_sockets(options)?;
-    keeper::keep(&sockets, guests_max(options.read_only))
+    let name = DiskSource::of_word(&options.file)?.name();
+    keeper::keep(&sockets, guests_max(options.read_only), &name)
 }
 
 /// Two guests that write destroy each other's file system.

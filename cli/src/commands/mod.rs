@@ -16,3 +16,4 @@ pub mod session;
 pub mod top;
 pub mod tune;
 pub mod umount;
+pub mod upgrade;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -151,6 +152,46 @@ fn a_guest_that_is_kept_goes_on_when_the_server_is_killed_and_both_processes_end
     signal(last, "TERM");
     server.stop();
     assert_eq!(scratch.listing(), before);
+}
+
+#[test]
+fn a_server_is_upgraded_under_its_guest_or_goes_on() {
+    let scratch = with_image();
+    let server = scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"], "ready control");
+    let (_driver, mut queue) = guest(&scratch);
+    assert_eq!(ask(&mut queue, OUT, 1, &[1; 512]).1, 0);
+    let before = child_of(server.pid()).expect("a server");
+
+    // What does not even wait for its turn changes nothing.
+    scratch
+        .run(&["upgrade", "vm.img", "--to", "/bin/true"])
+        .failed(1, &["upgrade vm.img", "the server goes on"]);
+    assert_eq!(child_of(server.pid()), Some(before));
+    scratch.run(&["upgrade", "other.img"]).failed(1, &["no keeper", "--keep"]);
+
+    // What cannot serve when it is its turn is followed by the program before.
+    let broken = scratch.path("broken");
+    fs::write(&broken, "#!/bin/sh\necho waiting\nread -r line\nexit 1\n").expect("write");
+    fs::set_permissions(&broken, fs::Permissions::from_mode(0o755)).expect("chmod");
+    scratch.run(&["upgrade", "vm.img", "--to", "broken"]).failed(1, &["was started again"]);
+    assert_eq!(ask(&mut queue, IN, 1, &[0; 512]), (vec![1; 512], 0));
+
+    let replaced = eventually(|| child_of(server.pid()).filter(|pid| *pid != before));
+    let next = scratch.path("next");
+    fs::copy(env!("CARGO_BIN_EXE_tombolo"), &next).expect("copy");
+    let upgraded = scratch.run(&["upgrade", "vm.img", "--to", "next"]);
+    upgraded.succeeded();
+    assert!(upgraded.out.contains(&format!("vm.img is served by {}", next.display())), "{}", upgraded.out);
+    assert_eq!(ask(&mut queue, IN, 1, &[0; 512]), (vec![1; 512], 0));
+    let now = child_of(server.pid()).expect("a server");
+    assert_ne!(now, replaced);
+    assert_eq!(fs::read_link(format!("/proc/{now}/exe")).expect("a program"), next);
+    // It is what is started again, too.
+    signal(now, "KILL");
+    assert_eq!(ask(&mut queue, OUT, 2, &[2; 512]).1, 0);
+    let last = eventually(|| child_of(server.pid()).filter(|pid| *pid != now));
+    assert_eq!(fs::read_link(format!("/proc/{last}/exe")).expect("a program"), next);
+    server.stop();
 }
 
 #[test]

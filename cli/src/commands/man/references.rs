@@ -10,6 +10,7 @@ pub fn files(name: &str) -> Files {
         "tombolo-keys" | "tombolo-keys-list" | "tombolo-keys-rotate" | "tombolo-keys-retire" => &[KEYS],
         "tombolo-proxy" => &[CONTROL, STATE, KEYS, REPLIES],
         "tombolo-top" | "tombolo-umount" | "tombolo-tune" => &[CONTROL],
+        "tombolo-upgrade" => &[KEEPERS],
         "tombolo-links" => &[LINKS],
         "tombolo-doctor" => &[("/dev/fuse", "what mounts need"), FUSE_CONF],
         "tombolo-cp" => {
@@ -43,6 +44,10 @@ const FUSE_CONF: (&str, &str) =
     ("/etc/fuse.conf", "user_allow_other there lets users other than root use allow_other");
 const FSTAB: (&str, &str) =
     ("/etc/fstab", "mounts of the type tombolo, with a link from /sbin/mount.tombolo to the program");
+const KEEPERS: (&str, &str) = (
+    "$XDG_RUNTIME_DIR/tombolo/keepers/",
+    "where the keepers of servers with --keep listen, by the names of their disks",
+);
 const LINKS: (&str, &str) =
     ("$XDG_RUNTIME_DIR/tombolo/links/", "where servers write themselves into the list");
 
@@ -63,6 +68,7 @@ pub fn see_also(name: &str) -> &'static str {
         }
         "mount.tombolo" => "tombolo-mount(1), mount(8), fstab(5), nfs(5), systemd.mount(5), fuse(8)",
         "tombolo-umount" => "tombolo(1), tombolo-mount(1), umount(8), fuser(1)",
+        "tombolo-upgrade" => "tombolo(1), tombolo-disk(1)",
         "tombolo-tune" => "tombolo(1), tombolo-mount(1), tombolo-top(1)",
         "tombolo-top" | "tombolo-links" => "tombolo(1), tombolo-serve(1), tombolo-mount(1), tombolo-tune(1)",
         "tombolo-keys" | "tombolo-keys-list" | "tombolo-keys-rotate" | "tombolo-keys-retire" => {

@@ -90,7 +90,9 @@ impl Scratch {
             }
         }
         found.retain(|path| !path.starts_with(self.path("state")) && *path != self.path("run/tombolo"));
-        found.retain(|path| *path != self.path("run/tombolo/links"));
+        found.retain(|path| {
+            *path != self.path("run/tombolo/links") && *path != self.path("run/tombolo/keepers")
+        });
         found.sort();
         found
     }

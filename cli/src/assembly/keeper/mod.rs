@@ -1,0 +1,217 @@
+//! The process that the user has started with `--keep`: it holds the connections of guests, and starts the server, which is this program once
+//! more, and the next when that one is killed or to be replaced.
+//!
+//! Reading order: `turn`, how a server is started and ended; here; `upgrade`, how one is replaced.
+
+mod turn;
+mod upgrade;
+
+pub use turn::Turn;
+pub use upgrade::directory;
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tombolo_host_runtime::descriptors::DescriptorBudget;
+use tombolo_host_runtime::lock;
+use tombolo_host_runtime::signals::{self, StopSignal};
+use tombolo_host_vhost::keeper::{Keeper, Place, Servers};
+
+use crate::assembly::servers::guest_socket::GuestSocket;
+use crate::failure::{Code, Failure, Outcome};
+use turn::{Input, Launched};
+
+/// Holds the guests of these sockets, so many of each at a time, until the server ends by itself or is asked to. By the name it is found to be
+/// upgraded.
+pub fn keep(sockets: &[GuestSocket], guests_max: usize, name: &str) -> Outcome {
+    if sockets.is_empty() {
+        return Err(Failure::usage("--keep is for the guests of VMMs, and none is served"));
+    }
+    DescriptorBudget::of_process();
+    let servers = Arc::new(Servers::default());
+    let descriptors = sockets.iter().map(|socket| take_in(socket, guests_max, &servers));
+    let descriptors = descriptors.collect::<Result<Vec<_>, _>>()?;
+    let keeping = Arc::new(Keeping {
+        words: words_for_server(env::args_os().skip(1), &descriptors),
+        // Also when the program's file was replaced meanwhile.
+        program: Mutex::new("/proc/self/exe".into()),
+        servers,
+        told: Mutex::default(),
+        next: Mutex::default(),
+        upgrading: Mutex::default(),
+    });
+    let stop = keeping.stop_on_signal().map_err(|error| Failure::cannot("wait for signals", &error))?;
+    let _control = upgrade::serve(&keeping, name)?;
+    keeping.supervise(&stop)
+}
+
+fn take_in(socket: &GuestSocket, guests_max: usize, servers: &Arc<Servers>) -> Result<i32, Failure> {
+    let path = socket.path();
+    let cannot = |error: &io::Error| Failure::cannot(format_args!("serve {}", path.display()), error);
+    let place = Place::beside(&path).map_err(|error| Failure::cannot("keep guests", &error))?;
+    let descriptor = place.descriptor();
+    let listener = socket.socket().try_clone().map_err(|error| cannot(&error))?;
+    Keeper::start(listener, place, Arc::clone(servers), guests_max).map_err(|error| cannot(&error))?;
+    Ok(descriptor)
+}
+
+/// The words of this command, and behind its name the descriptors.
+fn words_for_server(words: impl Iterator<Item = OsString>, descriptors: &[i32]) -> Vec<OsString> {
+    let mut words: Vec<OsString> = words.collect();
+    let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
+    let behind = words.iter().position(|word| !is_option(word)).map_or(0, |command| command + 1);
+    words.splice(behind..behind, descriptors.iter().map(|descriptor| format!("--kept={descriptor}").into()));
+    words
+}
+
+struct Keeping {
+    words: Vec<OsString>,
+    /// What the next server is, unless one waits already.
+    program: Mutex<PathBuf>,
+    servers: Arc<Servers>,
+    told: Mutex<Told>,
+    /// A server that waits for the end of this one.
+    next: Mutex<Option<Launched>>,
+    /// One upgrade at a time.
+    upgrading: Mutex<()>,
+}
+
+/// What the server is told by: a line when it is its turn, and the end when it is to end. Not by a signal: it may have got one from elsewhere,
+/// and the second one kills.
+#[derive(Default)]
+struct Told {
+    input: Option<Input>,
+    /// The server's process, while it runs.
+    process: Option<u32>,
+    is_stopped: bool,
+}
+
+impl Keeping {
+    fn stop_on_signal(self: &Arc<Self>) -> io::Result<Receiver<StopSignal>> {
+        let (sender, stop) = mpsc::channel();
+        let keeping = Arc::clone(self);
+        signals::on_stop(move |signal| {
+            keeping.servers.end();
+            let mut told = lock(&keeping.told);
+            (told.input, told.is_stopped) = (None, true);
+            let _ = sender.send(signal);
+        })?;
+        Ok(stop)
+    }
+
+    /// Starts one server after the other.
+    fn supervise(&self, stop: &Receiver<StopSignal>) -> Outcome {
+        let cannot = |error: &io::Error| Failure::cannot("start the server", error);
+        let mut is_first = true;
+        let mut haste = Haste::default();
+        loop {
+            let next = lock(&self.next).take();
+            let next = next.map_or_else(|| self.launch(is_first), Ok);
+            let Launched { mut process, input, .. } = next.map_err(|error| cannot(&error))?;
+            self.give_turn(input, process.id());
+            self.servers.came();
+            let began = Instant::now();
+            let status = process.wait().map_err(|error| cannot(&error))?;
+            self.servers.went();
+            let is_stopped = self.turn_is_over();
+            if is_stopped || is_an_end(status, is_first) {
+                self.servers.end();
+                return outcome(status, is_stopped);
+            }
+            is_first = false;
+            if lock(&self.next).is_some() {
+                tracing::info!("the next server takes over");
+                continue;
+            }
+            let pause = haste.pause(began.elapsed());
+            tracing::error!(%status, pause_ms = pause.as_millis(), "the server died: starting another");
+            if !matches!(stop.recv_timeout(pause), Err(RecvTimeoutError::Timeout)) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn launch(&self, is_first: bool) -> io::Result<Launched> {
+        let program = lock(&self.program).clone();
+        Launched::start(&program, &self.words, is_first)
+    }
+
+    fn give_turn(&self, input: Option<Input>, process: u32) {
+        let mut told = lock(&self.told);
+        told.process = Some(process);
+        if !told.is_stopped {
+            told.input = input;
+            told.input.iter_mut().for_each(Input::give_turn);
+        }
+    }
+
+    /// Whether the end was asked for.
+    fn turn_is_over(&self) -> bool {
+        let mut told = lock(&self.told);
+        (told.input, told.process) = (None, None);
+        told.is_stopped
+    }
+}
+
+/// Whether no other server is to be started: it was asked to end, or could not even begin, which is the command's failure.
+fn is_an_end(status: ExitStatus, is_first: bool) -> bool {
+    let ends = [0, Code::Interrupted as i32, Code::Terminated as i32];
+    status.code().is_some_and(|code| is_first || ends.contains(&code))
+}
+
+fn outcome(status: ExitStatus, is_stopped: bool) -> Outcome {
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(code) => Err(Failure::as_told(code)),
+        None if is_stopped => Err(Failure::cannot("end the server well", format!("it died ({status})"))),
+        None => Err(Failure::cannot("serve", format!("the server died ({status})"))),
+    }
+}
+
+/// A server that dies as soon as it lives is started ever later, up to a second.
+#[derive(Default)]
+struct Haste {
+    deaths: u32,
+}
+
+const LONG_LIFE: Duration = Duration::from_secs(1);
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+impl Haste {
+    fn pause(&mut self, life: Duration) -> Duration {
+        if life >= LONG_LIFE {
+            self.deaths = 0;
+            return Duration::ZERO;
+        }
+        self.deaths = (self.deaths + 1).min(16);
+        (PAUSE_MIN * (1 << self.deaths) / 2).min(PAUSE_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_descriptors_come_behind_the_command_and_before_all_that_is_no_option() {
+        let words = ["-v", "disk", "--keep", "--", "--odd.img"].map(OsString::from);
+        let all = words_for_server(words.into_iter(), &[5, 7]);
+        assert_eq!(all, ["-v", "disk", "--kept=5", "--kept=7", "--keep", "--", "--odd.img"]);
+    }
+
+    #[test]
+    fn a_server_that_dies_at_once_is_started_ever_later_and_one_that_has_lived_at_once() {
+        let mut haste = Haste::default();
+        let pauses: Vec<u128> = (0..9).map(|_| haste.pause(Duration::ZERO).as_millis()).collect();
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+        assert_eq!(haste.pause(LONG_LIFE), Duration::ZERO);
+        assert_eq!(haste.pause(Duration::ZERO), PAUSE_MIN);
+    }
+}

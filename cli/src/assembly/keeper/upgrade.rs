@@ -1,0 +1,86 @@
+//! A server is replaced: the next one stands ready, the one that runs is killed, and the next finds what that one had under way. It is the way
+//! of a server that was killed, without the time that a program takes to start.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tombolo_host_runtime::lock;
+use tombolo_host_service::control::{self, Answers, Server};
+use tombolo_sys::process::kill_group;
+
+use super::Keeping;
+use super::turn::{Launched, Said, is_said};
+use crate::failure::{Failure, Reason};
+
+/// How long a program may take until it waits for its turn, and then until it serves.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where keepers listen, by the names of what their servers serve.
+pub fn directory() -> PathBuf {
+    control::default_directory().join("keepers")
+}
+
+/// Answers `upgrade=PROGRAM`.
+pub fn serve(keeping: &Arc<Keeping>, name: &str) -> Result<Server, Failure> {
+    let listening = "listen for `tombolo upgrade`";
+    // Whether it can be used is seen by what is done in it.
+    let _ = DirBuilder::new().mode(0o700).create(control::default_directory());
+    let socket =
+        control::free_socket(&directory(), name).map_err(|error| Failure::cannot(listening, &error))?;
+    let answers = Arc::new(Upgrades(Arc::clone(keeping)));
+    Server::start(socket, answers).map_err(|error| Failure::cannot(listening, &error))
+}
+
+struct Upgrades(Arc<Keeping>);
+
+impl Answers for Upgrades {
+    fn answer(&self, _request: &str) -> Option<Value> {
+        None
+    }
+
+    fn set(&self, options: &str) -> Result<Value, String> {
+        let program = options.strip_prefix("upgrade=").map(Path::new).filter(|path| path.is_absolute());
+        let took = self.0.upgrade(program.ok_or("write upgrade=PROGRAM, with its whole path")?)?;
+        Ok(json!({ "took_ms": u64::try_from(took.as_millis()).unwrap_or(u64::MAX) }))
+    }
+}
+
+impl Keeping {
+    /// Has that program serve, or else the one before; how long there was no server.
+    fn upgrade(&self, program: &Path) -> Result<Duration, String> {
+        let _only = lock(&self.upgrading);
+        let shown = program.display();
+        let launched = Launched::start(program, &self.words, false);
+        let mut next = launched.map_err(|error| String::from(Reason::from(&error)))?;
+        if !is_said(&next.said, Said::Waits, START_TIMEOUT) {
+            // Both fail only when it has ended.
+            let _ = next.process.kill();
+            let _ = next.process.wait();
+            return Err(format!("{shown} is no program that serves this; the server goes on"));
+        }
+        let (_, nothing) = std::sync::mpsc::channel();
+        let said = std::mem::replace(&mut next.said, nothing);
+        let since = Instant::now();
+        let told = lock(&self.told);
+        let Some(process) = told.process else {
+            return Err("the server has just died: try again".into());
+        };
+        *lock(&self.next) = Some(next);
+        // It has a group of its own. If it is dead, so much the better.
+        let _ = kill_group(process);
+        drop(told);
+        if !is_said(&said, Said::Serves, START_TIMEOUT) {
+            return Err(format!(
+                "the server of {shown} has ended, its log says why; the one before was started again"
+            ));
+        }
+        let took = since.elapsed();
+        *lock(&self.program) = program.to_owned();
+        tracing::info!(program = %shown, took_ms = took.as_millis(), "upgraded");
+        Ok(took)
+    }
+}
