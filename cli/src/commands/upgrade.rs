@@ -1,6 +1,7 @@
 //! `tombolo upgrade`: another program serves, and guests notice nothing.
 
 use std::env;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -41,7 +42,8 @@ impl UpgradeArgs {
         let answer = keeper.set(&format!("upgrade={}", program.display()));
         let answer = answer.map_err(|error| Failure::cannot(&upgrading, &error))?;
         let took_ms = answer.get("took_ms").and_then(serde_json::Value::as_u64).unwrap_or_default();
-        println!("{} is served by {}, after {took_ms} ms", self.name, program.display());
-        Ok(())
+        let mut out = io::stdout().lock();
+        let said = writeln!(out, "{} is served by {}, after {took_ms} ms", self.name, program.display());
+        said.map_err(|error| Failure::cannot("say that it is done", &error))
     }
 }
