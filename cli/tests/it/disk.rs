@@ -12,16 +12,16 @@ use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings};
 use crate::common::{Scratch, signal};
 
 const DISK_BYTES: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
-fn with_image() -> Scratch {
+pub fn with_image() -> Scratch {
     let scratch = Scratch::new();
     let image = fs::File::create(scratch.path("vm.img")).expect("create");
     image.set_len(DISK_BYTES).expect("truncate");
     scratch
 }
 
-fn guest(scratch: &Scratch) -> (Driver, DriverQueue) {
+pub fn guest(scratch: &Scratch) -> (Driver, DriverQueue) {
     const FLUSHES: u64 = 1 << 9;
     let settings = DriverSettings { device_features: FLUSHES, ..DriverSettings::default() };
     let (driver, mut queues) = Driver::connect(&scratch.path("vm.sock"), settings).expect("connect");
@@ -29,7 +29,7 @@ fn guest(scratch: &Scratch) -> (Driver, DriverQueue) {
 }
 
 /// A request with 512 bytes of data: what of them came back, and the status.
-fn ask(queue: &mut DriverQueue, kind: u32, sector: u64, data: &[u8; 512]) -> (Vec<u8>, u8) {
+pub fn ask(queue: &mut DriverQueue, kind: u32, sector: u64, data: &[u8; 512]) -> (Vec<u8>, u8) {
     let [head, body, status] = [16, 512, 1].map(|len| queue.alloc(len).expect("guest memory"));
     queue.write(head, &(u128::from(kind) | u128::from(sector) << 64).to_le_bytes());
     queue.write(body, data);
@@ -42,8 +42,8 @@ fn ask(queue: &mut DriverQueue, kind: u32, sector: u64, data: &[u8; 512]) -> (Ve
     (back, code[0])
 }
 
-const IN: u32 = 0;
-const OUT: u32 = 1;
+pub const IN: u32 = 0;
+pub const OUT: u32 = 1;
 const FLUSH: u32 = 4;
 
 #[test]
@@ -110,7 +110,7 @@ fn a_second_guest_waits_until_the_first_has_left() {
 }
 
 /// The process that one has started.
-fn child_of(pid: u32) -> Option<u32> {
+pub fn child_of(pid: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()
 }

@@ -7,7 +7,7 @@
 //!
 //! - [`Keeper`]: takes front ends in at a socket.
 //! - [`Place`]: where the servers listen, one after the other.
-//! - [`Servers`]: says which of them runs. Who starts them is not here.
+//! - [`Servers`]: says which of them runs. What starts them is not here.
 //!
 //! Reading order: `message`, `state`, `servers`, `session`, here. `docs/decisions/keeper.md` has the reasons.
 
