@@ -1,6 +1,8 @@
 //! A server of a disk, from its start to its end: one disk, any number of front ends.
 
 use std::io::{self, Write};
+use std::net::TcpListener;
+use std::path::{Path, absolute};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -8,9 +10,11 @@ use tombolo_core::block::{BlockDevice, OpenOptions};
 use tombolo_core::{Ctx, Error, SessionId};
 use tombolo_front_nbd::Server as NbdServer;
 use tombolo_front_virtio_blk::{Options as DeviceOptions, VirtioBlk};
+use tombolo_host_runtime::listener::Listener;
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_host_service::control::{Answers, Server as ControlServer};
 use tombolo_host_service::metrics::Endpoint;
+use tombolo_host_service::sandbox::{self, Held};
 use tombolo_host_vhost::{Device, GuestId, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::{self, Counters};
 
@@ -38,7 +42,8 @@ pub fn serve(options: &DiskOptions) -> Outcome {
     let turn = Turn::wait(&options.kept)?;
     until_stopped(
         &turn,
-        || DiskServer::start(options, &source),
+        || Prepared::open(options, &source),
+        |prepared| DiskServer::start(prepared, options, &source),
         |server| server.announce(options),
         DiskServer::end,
     )
@@ -79,6 +84,7 @@ struct DiskServer {
     metrics: Vec<Endpoint>,
     _control: ControlServer,
     control_path: String,
+    sandbox: Held,
     /// What waits for the host's disks.
     _pool: ThreadPool,
 }
@@ -86,9 +92,22 @@ struct DiskServer {
 /// Requests that may wait for the host's disks at a time: more than the queues of all guests hold.
 const PENDING_MAX: usize = 1 << 17;
 
-impl DiskServer {
-    /// Takes all sockets before anything else, so that a busy one leaves no trace.
-    fn start(options: &DiskOptions, source: &DiskSource) -> Result<Self, Failure> {
+/// What a server has opened before its sandbox closed.
+struct Prepared {
+    name: String,
+    control: Listener,
+    metrics: Vec<TcpListener>,
+    sockets: Vec<GuestSocket>,
+    nbd: NbdSockets,
+    /// A file of this host. Other disks are reached from inside.
+    disk: Option<OpenedDisk>,
+    pool: ThreadPool,
+    sandbox: Held,
+}
+
+impl Prepared {
+    /// Takes all sockets before anything else, so that a busy one leaves no trace. Starts no thread: it would stay outside of the sandbox.
+    fn open(options: &DiskOptions, source: &DiskSource) -> Result<Self, Failure> {
         let name = source.name();
         let control = service::control_socket(options.control.as_deref(), || name.clone())?;
         let sockets = guest_sockets(options)?;
@@ -103,15 +122,38 @@ impl DiskServer {
             "disk",
             ThreadPoolLimits { queue_len: PENDING_MAX, ..ThreadPoolLimits::default() },
         );
+        let metrics = prometheus::listen(options.metrics.as_ref())?;
+        let disk = source.is_of_this_host().then(|| source.open(&how(options), &pool)).transpose()?;
+        let mut needs = source.needs();
+        let made =
+            sockets.iter().map(GuestSocket::path).chain(nbd.paths()).chain([control.path().to_owned()]);
+        needs.removes = made.filter_map(|path| absolute(path).ok()?.parent().map(Path::to_owned)).collect();
+        needs.reads.extend(nbd.certificates());
+        let sandbox = sandbox::enter(options.sandbox, &needs).map_err(|error| {
+            Failure::cannot("confine the server", &error).remedy("--sandbox auto does without")
+        })?;
+        Ok(Self { name, control, metrics, sockets, nbd, disk, pool, sandbox })
+    }
+}
+
+fn how(options: &DiskOptions) -> OpenOptions {
+    let DiskOptions { read_only, block_size: block_bytes, .. } = *options;
+    OpenOptions { read_only, block_bytes, ..OpenOptions::default() }
+}
+
+impl DiskServer {
+    fn start(prepared: Prepared, options: &DiskOptions, source: &DiskSource) -> Result<Self, Failure> {
+        let Prepared { name, control, metrics, sockets, nbd, disk, pool, sandbox } = prepared;
         let counters = Counters::new();
-        let DiskOptions { read_only, block_size: block_bytes, .. } = *options;
-        let how = OpenOptions { read_only, block_bytes, ..OpenOptions::default() };
-        let OpenedDisk { disk, client } = source.open(&how, &pool)?;
+        let OpenedDisk { disk, client } = match disk {
+            Some(opened) => opened,
+            None => source.open(&how(options), &pool)?,
+        };
         let disk = stats::disk::over(disk, Arc::clone(&counters));
         let clients = client.map(|client| (name.clone(), client)).into_iter().collect();
         let counted = Counted { exports: vec![(name.clone(), counters)], clients, ..Counted::default() };
         let service = Service::new(status(&name, source, &sockets, &nbd.places, &*disk), counted);
-        let metrics = prometheus::serve(options.metrics.as_ref(), &service)?;
+        let metrics = prometheus::serve(metrics, &service)?;
         let control_path = control.path().display().to_string();
         let answers = Arc::new(DiskAnswers { service, disk: Arc::clone(&disk) });
         let _control = ControlServer::start(control, answers)
@@ -127,6 +169,7 @@ impl DiskServer {
             metrics,
             _control,
             control_path,
+            sandbox,
             _pool: pool,
         };
         for socket in &server.sockets {
@@ -154,6 +197,7 @@ impl DiskServer {
             writeln!(out, "ready nbd {} disk={name} size={size_bytes}{only}{tls}", place.at)?;
             hints::disk::nbd(&mut out, &place.at, &place.url, name, place.is_secure)?;
         }
+        writeln!(out, "ready sandbox {}", self.sandbox)?;
         writeln!(out, "ready control {}", self.control_path)?;
         for metrics in &self.metrics {
             writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
@@ -20,20 +20,28 @@ use crate::service::counters::{
     CacheCounters, Counters, Lease, NfsClientCounters, NfsCounters, WriteBackState,
 };
 
-/// Serves the metrics of a server, at all addresses of a name. Nothing narrows its clients, so that it warns where others than this host
-/// can.
-pub fn serve(address: Option<&ListenAddress>, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
+/// Where metrics are to be served: all addresses of a name.
+pub fn listen(address: Option<&ListenAddress>) -> Result<Vec<TcpListener>, Failure> {
     let Some(address) = address else { return Ok(Vec::new()) };
-    let start = |address: SocketAddr| {
+    let bind = |address: SocketAddr| {
+        TcpListener::bind(address)
+            .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))
+    };
+    address.resolve()?.into_iter().map(bind).collect()
+}
+
+/// Serves the metrics of a server there. Nothing narrows its clients, so that it warns where others than this host can.
+pub fn serve(listeners: Vec<TcpListener>, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
+    let start = |listener: TcpListener| {
         let service = Arc::clone(service);
-        let endpoint = Endpoint::start(address, move || text(service.counters()))
-            .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))?;
-        if !address.ip().is_loopback() {
+        let endpoint = Endpoint::start(listener, move || text(service.counters()))
+            .map_err(|error| Failure::cannot("serve metrics", &error))?;
+        if !endpoint.address().ip().is_loopback() {
             tracing::warn!(address = %endpoint.address(), "all that reach this address may read the metrics");
         }
         Ok(endpoint)
     };
-    address.resolve()?.into_iter().map(start).collect()
+    listeners.into_iter().map(start).collect()
 }
 
 /// The metrics that these counters come to.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings};
 
-use crate::common::{Scratch, signal};
+use crate::common::{Scratch, Server, signal};
 
 const DISK_BYTES: u64 = 1 << 20;
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -216,6 +216,44 @@ fn a_disk_that_is_read_only_is_served_to_many_and_not_changed() {
     assert_eq!(ask(&mut queue, OUT, 0, &[7; 512]).1, 1);
     assert_eq!(ask(&mut queue, IN, 0, &[7; 512]), (vec![0; 512], 0));
     server.stop();
+}
+
+/// What a line of proc_pid_status(5) says of each thread.
+fn of_threads(server: &Server, field: &str) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("threads");
+    let status = threads
+        .map(|thread| fs::read_to_string(thread.expect("one").path().join("status")).expect("its status"));
+    let value = |status: String| {
+        status.lines().find_map(|line| line.strip_prefix(field).map(|value| value.trim().to_owned()))
+    };
+    status.map(|status| value(status).expect("the field")).collect()
+}
+
+#[test]
+fn all_threads_of_a_server_are_in_its_sandbox_also_those_that_came_with_guests() {
+    let scratch = with_image();
+    let words =
+        ["disk", "vm.img", "--vhost-user", "vm.sock", "--nbd", "0", "--metrics", "0", "--sandbox", "strict"];
+    let server = scratch.serve(&words, "ready metrics");
+    assert!(
+        server.said.contains("ready sandbox landlock=on seccomp=on capabilities=none\n"),
+        "{}",
+        server.said
+    );
+    let (driver, mut queue) = guest(&scratch);
+    assert_eq!(ask(&mut queue, OUT, 7, &[5; 512]).1, 0);
+    for (field, wanted) in [("Seccomp:", "2"), ("CapEff:", "0000000000000000"), ("NoNewPrivs:", "1")] {
+        let found = of_threads(&server, field);
+        assert!(found.len() > 4 && found.iter().all(|value| value == wanted), "{field} {found:?}");
+    }
+    drop((driver, queue));
+    server.stop();
+    assert!(!scratch.path("vm.sock").exists());
+    let server = scratch.serve(&["disk", "vm.img", "--nbd", "./n", "--sandbox", "off"], "ready control");
+    assert!(of_threads(&server, "Seccomp:").iter().all(|value| value == "0"), "{}", server.said);
+    server.stop();
+    let ssh = ["disk", "nfs+ssh://localhost/x/vm.img", "--nbd", "./n", "--sandbox", "strict"];
+    scratch.run(&ssh).failed(1, &["it starts another program", "--sandbox auto"]);
 }
 
 #[test]

@@ -31,10 +31,9 @@ enum Connection {
 }
 
 impl Endpoint {
-    /// Serves `text` at `address`, one request at a time: a scraper needs no more, and a slow one holds up only the next,
-    /// for at most 2 seconds.
-    pub fn start(address: SocketAddr, text: impl Fn() -> String + Send + 'static) -> io::Result<Self> {
-        let listener = Arc::new(TcpListener::bind(address)?);
+    /// Serves `text`, one request at a time: a scraper needs no more, and a slow one holds up only the next, for at most 2 seconds.
+    pub fn start(listener: TcpListener, text: impl Fn() -> String + Send + 'static) -> io::Result<Self> {
+        let listener = Arc::new(listener);
         let address = listener.local_addr()?;
         let connection = Arc::new(Mutex::new(Connection::None));
         let server = {
@@ -172,8 +171,7 @@ mod tests {
 
     #[test]
     fn a_scraper_gets_the_text_and_others_a_status() {
-        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-        let endpoint = Endpoint::start(any_port, || "tombolo_up 1\n# EOF\n".into()).expect("start");
+        let endpoint = endpoint();
         let answer = ask(&endpoint, "GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(answer.ends_with("\r\n\r\ntombolo_up 1\n# EOF\n"), "{answer}");
@@ -186,7 +184,7 @@ mod tests {
     }
 
     fn endpoint() -> Endpoint {
-        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        let any_port = TcpListener::bind("127.0.0.1:0").expect("a port");
         Endpoint::start(any_port, || "tombolo_up 1\n# EOF\n".into()).expect("start")
     }
 

@@ -183,15 +183,14 @@ impl Connection {
             return;
         }
         let (device, guest, remedy) = (self.device.name(), self.guest, sharing::REMEDY);
-        let slots = self.memory.slots();
-        if slots.is_empty() {
+        if self.memory.slots().is_empty() {
             tracing::error!(device, %guest, remedy, "the guest will hang: its VMM shares none of its memory");
-        }
-        let addresses: Vec<u64> = slots.iter().map(|slot| slot.user_address).collect();
-        let found = sharing::private_address(self.pid, &addresses);
-        if let Some(slot) = slots.iter().find(|slot| Some(slot.user_address) == found) {
+        } else if let Some(slot) = sharing::private_span(self.pid, self.memory.slots()) {
             let (address, bytes) = (slot.guest_address, slot.region.len());
-            tracing::error!(device, %guest, address, bytes, remedy, "{}", sharing::MAPPED_PRIVATELY);
+            tracing::error!(
+                device, %guest, address, bytes, remedy,
+                "the guest will hang: its VMM has mapped its memory privately, so that we do not see what it writes"
+            );
         }
     }
 
@@ -421,18 +420,12 @@ impl VhostUserBackendReqHandlerMut for Connection {
     /// Stops the queue. The back end that takes it over next goes on where we say, so what was taken must be handed back first.
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let (guest, device, timeout) = (self.guest, self.device.clone(), self.settings.drain_timeout);
-        let in_flight = self.in_flight.get(index as usize).cloned();
         let control = self.queue(index)?;
         control.pause();
         if control.started && !control.queue.drain(timeout) {
             tracing::warn!(device = device.name(), %guest, queue = index, "queue stopped with requests under way");
         }
         control.queue.end();
-        // What is not handed back by now never is: nothing of it may be performed in the rings that the guest makes next.
-        control.again.clear();
-        if let Some(Err(error)) = in_flight.map(|in_flight| in_flight.forget()) {
-            tracing::warn!(device = device.name(), %guest, queue = index, %error, "requests under way cannot be given up");
-        }
         let was_started = std::mem::take(&mut control.started);
         control.faulty = false;
         control.kick = Kick::Unset;

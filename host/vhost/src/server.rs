@@ -258,8 +258,6 @@ fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Set
     tracing::info!(device = name, guest = %id, "guest connected");
     // Zero is no process, and what a process in another namespace is to us.
     let pid = tombolo_sys::socket::peer(stream.as_fd()).map_or(0, |peer| peer.pid.unsigned_abs());
-    // A keeper looks at its VMM's memory itself.
-    let pid = if pid == std::os::unix::process::parent_id() { 0 } else { pid };
     let second = match stream.try_clone() {
         Ok(second) => second,
         Err(error) => return tracing::warn!(device = name, guest = %id, %error, "guest cut off"),

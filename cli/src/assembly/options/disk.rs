@@ -7,6 +7,8 @@ use clap::Args;
 use super::address::ListenAddress;
 use super::nbd::NbdListen;
 use super::virtiofs::SocketMode;
+use tombolo_host_service::sandbox::Strictness;
+
 use crate::setting::Setting;
 
 #[derive(Args, Clone, Debug)]
@@ -55,6 +57,10 @@ pub struct DiskOptions {
     /// Refuse all changes. Several servers may have the disk then.
     #[arg(long)]
     pub read_only: bool,
+    /// What the server may still do once it is ready: off, auto (what kernel and user allow of strict), or strict: nothing that it does
+    /// not need, or it does not start.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub sandbox: Strictness,
     /// Where to listen for `tombolo top` and other tools (by default NAME.sock in $XDG_RUNTIME_DIR/tombolo, in
     /// /run/tombolo for root, else in /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]

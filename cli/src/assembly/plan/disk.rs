@@ -14,6 +14,7 @@ use tombolo_core::block::{BlockDevice, OpenOptions as DiskOpenOptions};
 use tombolo_core::fs::{Client, PermissionCheck};
 use tombolo_core::{Ctx, SessionId};
 use tombolo_host_runtime::thread_pool::ThreadPool;
+use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_file_disk::FileDisk;
 use tombolo_sys::creds;
 
@@ -62,6 +63,44 @@ impl DiskSource {
             }
         };
         name.unwrap_or_else(|| "disk".into())
+    }
+
+    /// Whether it is opened by opening a file, which starts nothing.
+    pub fn is_of_this_host(&self) -> bool {
+        matches!(self, Self::Image(_))
+    }
+
+    /// What serving it goes on to need, besides files that are open.
+    pub fn needs(&self) -> Needs {
+        match self {
+            Self::Image(_) => Needs::default(),
+            Self::File(Location::Dir(path)) => {
+                // What a link leads to, where there is one.
+                let target = path.canonicalize().or_else(|_| absolute(path)).unwrap_or_else(|_| path.clone());
+                let dir = target.parent().unwrap_or(&target).to_owned();
+                Needs { changes: vec![dir], ..Needs::default() }
+            }
+            // Another program makes the connection.
+            Self::File(Location::Nfs(url)) if url.ssh.is_some() => {
+                Needs { executes: true, ..Needs::default() }
+            }
+            Self::Nbd(_) | Self::File(_) => {
+                let names = [
+                    "/etc",
+                    "/usr/lib",
+                    "/usr/lib64",
+                    "/lib",
+                    "/lib64",
+                    "/usr/share/zoneinfo",
+                    "/run/systemd/resolve",
+                ];
+                Needs {
+                    connects: true,
+                    reads: names.into_iter().map(PathBuf::from).collect(),
+                    ..Needs::default()
+                }
+            }
+        }
     }
 
     /// Opens it. What waits for this host's disks is done by the pool.

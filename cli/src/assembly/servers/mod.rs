@@ -57,19 +57,22 @@ use sessions::{SessionAnswers, Sessions};
 use shm::ShmServers;
 
 pub fn serve(plan: &Plan) -> Outcome {
-    until_stopped(&Turn::wait(&[])?, || Server::start(plan), |server| server.announce(plan), Server::end)
+    let turn = Turn::wait(&[])?;
+    until_stopped(&turn, || Ok(()), |()| Server::start(plan), |server| server.announce(plan), Server::end)
 }
 
-/// A server's life: started, announced, and ended by a signal, or by its keeper.
-pub fn until_stopped<S>(
+/// A server's life: prepared before it has any thread, started, announced, and ended by a signal, or by its keeper.
+pub fn until_stopped<P, S>(
     turn: &Turn,
-    start: impl FnOnce() -> Result<S, Failure>,
+    prepare: impl FnOnce() -> Result<P, Failure>,
+    start: impl FnOnce(P) -> Result<S, Failure>,
     announce: impl FnOnce(&S) -> io::Result<()>,
     end: impl FnOnce(&mut S) -> Outcome,
 ) -> Outcome {
     // Before anything is open, and before any thread starts.
     DescriptorBudget::of_process();
     time_slices::ask_for_short();
+    let prepared = prepare()?;
     let (stop, stopped) = mpsc::channel();
     let by_keeper = stop.clone();
     signals::on_stop(move |signal| {
@@ -80,7 +83,7 @@ pub fn until_stopped<S>(
         let _ = by_keeper.send(None);
     })
     .map_err(|error| Failure::cannot("wait for the keeper", &error))?;
-    let mut server = start()?;
+    let mut server = start(prepared)?;
     announce(&server).map_err(|error| Failure::cannot("say that it is ready", &error))?;
     match stopped.recv() {
         Ok(Some(signal)) => tracing::info!(%signal, "stopping"),
@@ -108,7 +111,7 @@ impl Server {
         let control = service::control_socket(plan.control.as_deref(), name)?;
         let (serving, status, counted) = Serving::open(plan)?;
         let service = Service::new(status, counted);
-        let metrics = prometheus::serve(plan.metrics.as_ref(), &service)?;
+        let metrics = prometheus::serve(prometheus::listen(plan.metrics.as_ref())?, &service)?;
         let control_path = control.path().display().to_string();
         let sessions = plan.cache.as_ref().map(|cache| Sessions::new(plan, cache, &service)).transpose()?;
         let answers: Arc<dyn Answers> = match &sessions {

@@ -34,14 +34,21 @@ pub struct NbdSockets {
     plain: Listeners,
     secure: Listeners,
     tls: Option<Arc<ServerTls>>,
+    tls_dir: Option<PathBuf>,
     pub places: Vec<NbdPlace>,
 }
 
 impl NbdSockets {
     pub fn open(plan: &NbdPlan<'_>, export: &str) -> Result<Self, Failure> {
-        let tls = if plan.tls.is_empty() { None } else { Some(tls(plan)?) };
-        let mut sockets =
-            Self { plain: Listeners::default(), secure: Listeners::default(), tls, places: Vec::new() };
+        let (tls, tls_dir) = match plan.tls {
+            [] => (None, None),
+            _ => {
+                let (tls, dir) = tls(plan)?;
+                (Some(tls), Some(dir))
+            }
+        };
+        let (plain, secure) = (Listeners::default(), Listeners::default());
+        let mut sockets = Self { plain, secure, tls, tls_dir, places: Vec::new() };
         for (listens, is_secure) in [(plan.plain, false), (plan.tls, true)] {
             for listen in listens {
                 sockets.add(listen, is_secure, plan.mode, export)?;
@@ -79,6 +86,16 @@ impl NbdSockets {
         Ok(())
     }
 
+    /// The unix sockets that were made.
+    pub fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        self.places.iter().filter_map(|place| place.at.strip_prefix("unix:").map(PathBuf::from))
+    }
+
+    /// The directory of certificates, which are read again when they were changed.
+    pub fn certificates(&self) -> Option<PathBuf> {
+        self.tls_dir.clone()
+    }
+
     /// Serves the disk until the servers are dropped.
     pub fn serve(
         self,
@@ -102,14 +119,16 @@ impl NbdSockets {
     }
 }
 
-fn tls(plan: &NbdPlan<'_>) -> Result<Arc<ServerTls>, Failure> {
+/// What the files of a directory make, and where it is.
+fn tls(plan: &NbdPlan<'_>) -> Result<(Arc<ServerTls>, PathBuf), Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::cannot("serve NBD over TLS", why.to_string());
     let dir = match plan.tls_dir {
         Some(dir) => dir.clone(),
         None => certificates::tls_dir().map_err(|why| failed(&why))?,
     };
-    ServerTls::open_for_nbd(&dir).map(Arc::new).map_err(|error| {
+    let tls = ServerTls::open_for_nbd(&dir).map_err(|error| {
         Failure::cannot("serve NBD over TLS", &error)
             .remedy("name the directory of ca.pem, cert.pem and key.pem with --tls-dir (tombolo keys issue makes one)")
-    })
+    })?;
+    Ok((Arc::new(tls), dir))
 }

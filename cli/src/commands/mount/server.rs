@@ -53,7 +53,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
         ..Counted::default()
     };
     let service = Service::new(status(mount), counted);
-    let metrics = prometheus::serve(mount.metrics.as_ref(), &service)?;
+    let metrics = prometheus::serve(prometheus::listen(mount.metrics.as_ref())?, &service)?;
     // The last to go: a client that waits for the end of its connection finds all else released.
     let _control =
         ControlServer::start(control, service).map_err(|error| Failure::cannot(&mounting, &error))?;

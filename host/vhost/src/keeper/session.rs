@@ -1,14 +1,11 @@
 //! One front end, and the servers that it has one after the other without noticing.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error as ThisError;
-
-use crate::sharing;
 
 use super::message::{Channel, ChannelError, Message, request};
 use super::servers::{Next, Place, Servers};
@@ -50,8 +47,6 @@ pub(super) struct Session {
     state: State,
     /// Protocol features that the server has.
     offered: u64,
-    /// It was looked whether the memory is shared.
-    sharing_checked: bool,
 }
 
 impl Session {
@@ -62,16 +57,8 @@ impl Session {
     ) -> Result<Session, SessionEnd> {
         let Next::Server(life) = servers.after(0) else { return Err(SessionEnd::NoServers) };
         let server = Channel::new(place.connect()?)?;
-        let mut session = Session {
-            front_end,
-            server,
-            life,
-            servers,
-            place,
-            state: State::default(),
-            offered: 0,
-            sharing_checked: false,
-        };
+        let mut session =
+            Session { front_end, server, life, servers, place, state: State::default(), offered: 0 };
         if session.state.tell(&mut session.server).is_err() {
             session.go_on()?;
         }
@@ -114,12 +101,7 @@ impl Session {
     fn carry(&mut self, mut message: Message) -> Result<(), SessionEnd> {
         match message.request {
             request::SET_PROTOCOL_FEATURES => self.add_features(&mut message),
-            request::SET_VRING_KICK => {
-                self.check_sharing();
-                if !self.state.has_in_flight() {
-                    self.keep_requests()?;
-                }
-            }
+            request::SET_VRING_KICK if !self.state.has_in_flight() => self.keep_requests()?,
             _ => {}
         }
         let answer = self.exchange(&message)?;
@@ -131,17 +113,6 @@ impl Session {
         }
         self.state.note(message, answer.as_ref());
         Ok(())
-    }
-
-    /// Logs once what the server cannot see from where it is: the guest itself just hangs.
-    fn check_sharing(&mut self) {
-        if std::mem::replace(&mut self.sharing_checked, true) {
-            return;
-        }
-        let pid = tombolo_sys::socket::peer(self.front_end.as_fd()).map_or(0, |peer| peer.pid.unsigned_abs());
-        if let Some(address) = sharing::private_address(pid, &self.state.addresses()) {
-            tracing::error!(address, remedy = sharing::REMEDY, "{}", sharing::MAPPED_PRIVATELY);
-        }
     }
 
     /// What the keeper needs itself.

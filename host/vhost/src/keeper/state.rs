@@ -24,9 +24,6 @@ const SPAN_LEN: usize = 32;
 /// Guest address, size and address in the front end: what tells spans apart.
 const SPAN_IDENTITY: usize = 24;
 
-/// Where the address in the front end is, in a line of the table.
-const ADDRESS_AT: usize = 16;
-
 /// A queue's number, in the messages that bring a descriptor for it.
 const INDEX_MASK: u32 = 0xff;
 
@@ -122,13 +119,6 @@ impl State {
         queue.remove(&request::SET_VRING_KICK);
         let base = Message::new(request::SET_VRING_BASE, answer.body.clone(), Vec::new());
         queue.insert(request::SET_VRING_BASE, base);
-    }
-
-    /// Where the front end has the guest's memory.
-    pub(super) fn addresses(&self) -> Vec<u64> {
-        let address =
-            |span: &Span| span.line.get(ADDRESS_AT..ADDRESS_AT + 8)?.try_into().ok().map(u64::from_le_bytes);
-        self.memory.iter().filter_map(address).collect()
     }
 
     /// Protocol features that are in force.

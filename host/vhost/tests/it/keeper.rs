@@ -44,8 +44,7 @@ impl Kept {
         let (counts, repeats) = (self.counts.clone(), self.repeats);
         let make = move |_guest| Ok(Arc::new(Echo::counted(counts.clone(), repeats)) as Arc<dyn Device>);
         let listener = self.private.try_clone().unwrap();
-        let settings = Settings { drain_timeout: Duration::from_millis(200), ..Settings::default() };
-        self.server = Some(Server::start(listener, settings, Box::new(make)).unwrap());
+        self.server = Some(Server::start(listener, Settings::default(), Box::new(make)).unwrap());
         self.servers.came();
     }
 
@@ -133,21 +132,6 @@ fn a_queue_that_was_stopped_is_at_rest_with_the_next_server_too() {
     assert_eq!(kept.handled(), 2);
     let mut client = Client::new(driver.start_queue(0, 2).unwrap());
     assert!(client.echoes());
-}
-
-#[test]
-fn what_a_stopped_queue_has_given_up_is_performed_by_no_server() {
-    let mut kept = Kept::new(true);
-    let mut driver = kept.driver();
-    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
-    send(&mut client, HOLD);
-    assert!(kept.handles(1));
-    assert_eq!(driver.stop_queue(0).unwrap(), 1);
-    kept.replace();
-    // Rings made anew, as a guest does that boots again.
-    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
-    assert!(client.echoes());
-    assert_eq!(kept.handled(), 2);
 }
 
 #[test]

@@ -32,16 +32,11 @@ impl Device for Silent {
 
 /// Serves the silent device at `socket`.
 pub fn serve(socket: &Path) -> Server {
-    serve_at(UnixListener::bind(socket).unwrap())
-}
-
-/// The same at a socket that listens.
-pub fn serve_at(listener: UnixListener) -> Server {
     let make = |_| {
         let device: Arc<dyn Device> = Arc::new(Silent);
         Ok(device)
     };
-    Server::start(listener, Settings::default(), Box::new(make)).unwrap()
+    Server::start(UnixListener::bind(socket).unwrap(), Settings::default(), Box::new(make)).unwrap()
 }
 
 /// What was written to the log since a test began.

@@ -1,12 +1,10 @@
 //! A VMM that does not share its guest's memory: its guest hangs, and the log says what to add to its command line.
 
 use std::os::fd::AsFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
 
-use super::{Log, serve, serve_at};
-use tombolo_host_vhost::keeper::{Keeper, Place, Servers};
+use super::{Log, serve};
 use tombolo_vhost_driver::{Driver, DriverSettings, GUEST_BASE, MemoryEntry, request};
 
 const HANGS: &str = "the guest will hang";
@@ -58,24 +56,4 @@ fn memory_that_is_not_shared_is_one_line_in_the_log_with_what_to_do() {
             "{line}"
         );
     }
-}
-
-#[test]
-fn behind_a_keeper_it_is_the_keeper_that_says_so() {
-    let log = Log::begin();
-    let folder = tempfile::TempDir::new().unwrap();
-    let socket = folder.path().join("kept.sock");
-    let place = Place::beside(&socket).unwrap();
-    let server = serve_at(place.listener().unwrap());
-    let servers = Arc::new(Servers::default());
-    servers.came();
-    Keeper::start(UnixListener::bind(&socket).unwrap(), place, servers, 1).unwrap();
-    let private = vec![0_u8; 1 << 20];
-    let _private = start(&socket, Some(private.as_ptr().addr() as u64 & !4095));
-    server.stop();
-    // The server is in the same process here, and sees the same; its lines name its guest.
-    let hangs = log.lines(HANGS);
-    let of_keeper: Vec<_> = hangs.iter().filter(|line| !line.contains("guest=")).collect();
-    assert_eq!(of_keeper.len(), 1, "{hangs:?}");
-    assert!(of_keeper[0].contains("privately") && of_keeper[0].contains("share=on"), "{}", of_keeper[0]);
 }

@@ -1,0 +1,3 @@
+//! What an operator is promised.
+
+mod sandbox;
