@@ -10,7 +10,7 @@ use tombolo_core::fs::Export;
 use tombolo_front_fuse::session::{Coherence, Options as SessionOptions};
 use tombolo_front_fuse::virtio::{Options, VirtioFs};
 use tombolo_host_vhost::{Device, Server, Settings};
-use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer};
+use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, request};
 use tombolo_wire_fuse::init::Capabilities;
 use tombolo_wire_fuse::layout::attr::{AttrOut, EntryOut, GetattrIn};
 use tombolo_wire_fuse::layout::dir::{ForgetIn, MkdirIn};
@@ -132,6 +132,15 @@ fn the_guest_reads_tag_and_number_of_queues() {
     let config = guest.driver.config(0, 40).unwrap();
     assert_eq!(config.get(..8).unwrap(), b"tombolo\0");
     assert_eq!(config.get(36..40).unwrap(), 2u32.to_le_bytes());
+}
+
+/// A second `mkdir` fails where the first one was done, and nodes are numbers of the process that gave them out.
+#[test]
+fn no_server_is_offered_what_another_left_under_way() {
+    const IN_FLIGHT: u64 = 1 << 12;
+    let mut guest = Guest::before_init();
+    let offered = guest.driver.front.ask_u64(request::GET_PROTOCOL_FEATURES).unwrap();
+    assert_eq!(offered & IN_FLIGHT, 0);
 }
 
 #[test]
