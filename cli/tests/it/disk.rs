@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -170,15 +169,18 @@ fn a_server_is_upgraded_under_its_guest_or_goes_on() {
     scratch.run(&["upgrade", "other.img"]).failed(1, &["no keeper", "--keep"]);
 
     // What cannot serve when it is its turn is followed by the program before.
-    let broken = scratch.path("broken");
-    fs::write(&broken, "#!/bin/sh\necho waiting\nread -r line\nexit 1\n").expect("write");
-    fs::set_permissions(&broken, fs::Permissions::from_mode(0o755)).expect("chmod");
+    // Other processes write both files: one that this process had open for writing could be so in a child of another test, and not be executed.
+    let broken = format!(
+        "printf '#!/bin/sh\\necho waiting\\nread -r line\\nexit 1\\n' >{0} && chmod +x {0}",
+        scratch.text("broken")
+    );
+    run("sh", &["-c", &broken]);
     scratch.run(&["upgrade", "vm.img", "--to", "broken"]).failed(1, &["was started again"]);
     assert_eq!(ask(&mut queue, IN, 1, &[0; 512]), (vec![1; 512], 0));
 
     let replaced = eventually(|| child_of(server.pid()).filter(|pid| *pid != before));
     let next = scratch.path("next");
-    fs::copy(env!("CARGO_BIN_EXE_tombolo"), &next).expect("copy");
+    run("cp", &[env!("CARGO_BIN_EXE_tombolo"), &scratch.text("next")]);
     let upgraded = scratch.run(&["upgrade", "vm.img", "--to", "next"]);
     upgraded.succeeded();
     assert!(upgraded.out.contains(&format!("vm.img is served by {}", next.display())), "{}", upgraded.out);
