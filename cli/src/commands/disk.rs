@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use crate::assembly::disk;
 use crate::assembly::options::disk::{DiskOptions, size};
 use crate::assembly::plan::disk::DiskSource;
+use crate::commands::disk_info::DiskInfoArgs;
 use crate::commands::umount::server_that;
 use crate::failure::{Failure, Outcome};
 
@@ -26,6 +27,7 @@ pub struct DiskArgs {
 
 #[derive(Subcommand)]
 enum Action {
+    Info(DiskInfoArgs),
     /// Change the size of a disk that is served, or take in that it was changed; its guests are told.
     ///
     /// What lies behind a smaller size is gone.
@@ -48,7 +50,8 @@ Examples:
   tombolo disk vm.img --nbd ./vm.nbd --nbd 10809
   tombolo disk nbd://ship/vm --vhost-user /run/vm1.sock
   tombolo disk nfs://ship/images/vm.img --vhost-user /run/vm1.sock
-  tombolo disk resize vm.img 20G";
+  tombolo disk resize vm.img 20G
+  tombolo disk info vm.img";
 
 const RESIZE_EXAMPLES: &str = "\
 Examples:
@@ -58,6 +61,7 @@ Examples:
 impl DiskArgs {
     pub fn run(&self) -> Outcome {
         match (&self.action, &self.options) {
+            (Some(Action::Info(asked)), _) => asked.run(),
             (Some(Action::Resize { file, size }), _) => resize(file, size.as_deref()),
             (None, Some(options)) => disk::serve(options),
             (None, None) => Err(Failure::usage(

@@ -3,6 +3,7 @@
 pub mod cache;
 pub mod completions;
 pub mod disk;
+mod disk_info;
 pub mod doctor;
 pub mod files;
 pub mod keys;

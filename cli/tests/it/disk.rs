@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -275,6 +276,32 @@ fn what_cannot_be_a_disk_is_told() {
     let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");
     let other = scratch.run(&["disk", "vm.img", "--vhost-user", "other.sock"]);
     other.failed(1, &["vm.img is in use by another process"]);
+    server.stop();
+}
+
+#[test]
+fn what_a_disk_holds_is_told_of_all_kinds_of_disks_also_while_they_are_served() {
+    let scratch = with_image();
+    let image = fs::File::options().write(true).open(scratch.path("vm.img")).expect("open");
+    // More than is asked for at a time, with data at both ends.
+    image.set_len(5 << 30).expect("truncate");
+    for offset in [0, (5 << 30) - 8192] {
+        image.write_all_at(&[1; 8192], offset).expect("write");
+    }
+    let server = scratch.serve(&["disk", "vm.img", "--nbd", "./vm.nbd"], "ready control");
+    let url = format!("nbd+unix:///vm.img?socket={}", scratch.text("vm.nbd"));
+    for place in ["vm.img", &format!("dir:{}", scratch.text("vm.img")), &url] {
+        let info = scratch.run(&["disk", "info", "--json", place]);
+        info.succeeded();
+        let facts: serde_json::Value = serde_json::from_str(&info.out).expect("JSON");
+        let numbers =
+            ["size_bytes", "data_bytes", "zero_bytes", "hole_bytes"].map(|name| facts[name].as_u64());
+        assert_eq!(numbers, [5 << 30, 16 << 10, 0, (5 << 30) - (16 << 10)].map(Some), "{place}");
+    }
+    let info = scratch.run(&["disk", "info", "vm.img"]);
+    info.succeeded();
+    assert!(info.out.contains("data    16K (16384 bytes)\n"), "{}", info.out);
+    scratch.run(&["disk", "info", "missing.img"]).failed(1, &["missing.img"]);
     server.stop();
 }
 
