@@ -7,8 +7,9 @@ mod mount;
 mod nfs;
 mod server;
 mod shm;
-mod virtio_blk;
-mod virtio_fs;
+mod vhost_user;
+pub mod virtio_blk;
+pub mod virtio_fs;
 
 pub use control::Requests;
 pub use find::{Program, find, in_checkout, this_program};
@@ -16,5 +17,4 @@ pub use mount::Mount;
 pub use nfs::{Nfs, free_port, is_listening, is_listening_in};
 pub use server::Server;
 pub use shm::Shm;
-pub use virtio_blk::VirtioBlk;
-pub use virtio_fs::VirtioFs;
+pub use vhost_user::VhostUser;

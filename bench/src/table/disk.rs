@@ -12,7 +12,7 @@ use super::{Plan, folder};
 use crate::error::{Doing, Result};
 use crate::guest::{DiskGuest, DiskRequests as Requests, Wait, Way};
 use crate::measure::Placement;
-use crate::peer::{Program, VirtioBlk};
+use crate::peer::{Program, VhostUser, virtio_blk};
 use crate::report::Report;
 
 const SMALL: u32 = 4096;
@@ -79,7 +79,7 @@ struct Side<'a> {
     variant: &'a str,
     // The guest leaves before its server ends: fields are dropped in order.
     guest: Rc<RefCell<DiskGuest>>,
-    server: VirtioBlk,
+    server: VhostUser,
 }
 
 impl<'a> Side<'a> {
@@ -88,8 +88,8 @@ impl<'a> Side<'a> {
         let (image, socket) = (at("img"), at("sock"));
         fill(&image, disk_bytes)?;
         let server = match column {
-            Program::Tombolo => VirtioBlk::tombolo(&image, &socket)?,
-            _ => VirtioBlk::storage_daemon(&image, &socket)?,
+            Program::Tombolo => virtio_blk::tombolo(&image, &socket)?,
+            _ => virtio_blk::storage_daemon(&image, &socket)?,
         };
         let guest = DiskGuest::connect(server.socket(), Wait::Poll, DEPTH, LARGE, disk_bytes)?;
         Ok(Self { column, variant, guest, server })

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use super::Plan;
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Placement, go_on};
-use crate::peer::{Program, VirtioFs, in_checkout};
+use crate::peer::{Program, VhostUser, in_checkout, virtio_fs};
 use crate::report::{Figure, Report, Unit};
 
 /// No phase may be slower than with the peer, and all of them together shall be faster.
@@ -275,7 +275,7 @@ impl Job {
             }
         };
         command.arg(&self.workload).arg(at).arg(&self.source);
-        place.take(server.as_ref().map(VirtioFs::server))?;
+        place.take(server.as_ref().map(VhostUser::server))?;
         let output = command.stdin(Stdio::null()).output().doing_to("start", &self.run)?;
         drop(server);
         if !output.status.success() {
@@ -288,15 +288,15 @@ impl Job {
     }
 
     /// Starts a column's server, unpinned.
-    fn start(&self, column: &str, shared: &Path, socket: &Path) -> Result<VirtioFs> {
+    fn start(&self, column: &str, shared: &Path, socket: &Path) -> Result<VhostUser> {
         Placement::leave()?;
         let [ours, peers] = self.xattrs.options();
         match column.split_once(' ') {
             Some((program, mode)) if program == Program::Virtiofsd.name() => {
-                VirtioFs::virtiofsd(shared, socket, mode, peers)
+                virtio_fs::virtiofsd(shared, socket, mode, peers)
             }
-            Some((_, mode)) => VirtioFs::tombolo(shared, socket, mode, ours),
-            None => VirtioFs::tombolo(shared, socket, "auto", ours),
+            Some((_, mode)) => virtio_fs::tombolo(shared, socket, mode, ours),
+            None => virtio_fs::tombolo(shared, socket, "auto", ours),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::error::{Doing, Error, Result};
 use crate::files::Tree;
 use crate::guest::{Guest, Wait};
 use crate::measure::Spread;
-use crate::peer::{Mount, Program, VirtioFs, this_program};
+use crate::peer::{Mount, Program, this_program, virtio_fs};
 use crate::report::{Figure, Ratio, Report, Unit};
 
 const FILES: usize = 100_000;
@@ -157,8 +157,8 @@ fn through_mount(tree: &Tree) -> Result<Held> {
 fn through_virtio(program: Program, tree: &Tree) -> Result<Held> {
     let socket = tree.beside(&format!("memory-{}.socket", program.name()));
     let server = match program {
-        Program::Virtiofsd => VirtioFs::virtiofsd(&tree.shared(), &socket, "auto", &[])?,
-        _ => VirtioFs::tombolo(&tree.shared(), &socket, "auto", &[])?,
+        Program::Virtiofsd => virtio_fs::virtiofsd(&tree.shared(), &socket, "auto", &[])?,
+        _ => virtio_fs::tombolo(&tree.shared(), &socket, "auto", &[])?,
     };
     let mut guest = Guest::connect(server.socket(), Wait::Event, 1, 4096)?;
     let mut folder = (std::path::PathBuf::new(), 0);

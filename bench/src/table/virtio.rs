@@ -10,7 +10,7 @@ use crate::guest::{
     Guest, SharedGuest, Wait, create_unlink, getattr, lookup, open_release, outstanding, read, write,
 };
 use crate::measure::{Placement, Work};
-use crate::peer::{Program, VirtioFs};
+use crate::peer::{Program, VhostUser, virtio_fs};
 use crate::report::Report;
 
 /// Small files in the tree.
@@ -90,7 +90,7 @@ struct Side {
     place: Placement,
     // The guest leaves before its server ends: fields are dropped in order.
     guest: SharedGuest,
-    server: VirtioFs,
+    server: VhostUser,
 }
 
 impl Side {
@@ -104,9 +104,9 @@ impl Side {
         let (program, mode) = column.split_once(' ').unwrap_or((column, "auto"));
         let socket = tree.beside(&format!("{column} {variant}").replace([' ', ','], "-"));
         let server = if program == Program::Tombolo.name() {
-            VirtioFs::tombolo(&tree.shared(), &socket, mode, &[])?
+            virtio_fs::tombolo(&tree.shared(), &socket, mode, &[])?
         } else {
-            VirtioFs::virtiofsd(&tree.shared(), &socket, mode, &[])?
+            virtio_fs::virtiofsd(&tree.shared(), &socket, mode, &[])?
         };
         let guest = Rc::new(RefCell::new(Guest::connect(server.socket(), wait, WINDOW, LARGE)?));
         Ok(Self { column, variant, place, guest, server })
