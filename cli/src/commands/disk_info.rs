@@ -36,7 +36,6 @@ struct Info {
     disk: String,
     size_bytes: u64,
     block_bytes: u32,
-    read_only: bool,
     #[serde(flatten)]
     room: Room,
 }
@@ -64,7 +63,6 @@ impl DiskInfoArgs {
             disk: source.to_string(),
             size_bytes: geometry.size_bytes,
             block_bytes: geometry.block_bytes,
-            read_only: disk.profile().read_only,
             room,
         };
         let text = if self.json {
