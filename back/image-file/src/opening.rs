@@ -84,7 +84,7 @@ impl ImageFile {
     }
 }
 
-fn is_disk(kind: FileType) -> bool {
+pub(crate) fn is_disk(kind: FileType) -> bool {
     kind.is_file() || kind.is_block_device()
 }
 

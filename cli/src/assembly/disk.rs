@@ -38,7 +38,7 @@ pub fn serve(options: &DiskOptions) -> Outcome {
     if options.keep && options.kept.is_empty() {
         return keep(options);
     }
-    let source = DiskSource::of_word(&options.file)?;
+    let source = DiskSource::of_word(&options.file, options.format, options.backing_dir.as_deref())?;
     let turn = Turn::wait(&options.kept)?;
     until_stopped(
         &turn,
@@ -52,7 +52,7 @@ pub fn serve(options: &DiskOptions) -> Outcome {
 /// Holds the sockets of guests for servers that follow each other.
 fn keep(options: &DiskOptions) -> Outcome {
     let sockets = guest_sockets(options)?;
-    let name = DiskSource::of_word(&options.file)?.name();
+    let name = DiskSource::of_word(&options.file, options.format, options.backing_dir.as_deref())?.name();
     keeper::keep(&sockets, guests_max(options.read_only), &name)
 }
 

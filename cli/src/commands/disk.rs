@@ -11,7 +11,7 @@ use crate::commands::disk_info::DiskInfoArgs;
 use crate::commands::umount::server_that;
 use crate::failure::{Failure, Outcome};
 
-/// Give guests and others a disk: a raw image, a block device of this host, a disk of an NBD server, or a file of an NFS server.
+/// Give guests and others a disk: an image (raw or qcow2), a block device of this host, a disk of an NBD server, or a file of an NFS server.
 ///
 /// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
 /// each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, when what guests have
@@ -48,6 +48,7 @@ Examples:
   tombolo disk /dev/vg0/vm1 --vhost-user /run/vm1.sock --socket-group kvm --queues 4 --serial root
   tombolo disk golden.img --read-only --vhost-user /run/vm1.sock --vhost-user /run/vm2.sock
   tombolo disk vm.img --nbd ./vm.nbd --nbd 10809
+  tombolo disk clone.qcow2 --backing-dir /srv/golden --vhost-user /run/vm1.sock
   tombolo disk nbd://ship/vm --vhost-user /run/vm1.sock
   tombolo disk nfs://ship/images/vm.img --vhost-user /run/vm1.sock
   tombolo disk resize vm.img 20G
@@ -77,7 +78,7 @@ fn checked(text: &str) -> Result<String, String> {
 
 fn resize(file: &Path, size: Option<&str>) -> Outcome {
     let resizing = format!("resize {}", file.display());
-    let source = disk::named(&DiskSource::of_word(file)?);
+    let source = disk::named(&DiskSource::of_word(file, None, None)?);
     let server = server_that(|status| status.exports.iter().any(|export| export.source == source));
     let Some((mut server, _)) = server else {
         let reason = "no server with its control socket in the usual directory serves it";

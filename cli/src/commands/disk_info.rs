@@ -8,6 +8,7 @@ use tombolo_core::block::{Allocation, BlockDevice, OpenOptions, Range};
 use tombolo_core::{Ctx, Error, Result as CoreResult, SessionId};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
+use crate::assembly::options::disk::ImageFormat;
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::{print, shown};
 use crate::failure::{Failure, Outcome};
@@ -21,6 +22,12 @@ pub struct DiskInfoArgs {
     /// As JSON.
     #[arg(long)]
     json: bool,
+    /// What kind of image it is (by default qcow2 where the name ends in .qcow2, else raw).
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<ImageFormat>,
+    /// Where images may lie that a qcow2 image stands on, besides its own directory.
+    #[arg(long, value_name = "DIR")]
+    backing_dir: Option<PathBuf>,
     /// The disk, as for a server of it.
     file: PathBuf,
 }
@@ -51,7 +58,7 @@ struct Room {
 
 impl DiskInfoArgs {
     pub fn run(&self) -> Outcome {
-        let source = DiskSource::of_word(&self.file)?;
+        let source = DiskSource::of_word(&self.file, self.format, self.backing_dir.as_deref())?;
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         let options = OpenOptions { read_only: true, locks: false, ..OpenOptions::default() };
         let opened = source.open(&options, &pool)?;

@@ -357,6 +357,38 @@ fn run(program: &str, arguments: &[&str]) -> String {
     said
 }
 
+#[test]
+fn a_qcow2_image_is_one_by_its_name_or_when_that_is_said_and_never_by_its_content() {
+    let scratch = Scratch::new();
+    let image = scratch.text("vm.qcow2");
+    run("qemu-img", &["create", "-q", "-f", "qcow2", &image, "8M"]);
+    let server =
+        scratch.serve(&["disk", "vm.qcow2", "--nbd", "./vm.nbd", "--sandbox", "strict"], "ready control");
+    let url = hint(&server.said, "libnbd:     nbdinfo");
+    run("qemu-io", &["-f", "raw", "-c", "write -P 7 64k 4k", "-c", "discard 1M 1M", "-c", "flush", url]);
+    server.stop();
+    run("qemu-img", &["check", "-q", &image]);
+    run("qemu-io", &["-c", "read -P 7 64k 4k", &image]);
+    // The same bytes under another name are a disk of these bytes, as if the guest had written them.
+    fs::rename(&image, scratch.path("vm.img")).expect("renamed");
+    let len = fs::metadata(scratch.path("vm.img")).expect("stat").len();
+    let size_of = |words: &[&str]| {
+        let server = scratch.serve(words, "ready control");
+        let size = run("nbdinfo", &["--size", hint(&server.said, "libnbd:     nbdinfo")]);
+        server.stop();
+        size.trim().parse::<u64>().expect("a size")
+    };
+    assert_eq!(size_of(&["disk", "vm.img", "--nbd", "./vm.nbd"]), len - len % 512);
+    assert_eq!(size_of(&["disk", "vm.img", "--format", "qcow2", "--nbd", "./vm.nbd"]), 8 << 20);
+    fs::create_dir(scratch.path("golden")).expect("made");
+    fs::rename(scratch.path("vm.img"), scratch.path("golden/base")).expect("renamed");
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "golden/base", "-F", "qcow2", &image]);
+    scratch
+        .run(&["disk", "vm.qcow2", "--nbd", "./vm.nbd"])
+        .failed(1, &["golden/base", "another directory", "--backing-dir"]);
+    assert_eq!(size_of(&["disk", "vm.qcow2", "--backing-dir", "golden", "--nbd", "./vm.nbd"]), 8 << 20);
+}
+
 /// What is in quotes or plain after `word` in a ready line's hints.
 fn hint<'a>(said: &'a str, word: &str) -> &'a str {
     let line = said.lines().find_map(|line| line.trim().strip_prefix(word)).expect("a hint");

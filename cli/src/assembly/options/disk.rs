@@ -1,8 +1,9 @@
 //! What can be asked of a server of a disk.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::address::ListenAddress;
 use super::nbd::NbdListen;
@@ -13,11 +14,17 @@ use crate::setting::Setting;
 
 #[derive(Args, Clone, Debug)]
 pub struct DiskOptions {
-    /// The disk: a raw image, a block device of this host, one of an NBD server (nbd://HOST[:PORT]/EXPORT,
+    /// The disk: an image (raw, or qcow2 if it is called so), a block device of this host, one of an NBD server (nbd://HOST[:PORT]/EXPORT,
     /// nbd+unix:///EXPORT?socket=PATH), or a file on an NFS server (nfs://HOST/NAME/FILE, nfs+ssh://HOST/PATH) or behind shared memory
     /// (shm:SOCKET/NAME/FILE).
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// What kind of image it is (by default qcow2 where the name ends in .qcow2, else raw).
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
+    /// Where images may lie that a qcow2 image stands on, besides its own directory.
+    #[arg(long, value_name = "DIR")]
+    pub backing_dir: Option<PathBuf>,
     /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, or many if it is read-only.
     #[arg(long, value_name = "SOCKET")]
     pub vhost_user: Vec<PathBuf>,
@@ -68,6 +75,25 @@ pub struct DiskOptions {
     /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<ListenAddress>,
+}
+
+/// The formats of images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ImageFormat {
+    /// The disk's bytes as they are.
+    Raw,
+    /// QEMU's, with room for what was written alone, over other images.
+    Qcow2,
+}
+
+impl ImageFormat {
+    /// What the name of a file says.
+    pub fn of_name(path: &Path) -> Self {
+        match path.extension().and_then(OsStr::to_str) {
+            Some("qcow2" | "qcow") => Self::Qcow2,
+            _ => Self::Raw,
+        }
+    }
 }
 
 /// VIRTIO 1.2 §5.2.6: the serial number has 20 bytes.

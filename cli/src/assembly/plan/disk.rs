@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use libtombolo::block_on;
-use tombolo_back_image_file::ImageFile;
+use tombolo_back_image_file::{ImageFile, Qcow2Image};
 use tombolo_back_nbd_client::NbdDisk;
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::block::{BlockDevice, OpenOptions as DiskOpenOptions};
@@ -18,6 +18,7 @@ use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_file_disk::FileDisk;
 use tombolo_sys::creds;
 
+use crate::assembly::options::disk::ImageFormat;
 use crate::assembly::options::nbd::NbdUrl;
 use crate::assembly::plan::tree::Tree;
 use crate::commands::files::{own_name, user::Myself};
@@ -27,7 +28,9 @@ use crate::location::{Location, OpenOptions};
 #[derive(Clone, Debug)]
 pub enum DiskSource {
     /// A raw image, or a block device of this host.
-    Image(PathBuf),
+    Raw(PathBuf),
+    /// An image of the format qcow2, and where images may lie that it stands on, besides its own directory.
+    Qcow2 { path: PathBuf, backing_dir: Option<PathBuf> },
     /// A disk of an NBD server.
     Nbd(NbdUrl),
     /// A file of a file system that we are the client of.
@@ -43,12 +46,25 @@ pub struct OpenedDisk {
 
 impl DiskSource {
     /// What a word of the command line names: a URL or a location, or else a file of this host.
-    pub fn of_word(word: &Path) -> Result<Self, Failure> {
+    /// The format of such a file is said, or else its name says it. Its content is not looked at: the guest of a raw image could write there
+    /// what an image begins with that stands on another file.
+    pub fn of_word(
+        word: &Path,
+        format: Option<ImageFormat>,
+        backing_dir: Option<&Path>,
+    ) -> Result<Self, Failure> {
         if let Some(url) = NbdUrl::parse(word) {
             return url.map(Self::Nbd).map_err(Failure::usage);
         }
         if !Tree::is_location(word) {
-            return Ok(Self::Image(word.to_owned()));
+            let path = word.to_owned();
+            return Ok(match format.unwrap_or_else(|| ImageFormat::of_name(word)) {
+                ImageFormat::Raw => Self::Raw(path),
+                ImageFormat::Qcow2 => Self::Qcow2 { path, backing_dir: backing_dir.map(Path::to_owned) },
+            });
+        }
+        if format == Some(ImageFormat::Qcow2) {
+            return Err(Failure::usage("--format qcow2 is for files of this host"));
         }
         Location::of_word(word.as_os_str()).map(Self::File).map_err(Failure::usage)
     }
@@ -56,7 +72,9 @@ impl DiskSource {
     /// What it is called: the file's name, or what its server calls it.
     pub fn name(&self) -> String {
         let name = match self {
-            Self::Image(path) => path.file_name().map(|name| name.to_string_lossy().into_owned()),
+            Self::Raw(path) | Self::Qcow2 { path, .. } => {
+                path.file_name().map(|name| name.to_string_lossy().into_owned())
+            }
             Self::Nbd(url) => Some(url.export.clone()).filter(|name| !name.is_empty() && !name.contains('/')),
             Self::File(location) => {
                 own_name(location).map(|name| String::from_utf8_lossy(name.as_name().as_bytes()).into_owned())
@@ -67,13 +85,13 @@ impl DiskSource {
 
     /// Whether it is opened by opening a file, which starts nothing.
     pub fn is_of_this_host(&self) -> bool {
-        matches!(self, Self::Image(_))
+        matches!(self, Self::Raw(_) | Self::Qcow2 { .. })
     }
 
     /// What serving it goes on to need, besides files that are open.
     pub fn needs(&self) -> Needs {
         match self {
-            Self::Image(_) => Needs::default(),
+            Self::Raw(_) | Self::Qcow2 { .. } => Needs::default(),
             Self::File(Location::Dir(path)) => {
                 // What a link leads to, where there is one.
                 let target = path.canonicalize().or_else(|_| absolute(path)).unwrap_or_else(|_| path.clone());
@@ -106,8 +124,12 @@ impl DiskSource {
     /// Opens it. What waits for this host's disks is done by the pool.
     pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
         let disk: Arc<dyn BlockDevice> = match self {
-            Self::Image(path) => ImageFile::open(path, options, pool.lane())
+            Self::Raw(path) => ImageFile::open(path, options, pool.lane())
                 .map_err(|error| Failure::cannot("serve a disk", &error))?,
+            Self::Qcow2 { path, backing_dir } => {
+                Qcow2Image::open(path, options, backing_dir.as_deref(), pool.lane())
+                    .map_err(|error| Failure::cannot("serve a disk", &error))?
+            }
             Self::Nbd(url) => NbdDisk::connect(url.server.clone(), &url.export)
                 .map_err(|error| Failure::cannot(format_args!("have the disk of {url}"), &error))?,
             Self::File(location) => return open_file(location, options),
@@ -140,7 +162,9 @@ impl fmt::Display for DiskSource {
     /// As others may write it that work elsewhere.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Image(path) => absolute(path).unwrap_or_else(|_: io::Error| path.clone()).display().fmt(f),
+            Self::Raw(path) | Self::Qcow2 { path, .. } => {
+                absolute(path).unwrap_or_else(|_: io::Error| path.clone()).display().fmt(f)
+            }
             Self::Nbd(url) => url.fmt(f),
             Self::File(location) => location.fmt(f),
         }

@@ -1,0 +1,285 @@
+//! A qcow2 image as a block device.
+//!
+//! The format is the crate imago's. It has no word for what can be answered without waiting, so all requests go to the pool; and data are
+//! copied once more, as it takes no memory that a guest can change meanwhile.
+
+mod opening;
+mod tables;
+
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use imago::file::File as Storage;
+use imago::format::PreallocateMode;
+use imago::{FormatAccess, Mapping};
+use tombolo_core::block::{
+    Allocation, BlockDevice, Extents, Geometry, Profile, Range, Resize, SizeWatch, Sizes, Zeroing,
+};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_host_runtime::thread_pool::Lane;
+use tombolo_mem::{Sink, Source};
+
+pub use opening::Qcow2OpenError;
+
+/// At most so much is copied at a time, in bytes.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The largest that a cluster can be, in bytes (the qcow2 specification, `cluster_bits`, as QEMU has it).
+const CLUSTER_BYTES_MAX: u64 = 2 << 20;
+
+/// An open qcow2 image, with those that it stands on. Any number of front ends may use it at once.
+pub struct Qcow2Image {
+    image: Arc<Image>,
+    lane: Lane,
+}
+
+/// What the pool's threads need of it.
+struct Image {
+    /// Room that is given back, and a smaller size, need it alone.
+    format: RwLock<FormatAccess<Storage>>,
+    profile: Profile,
+    /// All but the size.
+    geometry: Geometry,
+    size_bytes: AtomicU64,
+    sizes: Sizes,
+    /// A flush has failed: nothing says what was lost.
+    has_lost: AtomicBool,
+}
+
+impl Qcow2Image {
+    fn new(format: FormatAccess<Storage>, geometry: Geometry, read_only: bool, lane: Lane) -> Self {
+        let profile = Profile { read_only, has_cache: true, discards: !read_only, zeroes_fast: !read_only };
+        let image = Image {
+            format: RwLock::new(format),
+            profile,
+            geometry,
+            size_bytes: AtomicU64::new(geometry.size_bytes),
+            sizes: Sizes::default(),
+            has_lost: AtomicBool::new(false),
+        };
+        Self { image: Arc::new(image), lane }
+    }
+
+    fn in_pool<T: Send + 'static>(
+        &self,
+        cx: &Ctx,
+        work: impl FnOnce(&Image) -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        let image = self.image.clone();
+        self.lane.run(cx, move || work(&image))
+    }
+
+    /// The same of a change in this range.
+    fn change(
+        &self,
+        cx: &Ctx,
+        range: Range,
+        work: impl FnOnce(&Image) -> Result<()> + Send + 'static,
+    ) -> Answer<()> {
+        if self.image.profile.read_only {
+            return Answer::err(Error::ReadOnly);
+        }
+        match self.image.check(range) {
+            Ok(()) if range.len_bytes == 0 => Answer::ok(()),
+            Ok(()) => self.in_pool(cx, work),
+            Err(error) => Answer::err(error),
+        }
+    }
+}
+
+impl Image {
+    fn shared(&self) -> RwLockReadGuard<'_, FormatAccess<Storage>> {
+        self.format.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alone(&self) -> RwLockWriteGuard<'_, FormatAccess<Storage>> {
+        self.format.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is inside of the disk.
+    fn check(&self, range: Range) -> Result<()> {
+        let size_bytes = self.size_bytes.load(Ordering::Acquire);
+        range.checked_end().filter(|end| *end <= size_bytes).map(|_| ()).ok_or(Error::InvalidArgument)
+    }
+
+    fn read(&self, mut offset: u64, mut into: Sink) -> Result<()> {
+        let mut piece = vec![0; into.len().min(PIECE_BYTES)];
+        while !into.is_empty() {
+            let part = &mut piece[..into.len().min(PIECE_BYTES)];
+            self.shared().read(&mut *part, offset).map_err(failed)?;
+            into.write_at(0, part);
+            offset += part.len() as u64;
+            into.advance(part.len());
+        }
+        Ok(())
+    }
+
+    fn write(&self, mut offset: u64, stability: Stability, mut from: Source) -> Result<()> {
+        let mut piece = vec![0; from.len().min(PIECE_BYTES)];
+        while !from.is_empty() {
+            let part = &mut piece[..from.len().min(PIECE_BYTES)];
+            from.read_at(0, part);
+            self.shared().write(&*part, offset).map_err(failed)?;
+            offset += part.len() as u64;
+            from.advance(part.len());
+        }
+        self.as_stable_as(stability)
+    }
+
+    fn as_stable_as(&self, stability: Stability) -> Result<()> {
+        if stability == Stability::Unstable { Ok(()) } else { self.make_durable() }
+    }
+
+    /// Its tables as well as its data. What a flush has lost once is lost: fsync(2) tells of it only one time.
+    fn make_durable(&self) -> Result<()> {
+        if self.has_lost.load(Ordering::Acquire) {
+            return Err(Error::io("an earlier flush has failed: what was written before it may be lost"));
+        }
+        let format = self.shared();
+        format.flush().and_then(|()| format.sync()).map_err(|error| {
+            self.has_lost.store(true, Ordering::Release);
+            failed(error)
+        })
+    }
+
+    fn discard(&self, range: Range) -> Result<()> {
+        match self.alone().discard_to_any(range.offset, range.len_bytes) {
+            // Less than a cluster, or an image of version 2: it may stay.
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
+            result => result.map_err(failed),
+        }
+    }
+
+    fn write_zeroes(&self, range: Range, how: Zeroing) -> Result<()> {
+        let Range { offset, len_bytes } = range;
+        let zeroed = match how.may_unmap {
+            true => self.alone().discard_to_zero(offset, len_bytes),
+            false => self.shared().write_zeroes(offset, len_bytes),
+        };
+        match zeroed {
+            Err(error) if error.kind() == ErrorKind::Unsupported && how.only_fast => {
+                return Err(Error::NotSupported);
+            }
+            Err(error) if error.kind() == ErrorKind::Unsupported => self.zero_by_writing(range)?,
+            result => result.map_err(failed)?,
+        }
+        self.as_stable_as(how.stability)
+    }
+
+    fn zero_by_writing(&self, range: Range) -> Result<()> {
+        let zeroes = vec![0; range.len_bytes.min(PIECE_BYTES as u64) as usize];
+        let mut offset = range.offset;
+        while offset < range.end() {
+            let part = &zeroes[..(range.end() - offset).min(PIECE_BYTES as u64) as usize];
+            self.shared().write(part, offset).map_err(failed)?;
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn extents(&self, range: Range, count_max: usize) -> Result<Extents> {
+        let format = self.shared();
+        let mut extents = Extents::new(range, count_max);
+        let mut goes_on = range.len_bytes > 0;
+        while goes_on {
+            let at = extents.next_offset();
+            let (mapping, len) = format.get_mapping(at, range.end() - at).map_err(failed)?;
+            let allocation = match mapping {
+                Mapping::Zero { .. } | Mapping::Eof { .. } => Allocation::Hole,
+                _ => Allocation::Data,
+            };
+            // The end that a smaller image below has says nothing of what follows it.
+            goes_on = extents.push(if len == 0 { u64::MAX } else { len }, allocation);
+        }
+        Ok(extents)
+    }
+
+    fn set_size(&self, size_bytes: u64) -> Result<()> {
+        // Of a cluster that the new end cuts through the rest stays where it is, and would be there again in a larger disk.
+        let cut = self.size_bytes.load(Ordering::Acquire).saturating_sub(size_bytes);
+        self.zero_by_writing(Range { offset: size_bytes, len_bytes: cut.min(CLUSTER_BYTES_MAX) })?;
+        self.alone().resize(size_bytes, PreallocateMode::None).map_err(failed)?;
+        if self.size_bytes.swap(size_bytes, Ordering::AcqRel) != size_bytes {
+            self.sizes.changed(size_bytes);
+        }
+        Ok(())
+    }
+}
+
+fn failed(error: io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::StorageFull => Error::NoSpace,
+        ErrorKind::QuotaExceeded => Error::QuotaExceeded,
+        _ => Error::io(error),
+    }
+}
+
+impl BlockDevice for Qcow2Image {
+    fn profile(&self) -> Profile {
+        self.image.profile
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: self.image.size_bytes.load(Ordering::Acquire), ..self.image.geometry }
+    }
+
+    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
+        match self.image.check(Range { offset, len_bytes: into.len() as u64 }) {
+            Ok(()) => self.in_pool(cx, move |image| image.read(offset, into)),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
+        let range = Range { offset, len_bytes: from.len() as u64 };
+        self.change(cx, range, move |image| image.write(offset, stability, from))
+    }
+
+    fn flush(&self, cx: &Ctx) -> Answer<()> {
+        if self.image.profile.read_only {
+            return Answer::ok(());
+        }
+        self.in_pool(cx, Image::make_durable)
+    }
+
+    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
+        self.change(cx, range, move |image| image.discard(range))
+    }
+
+    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+        self.change(cx, range, move |image| image.write_zeroes(range, how))
+    }
+
+    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+        match self.image.check(range) {
+            Ok(()) => self.in_pool(cx, move |image| image.extents(range, count_max)),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn resize(&self) -> Option<&dyn Resize> {
+        Some(self)
+    }
+}
+
+impl Resize for Qcow2Image {
+    fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
+        if self.image.profile.read_only {
+            return Answer::err(Error::ReadOnly);
+        }
+        if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(self.image.geometry.block_bytes)) {
+            return Answer::err(Error::InvalidArgument);
+        }
+        self.in_pool(cx, move |image| image.set_size(size_bytes))
+    }
+
+    /// Only its own server changes an image's size.
+    fn follow_size(&self, _cx: &Ctx) -> Answer<u64> {
+        Answer::ok(self.geometry().size_bytes)
+    }
+
+    fn watch(&self, watch: &Arc<SizeWatch>) {
+        self.image.sizes.watch(watch);
+    }
+}

@@ -1,0 +1,212 @@
+//! Opening a qcow2 image with all that it stands on.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use imago::file::File as Storage;
+use imago::qcow2::Qcow2;
+use imago::raw::Raw;
+use imago::{FormatAccess, StorageOpenOptions};
+use thiserror::Error as ThisError;
+use tombolo_core::block::{BlockSizeError, Geometry, OpenOptions};
+use tombolo_host_runtime::thread_pool::Lane;
+
+use super::{Qcow2Image, tables};
+use crate::claim;
+
+/// Why a qcow2 image was not opened.
+#[derive(Debug, ThisError)]
+pub enum Qcow2OpenError {
+    /// A file of it cannot be opened.
+    #[error("cannot open {}", path.display())]
+    Open {
+        /// The image, or one that it stands on.
+        path: PathBuf,
+        /// What was reported.
+        #[source]
+        source: io::Error,
+    },
+    /// What is in it is no qcow2 image, or a damaged one.
+    #[error("{} is no sound qcow2 image", path.display())]
+    Format {
+        /// The image, or one that it stands on.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// Another process has it, in a way that does not go together with this one.
+    #[error("{} is in use by another process, which {held}; end that first", path.display())]
+    InUse {
+        /// The image, or one that it stands on.
+        path: PathBuf,
+        /// What the other does, or does not let others do.
+        held: &'static str,
+    },
+    /// It stands on a file that the operator did not allow.
+    #[error(
+        "{} stands on {}, which lies in another directory: allow that with --backing-dir",
+        image.display(), path.display()
+    )]
+    Elsewhere {
+        /// The image.
+        image: PathBuf,
+        /// What it names.
+        path: PathBuf,
+    },
+    /// The format of what it stands on is not said. To guess it from its content would let a guest choose.
+    #[error(
+        "{} does not say which format {} has: qemu-img rebase -u -b FILE -F raw|qcow2 says it",
+        image.display(), path.display()
+    )]
+    FormatUnsaid {
+        /// The image.
+        image: PathBuf,
+        /// What it names.
+        path: PathBuf,
+    },
+    /// The format of what it stands on is none of those that are known here.
+    #[error("{} stands on an image of the format {format}; raw and qcow2 are known", image.display())]
+    FormatUnknown {
+        /// The image.
+        image: PathBuf,
+        /// What it says.
+        format: String,
+    },
+    /// It stands on too many others, or on itself.
+    #[error("{} stands on more than {CHAIN_MAX} others, or on itself", path.display())]
+    Chain {
+        /// Where it was given up.
+        path: PathBuf,
+    },
+    /// The block size is none.
+    #[error(transparent)]
+    BlockSize(#[from] BlockSizeError),
+    /// There is not even one block in it.
+    #[error("{} has no block: qemu-img resize gives it a size", path.display())]
+    Empty {
+        /// The image.
+        path: PathBuf,
+    },
+}
+
+/// So many images stand on each other at most.
+const CHAIN_MAX: usize = 64;
+
+type Result<T> = std::result::Result<T, Qcow2OpenError>;
+
+impl Qcow2Image {
+    /// Opens the qcow2 image at `path`, and those that it stands on, as far as they lie in its own directory or in `backing_dir`. What
+    /// waits for a disk is done by `lane`, which is nearly everything.
+    pub fn open(
+        path: &Path,
+        options: &OpenOptions,
+        backing_dir: Option<&Path>,
+        lane: Lane,
+    ) -> Result<Arc<Self>> {
+        let found = |path: &Path| {
+            path.canonicalize().map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
+        };
+        let path = found(path)?;
+        let own = path.parent().unwrap_or(Path::new("/")).to_owned();
+        let allowed: Vec<_> =
+            [Some(own), backing_dir.map(found).transpose()?].into_iter().flatten().collect();
+        let opener = Opener { allowed, locks: options.locks };
+        let format = opener.qcow2(&path, !options.read_only, 0)?;
+        let geometry = Geometry::of_file(format.size()).in_blocks(options.block_bytes)?;
+        if geometry.size_bytes == 0 {
+            return Err(Qcow2OpenError::Empty { path });
+        }
+        Ok(Arc::new(Self::new(format, geometry, options.read_only, lane)))
+    }
+}
+
+struct Opener {
+    /// Directories in which files may lie that an image names.
+    allowed: Vec<PathBuf>,
+    locks: bool,
+}
+
+impl Opener {
+    fn qcow2(&self, path: &Path, is_writer: bool, depth: usize) -> Result<FormatAccess<Storage>> {
+        if depth > CHAIN_MAX {
+            return Err(Qcow2OpenError::Chain { path: path.to_owned() });
+        }
+        let unsound = |source| Qcow2OpenError::Format { path: path.to_owned(), source };
+        let file = self.file(path, is_writer)?;
+        tables::check(&file).map_err(unsound)?;
+        let storage = self.storage(path, file, is_writer)?;
+        let mut image = Qcow2::<Storage>::open_image(storage, is_writer).map_err(unsound)?;
+        // All that it would open by itself is opened here, or there is none.
+        let data = image.implicit_external_data_file().cloned();
+        let data = data.map(|name| {
+            let place = self.place(path, &name)?;
+            self.storage(&place, self.file(&place, is_writer)?, is_writer)
+        });
+        let data = data.transpose()?;
+        if data.is_none() && image.requires_external_data_file() {
+            return Err(unsound(io::Error::other("it does not name its data file")));
+        }
+        image.set_data_file(data);
+        let backing = image.implicit_backing_file().cloned();
+        let said = image.implicit_backing_format().cloned();
+        let backing = backing.map(|name| self.backing(path, &name, said.as_deref(), depth)).transpose()?;
+        image.set_backing(backing);
+        Ok(FormatAccess::new(image))
+    }
+
+    fn backing(
+        &self,
+        image: &Path,
+        name: &str,
+        format: Option<&str>,
+        depth: usize,
+    ) -> Result<FormatAccess<Storage>> {
+        let path = self.place(image, name)?;
+        match format {
+            Some("qcow2") => self.qcow2(&path, false, depth + 1),
+            Some("raw") => Raw::open_image(self.storage(&path, self.file(&path, false)?, false)?, false)
+                .map(FormatAccess::new)
+                .map_err(|source| Qcow2OpenError::Open { path, source }),
+            Some(format) => {
+                Err(Qcow2OpenError::FormatUnknown { image: image.to_owned(), format: format.to_owned() })
+            }
+            None => Err(Qcow2OpenError::FormatUnsaid { image: image.to_owned(), path }),
+        }
+    }
+
+    /// The file that an image names, from its own directory on, if it may be opened.
+    fn place(&self, image: &Path, name: &str) -> Result<PathBuf> {
+        let named = image.parent().unwrap_or(Path::new("/")).join(name);
+        let path =
+            named.canonicalize().map_err(|source| Qcow2OpenError::Open { path: named.clone(), source })?;
+        match self.allowed.iter().any(|dir| path.parent() == Some(dir)) {
+            true => Ok(path),
+            false => Err(Qcow2OpenError::Elsewhere { image: image.to_owned(), path }),
+        }
+    }
+
+    fn storage(&self, path: &Path, file: fs::File, is_writer: bool) -> Result<Storage> {
+        let options = StorageOpenOptions::new().filename(path).write(is_writer);
+        Storage::from_open_file(file, options)
+            .map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
+    }
+
+    fn file(&self, path: &Path, is_writer: bool) -> Result<fs::File> {
+        let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
+        // A pipe would wait for its other end.
+        if !crate::opening::is_disk(fs::metadata(path).map_err(failed)?.file_type()) {
+            return Err(failed(io::Error::other("it is neither a file nor a block device")));
+        }
+        let file = fs::OpenOptions::new().read(true).write(is_writer).open(path).map_err(failed)?;
+        if self.locks
+            && let Some(held) = claim::claim(file.as_fd(), is_writer).map_err(|errno| failed(errno.into()))?
+        {
+            return Err(Qcow2OpenError::InUse { path: path.to_owned(), held });
+        }
+        Ok(file)
+    }
+}
