@@ -4,7 +4,7 @@
 pub mod far;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -82,7 +82,15 @@ impl Scratch {
         let mut found = Vec::new();
         let mut ahead = vec![self.dir.path().to_owned()];
         while let Some(dir) = ahead.pop() {
-            for entry in fs::read_dir(&dir).expect("list").map(|entry| entry.expect("an entry")) {
+            let entries = match fs::read_dir(&dir) {
+                // A server that ends has removed it since it was found.
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    found.retain(|path| *path != dir);
+                    continue;
+                }
+                entries => entries.expect("list"),
+            };
+            for entry in entries.map(|entry| entry.expect("an entry")) {
                 if entry.file_type().expect("a type").is_dir() && !is_mounted(&entry.path()) {
                     ahead.push(entry.path());
                 }
