@@ -81,7 +81,7 @@ test-long: as-root ## the same at full size: an hour of fuzzing, every case on b
 
 test-rust: ## unit, property, conformance and command-line tests; as another user than root those that can do without
 	@if [ -n "$(LEFT_OUT)" ]; then echo "skipped, as they open files by handle, act as several users or mount, which takes root: $(ROOT_TESTS)"; fi
-	CARGO="$(CARGO)" tests/rust $(LEFT_OUT)
+	$(CARGO) test --workspace --no-fail-fast $(LEFT_OUT)
 
 test-planted: ## plants bugs in a copy of the tree and expects the suite to catch each: half of them, by turns, and all in test-long
 	tests/planted/run $(if $(TOMBOLO_LONG),,--half)
