@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::block::{
-    BlockDevice, Extents, Geometry, Profile, Range, Resize, SizeWatch, Sizes, Zeroing,
+    BlockDevice, Bounds, Extents, FlushLoss, Geometry, Profile, Range, Resize, SizeWatch, Zeroing,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, Stability};
 use tombolo_host_runtime::pace::Pace;
@@ -28,9 +28,7 @@ pub struct ImageFile {
 /// What the pool's threads need of it.
 pub(crate) struct Image {
     pub(crate) file: File,
-    /// All but the size.
-    geometry: Geometry,
-    size_bytes: AtomicU64,
+    pub(crate) bounds: Bounds,
     profile: Profile,
     /// The file is in memory: nothing waits for a disk, and nothing can be made durable.
     pub(crate) in_memory: bool,
@@ -39,9 +37,7 @@ pub(crate) struct Image {
     /// Changes that have been made, and how many of them are durable.
     changes: AtomicU64,
     durable: AtomicU64,
-    /// A flush has failed: nothing says what was lost.
-    has_lost: AtomicBool,
-    sizes: Sizes,
+    loss: FlushLoss,
 }
 
 impl ImageFile {
@@ -57,16 +53,14 @@ impl ImageFile {
             Profile { read_only, has_cache: !in_memory, discards: !read_only, zeroes_fast: !read_only };
         let image = Image {
             file,
-            size_bytes: AtomicU64::new(geometry.size_bytes),
-            geometry,
+            bounds: Bounds::new(geometry, read_only),
             profile,
             in_memory,
             is_block_device,
             write_pace: Pace::default(),
             changes: AtomicU64::new(0),
             durable: AtomicU64::new(0),
-            has_lost: AtomicBool::new(false),
-            sizes: Sizes::default(),
+            loss: FlushLoss::default(),
         };
         Self { image: Arc::new(image), lane }
     }
@@ -94,24 +88,6 @@ impl ImageFile {
 }
 
 impl Image {
-    pub(crate) fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: self.size_bytes.load(Ordering::Acquire), ..self.geometry }
-    }
-
-    /// Whether it may be changed there.
-    pub(crate) fn check_change(&self, range: Range) -> Result<()> {
-        if self.profile.read_only {
-            return Err(Error::ReadOnly);
-        }
-        self.check(range)
-    }
-
-    /// Whether it is inside of the disk.
-    pub(crate) fn check(&self, range: Range) -> Result<()> {
-        let size_bytes = self.size_bytes.load(Ordering::Acquire);
-        range.checked_end().filter(|end| *end <= size_bytes).map(|_| ()).ok_or(Error::InvalidArgument)
-    }
-
     /// A change has been made, which a flush is to make durable. Said before it is answered.
     pub(crate) fn changed(&self) {
         if !self.in_memory {
@@ -122,27 +98,19 @@ impl Image {
     /// Whether nothing was changed since it was made durable last.
     fn is_durable(&self) -> bool {
         let durable = self.durable.load(Ordering::Acquire);
-        durable == self.changes.load(Ordering::Acquire) && !self.has_lost.load(Ordering::Acquire)
+        durable == self.changes.load(Ordering::Acquire) && !self.loss.is_there()
     }
 
-    /// Makes durable all changes that were made before. What a flush has lost once is lost: fsync(2) tells of it only one time.
+    /// Makes durable all changes that were made before.
     pub(crate) fn make_durable(&self) -> Result<()> {
-        if self.has_lost.load(Ordering::Acquire) {
-            return Err(Error::io("an earlier flush has failed: what was written before it may be lost"));
-        }
+        self.loss.check()?;
         let changes = self.changes.load(Ordering::Acquire);
         if let Err(errno) = sync::data(self.file.as_fd()) {
-            self.has_lost.store(true, Ordering::Release);
+            self.loss.occurred();
             return Err(errno.into());
         }
         self.durable.fetch_max(changes, Ordering::AcqRel);
         Ok(())
-    }
-
-    fn resized(&self, size_bytes: u64) {
-        if self.size_bytes.swap(size_bytes, Ordering::AcqRel) != size_bytes {
-            self.sizes.changed(size_bytes);
-        }
     }
 }
 
@@ -152,7 +120,7 @@ impl BlockDevice for ImageFile {
     }
 
     fn geometry(&self) -> Geometry {
-        self.image.geometry()
+        self.image.bounds.geometry()
     }
 
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
@@ -171,21 +139,21 @@ impl BlockDevice for ImageFile {
     }
 
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        if let Err(error) = self.image.check_change(range) {
+        if let Err(error) = self.image.bounds.check_change(range) {
             return Answer::err(error);
         }
         self.in_pool(cx, move |image| image.discard(range))
     }
 
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        if let Err(error) = self.image.check_change(range) {
+        if let Err(error) = self.image.bounds.check_change(range) {
             return Answer::err(error);
         }
         self.in_pool(cx, move |image| image.write_zeroes(range, how))
     }
 
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        if let Err(error) = self.image.check(range) {
+        if let Err(error) = self.image.bounds.check(range) {
             return Answer::err(error);
         }
         self.in_pool(cx, move |image| image.extents(range, count_max))
@@ -198,33 +166,29 @@ impl BlockDevice for ImageFile {
 
 impl Resize for ImageFile {
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
-        if self.image.profile.read_only {
-            return Answer::err(Error::ReadOnly);
-        }
         if self.image.is_block_device {
             return Answer::err(Error::NotSupported);
         }
-        if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(self.image.geometry.block_bytes)) {
-            return Answer::err(Error::InvalidArgument);
+        if let Err(error) = self.image.bounds.check_new_size(size_bytes) {
+            return Answer::err(error);
         }
         self.in_pool(cx, move |image| {
             image.file.set_len(size_bytes).map_err(Error::io)?;
             image.changed();
-            image.resized(size_bytes);
+            image.bounds.resized(size_bytes);
             Ok(())
         })
     }
 
     fn follow_size(&self, cx: &Ctx) -> Answer<u64> {
         self.in_pool(cx, |image| {
-            let size_bytes = opening::size_of(&image.file).map_err(Error::io)?;
-            let size_bytes = size_bytes - size_bytes % u64::from(image.geometry.block_bytes);
-            image.resized(size_bytes);
+            let size_bytes = image.bounds.whole_blocks(opening::size_of(&image.file).map_err(Error::io)?);
+            image.bounds.resized(size_bytes);
             Ok(size_bytes)
         })
     }
 
     fn watch(&self, watch: &Arc<SizeWatch>) {
-        self.image.sizes.watch(watch);
+        self.image.bounds.watch(watch);
     }
 }

@@ -12,7 +12,7 @@ use crate::image::{AT_ONCE_BYTES, Image, ImageFile};
 
 impl ImageFile {
     pub(crate) fn transfer_in(&self, cx: &Ctx, offset: u64, mut into: Sink) -> Answer<()> {
-        if let Err(error) = self.image.check(Range { offset, len_bytes: into.len() as u64 }) {
+        if let Err(error) = self.image.bounds.check(Range { offset, len_bytes: into.len() as u64 }) {
             return Answer::err(error);
         }
         let mut done = 0;
@@ -34,7 +34,7 @@ impl ImageFile {
         stability: Stability,
         from: Source,
     ) -> Answer<()> {
-        if let Err(error) = self.image.check_change(Range { offset, len_bytes: from.len() as u64 }) {
+        if let Err(error) = self.image.bounds.check_change(Range { offset, len_bytes: from.len() as u64 }) {
             return Answer::err(error);
         }
         let image = &self.image;

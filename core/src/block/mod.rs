@@ -16,12 +16,14 @@
 //! - Of a write that failed each sector is old, new or torn. A flush that failed has lost what it says: the next flush does not make
 //!   up for it, and fails too where the back end cannot know (fsync(2) reports once).
 
+mod bounds;
 mod device;
 mod extent;
 mod geometry;
 mod opening;
 mod size;
 
+pub use bounds::{Bounds, FlushLoss};
 pub use device::{BlockDevice, Profile, Resize, Zeroing};
 pub use extent::{Allocation, Extent, Extents};
 pub use geometry::{BlockSizeError, Geometry, Range, RangeError, SECTOR_BYTES};

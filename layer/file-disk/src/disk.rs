@@ -1,13 +1,12 @@
 //! The file as a block device.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tombolo_core::block::{
-    BlockDevice, Extents, Geometry, Profile, Range, Resize, SizeWatch, Sizes, Zeroing,
+    BlockDevice, Bounds, Extents, FlushLoss, Geometry, Profile, Range, Resize, SizeWatch, Zeroing,
 };
 use tombolo_core::fs::{File, FileSystem, SetAttr, SyncWhat, Write, Written, read_whole};
-use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_core::{Answer, Ctx, Error, Stability};
 use tombolo_mem::{Sink, Source};
 
 /// A file as a disk. Any number of front ends may use it at once.
@@ -20,12 +19,8 @@ pub(crate) struct OpenFile {
     pub(crate) cx: Ctx,
     pub(crate) file: File,
     profile: Profile,
-    /// All but the size.
-    geometry: Geometry,
-    size_bytes: AtomicU64,
-    sizes: Sizes,
-    /// A flush has failed: nothing says what was lost.
-    has_lost: AtomicBool,
+    bounds: Bounds,
+    loss: FlushLoss,
 }
 
 impl OpenFile {
@@ -37,23 +32,13 @@ impl OpenFile {
             cx,
             file,
             profile,
-            geometry: Geometry::of_file(0),
-            size_bytes: AtomicU64::new(0),
-            sizes: Sizes::default(),
-            has_lost: AtomicBool::new(false),
+            bounds: Bounds::new(Geometry::of_file(0), read_only),
+            loss: FlushLoss::default(),
         }
     }
 
     pub(crate) fn set_geometry(&mut self, geometry: Geometry) {
-        self.geometry = geometry;
-        self.size_bytes = AtomicU64::new(geometry.size_bytes);
-    }
-
-    /// Those that watch are told.
-    fn resized(&self, size_bytes: u64) {
-        if self.size_bytes.swap(size_bytes, Ordering::AcqRel) != size_bytes {
-            self.sizes.changed(size_bytes);
-        }
+        self.bounds = Bounds::new(geometry, self.profile.read_only);
     }
 
     /// A request of a front end in the file's own session. It may become several, so it has no key.
@@ -64,17 +49,6 @@ impl OpenFile {
             interrupt: caller.interrupt.clone(),
             ..self.cx.clone()
         }
-    }
-
-    /// Whether it is inside of the disk.
-    fn check(&self, range: Range) -> Result<()> {
-        let size_bytes = self.size_bytes.load(Ordering::Acquire);
-        range.checked_end().filter(|end| *end <= size_bytes).map(|_| ()).ok_or(Error::InvalidArgument)
-    }
-
-    /// Whether it may be changed there.
-    fn check_change(&self, range: Range) -> Result<()> {
-        if self.profile.read_only { Err(Error::ReadOnly) } else { self.check(range) }
     }
 
     pub(crate) fn write_all(
@@ -112,17 +86,15 @@ impl OpenFile {
         }
     }
 
-    /// Makes durable what was written. What a flush has lost once is lost: most file systems tell of it only one time.
+    /// Makes durable what was written.
     pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
-        if self.has_lost.load(Ordering::Acquire) {
-            return Answer::err(Error::io(
-                "an earlier flush has failed: what was written before it may be lost",
-            ));
+        if let Err(error) = self.loss.check() {
+            return Answer::err(error);
         }
         let file = self.clone();
         self.fs.fsync(cx, self.file, SyncWhat::Data).map_result(move |result| {
             if matches!(result, Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded)) {
-                file.has_lost.store(true, Ordering::Release);
+                file.loss.occurred();
             }
             result
         })
@@ -142,12 +114,12 @@ impl BlockDevice for FileDisk {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: self.0.size_bytes.load(Ordering::Acquire), ..self.0.geometry }
+        self.0.bounds.geometry()
     }
 
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
         let wanted = into.len();
-        if let Err(error) = self.0.check(Range { offset, len_bytes: wanted as u64 }) {
+        if let Err(error) = self.0.bounds.check(Range { offset, len_bytes: wanted as u64 }) {
             return Answer::err(error);
         }
         if wanted == 0 {
@@ -162,7 +134,7 @@ impl BlockDevice for FileDisk {
     }
 
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
-        match self.0.check_change(Range { offset, len_bytes: from.len() as u64 }) {
+        match self.0.bounds.check_change(Range { offset, len_bytes: from.len() as u64 }) {
             Ok(()) if from.is_empty() => Answer::ok(()),
             Ok(()) => self.0.write_all(&self.0.cx(cx), offset, stability, from),
             Err(error) => Answer::err(error),
@@ -174,21 +146,21 @@ impl BlockDevice for FileDisk {
     }
 
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        match self.0.check_change(range) {
+        match self.0.bounds.check_change(range) {
             Ok(()) => self.0.discard(&self.0.cx(cx), range),
             Err(error) => Answer::err(error),
         }
     }
 
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        match self.0.check_change(range) {
+        match self.0.bounds.check_change(range) {
             Ok(()) => self.0.write_zeroes(&self.0.cx(cx), range, how),
             Err(error) => Answer::err(error),
         }
     }
 
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        match self.0.check(range) {
+        match self.0.bounds.check(range) {
             Ok(()) => self.0.extents(&self.0.cx(cx), range, count_max),
             Err(error) => Answer::err(error),
         }
@@ -201,17 +173,14 @@ impl BlockDevice for FileDisk {
 
 impl Resize for FileDisk {
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
-        if self.0.profile.read_only {
-            return Answer::err(Error::ReadOnly);
-        }
-        if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(self.0.geometry.block_bytes)) {
-            return Answer::err(Error::InvalidArgument);
+        if let Err(error) = self.0.bounds.check_new_size(size_bytes) {
+            return Answer::err(error);
         }
         let set = SetAttr { size: Some(size_bytes), ..SetAttr::default() };
         let (file, cx) = (self.0.clone(), self.0.cx(cx));
         file.fs.setattr(&cx, file.file.node, Some(file.file), &set).map({
             let file = file.clone();
-            move |_| file.resized(size_bytes)
+            move |_| file.bounds.resized(size_bytes)
         })
     }
 
@@ -220,14 +189,14 @@ impl Resize for FileDisk {
         file.fs.getattr(&cx, file.file.node, Some(file.file)).map({
             let file = file.clone();
             move |attr| {
-                let size_bytes = attr.size - attr.size % u64::from(file.geometry.block_bytes);
-                file.resized(size_bytes);
+                let size_bytes = file.bounds.whole_blocks(attr.size);
+                file.bounds.resized(size_bytes);
                 size_bytes
             }
         })
     }
 
     fn watch(&self, watch: &Arc<SizeWatch>) {
-        self.0.sizes.watch(watch);
+        self.0.bounds.watch(watch);
     }
 }

@@ -7,14 +7,13 @@ mod opening;
 mod tables;
 
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use imago::file::File as Storage;
 use imago::format::PreallocateMode;
 use imago::{FormatAccess, Mapping};
 use tombolo_core::block::{
-    Allocation, BlockDevice, Extents, Geometry, Profile, Range, Resize, SizeWatch, Sizes, Zeroing,
+    Allocation, BlockDevice, Bounds, Extents, FlushLoss, Geometry, Profile, Range, Resize, SizeWatch, Zeroing,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, Stability};
 use tombolo_host_runtime::thread_pool::Lane;
@@ -39,12 +38,8 @@ struct Image {
     /// Room that is given back, and a smaller size, need it alone.
     format: RwLock<FormatAccess<Storage>>,
     profile: Profile,
-    /// All but the size.
-    geometry: Geometry,
-    size_bytes: AtomicU64,
-    sizes: Sizes,
-    /// A flush has failed: nothing says what was lost.
-    has_lost: AtomicBool,
+    bounds: Bounds,
+    loss: FlushLoss,
 }
 
 impl Qcow2Image {
@@ -53,10 +48,8 @@ impl Qcow2Image {
         let image = Image {
             format: RwLock::new(format),
             profile,
-            geometry,
-            size_bytes: AtomicU64::new(geometry.size_bytes),
-            sizes: Sizes::default(),
-            has_lost: AtomicBool::new(false),
+            bounds: Bounds::new(geometry, read_only),
+            loss: FlushLoss::default(),
         };
         Self { image: Arc::new(image), lane }
     }
@@ -77,10 +70,7 @@ impl Qcow2Image {
         range: Range,
         work: impl FnOnce(&Image) -> Result<()> + Send + 'static,
     ) -> Answer<()> {
-        if self.image.profile.read_only {
-            return Answer::err(Error::ReadOnly);
-        }
-        match self.image.check(range) {
+        match self.image.bounds.check_change(range) {
             Ok(()) if range.len_bytes == 0 => Answer::ok(()),
             Ok(()) => self.in_pool(cx, work),
             Err(error) => Answer::err(error),
@@ -95,12 +85,6 @@ impl Image {
 
     fn alone(&self) -> RwLockWriteGuard<'_, FormatAccess<Storage>> {
         self.format.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether it is inside of the disk.
-    fn check(&self, range: Range) -> Result<()> {
-        let size_bytes = self.size_bytes.load(Ordering::Acquire);
-        range.checked_end().filter(|end| *end <= size_bytes).map(|_| ()).ok_or(Error::InvalidArgument)
     }
 
     fn read(&self, mut offset: u64, mut into: Sink) -> Result<()> {
@@ -131,14 +115,12 @@ impl Image {
         if stability == Stability::Unstable { Ok(()) } else { self.make_durable() }
     }
 
-    /// Its tables as well as its data. What a flush has lost once is lost: fsync(2) tells of it only one time.
+    /// Its tables as well as its data.
     fn make_durable(&self) -> Result<()> {
-        if self.has_lost.load(Ordering::Acquire) {
-            return Err(Error::io("an earlier flush has failed: what was written before it may be lost"));
-        }
+        self.loss.check()?;
         let format = self.shared();
         format.flush().and_then(|()| format.sync()).map_err(|error| {
-            self.has_lost.store(true, Ordering::Release);
+            self.loss.occurred();
             failed(error)
         })
     }
@@ -197,12 +179,10 @@ impl Image {
 
     fn set_size(&self, size_bytes: u64) -> Result<()> {
         // Of a cluster that the new end cuts through the rest stays where it is, and would be there again in a larger disk.
-        let cut = self.size_bytes.load(Ordering::Acquire).saturating_sub(size_bytes);
+        let cut = self.bounds.size_bytes().saturating_sub(size_bytes);
         self.zero_by_writing(Range { offset: size_bytes, len_bytes: cut.min(CLUSTER_BYTES_MAX) })?;
         self.alone().resize(size_bytes, PreallocateMode::None).map_err(failed)?;
-        if self.size_bytes.swap(size_bytes, Ordering::AcqRel) != size_bytes {
-            self.sizes.changed(size_bytes);
-        }
+        self.bounds.resized(size_bytes);
         Ok(())
     }
 }
@@ -221,11 +201,11 @@ impl BlockDevice for Qcow2Image {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: self.image.size_bytes.load(Ordering::Acquire), ..self.image.geometry }
+        self.image.bounds.geometry()
     }
 
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
-        match self.image.check(Range { offset, len_bytes: into.len() as u64 }) {
+        match self.image.bounds.check(Range { offset, len_bytes: into.len() as u64 }) {
             Ok(()) => self.in_pool(cx, move |image| image.read(offset, into)),
             Err(error) => Answer::err(error),
         }
@@ -252,7 +232,7 @@ impl BlockDevice for Qcow2Image {
     }
 
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        match self.image.check(range) {
+        match self.image.bounds.check(range) {
             Ok(()) => self.in_pool(cx, move |image| image.extents(range, count_max)),
             Err(error) => Answer::err(error),
         }
@@ -265,21 +245,18 @@ impl BlockDevice for Qcow2Image {
 
 impl Resize for Qcow2Image {
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
-        if self.image.profile.read_only {
-            return Answer::err(Error::ReadOnly);
+        match self.image.bounds.check_new_size(size_bytes) {
+            Ok(()) => self.in_pool(cx, move |image| image.set_size(size_bytes)),
+            Err(error) => Answer::err(error),
         }
-        if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(self.image.geometry.block_bytes)) {
-            return Answer::err(Error::InvalidArgument);
-        }
-        self.in_pool(cx, move |image| image.set_size(size_bytes))
     }
 
     /// Only its own server changes an image's size.
     fn follow_size(&self, _cx: &Ctx) -> Answer<u64> {
-        Answer::ok(self.geometry().size_bytes)
+        Answer::ok(self.image.bounds.size_bytes())
     }
 
     fn watch(&self, watch: &Arc<SizeWatch>) {
-        self.image.sizes.watch(watch);
+        self.image.bounds.watch(watch);
     }
 }

@@ -1,0 +1,150 @@
+//! What a back end knows of its disk's size while it serves it, and whether a flush has failed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{Geometry, Range, SizeWatch, Sizes};
+use crate::{Error, Result};
+
+/// The sizes of a disk that may be resized while it is used, and whether it may be changed. May be used from any thread at any time.
+pub struct Bounds {
+    /// All but the size.
+    geometry: Geometry,
+    size_bytes: AtomicU64,
+    read_only: bool,
+    sizes: Sizes,
+}
+
+impl Bounds {
+    /// Of a disk as it is found.
+    pub fn new(geometry: Geometry, read_only: bool) -> Self {
+        let size_bytes = AtomicU64::new(geometry.size_bytes);
+        Self { geometry, size_bytes, read_only, sizes: Sizes::default() }
+    }
+
+    /// The present sizes.
+    pub fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: self.size_bytes(), ..self.geometry }
+    }
+
+    /// The present length, in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing may be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// [`Error::InvalidArgument`] for what does not lie inside of the disk.
+    pub fn check(&self, range: Range) -> Result<()> {
+        let is_inside = range.checked_end().is_some_and(|end| end <= self.size_bytes());
+        if is_inside { Ok(()) } else { Err(Error::InvalidArgument) }
+    }
+
+    /// The same for what is to be changed: [`Error::ReadOnly`] if nothing may be.
+    pub fn check_change(&self, range: Range) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { self.check(range) }
+    }
+
+    /// [`Error::InvalidArgument`] for a length that the disk cannot have, [`Error::ReadOnly`] if it stays as long as it is.
+    pub fn check_new_size(&self, size_bytes: u64) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(self.geometry.block_bytes)) {
+            return Err(Error::InvalidArgument);
+        }
+        Ok(())
+    }
+
+    /// The length of a disk that lies in so many bytes: a part of a block at the end does not count.
+    pub fn whole_blocks(&self, size_bytes: u64) -> u64 {
+        size_bytes - size_bytes % u64::from(self.geometry.block_bytes)
+    }
+
+    /// It has this length from now on. Those that watch are told if that is new.
+    pub fn resized(&self, size_bytes: u64) {
+        if self.size_bytes.swap(size_bytes, Ordering::AcqRel) != size_bytes {
+            self.sizes.changed(size_bytes);
+        }
+    }
+
+    /// From now on `watch` is told each new size ([`Resize::watch`](super::Resize::watch)).
+    pub fn watch(&self, watch: &Arc<SizeWatch>) {
+        self.sizes.watch(watch);
+    }
+}
+
+/// Whether a flush has failed. What it has lost is lost: fsync(2) and most file systems tell of it only one time, and the next one,
+/// which succeeds, would say that all is durable.
+#[derive(Default)]
+pub struct FlushLoss(AtomicBool);
+
+impl FlushLoss {
+    /// Whether one has.
+    pub fn is_there(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// What each flush fails with after one has.
+    pub fn check(&self) -> Result<()> {
+        match self.is_there() {
+            true => Err(Error::io("an earlier flush has failed: what was written before it may be lost")),
+            false => Ok(()),
+        }
+    }
+
+    /// One has failed.
+    pub fn occurred(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn bounds(read_only: bool) -> Bounds {
+        Bounds::new(Geometry::of_file(1 << 20).in_blocks(4096).expect("a size"), read_only)
+    }
+
+    #[test]
+    fn a_range_is_checked_against_the_present_size() {
+        let bounds = bounds(false);
+        let last = Range { offset: (1 << 20) - 4096, len_bytes: 4096 };
+        bounds.check(last).expect("inside");
+        bounds.resized((1 << 20) - 4096);
+        assert!(matches!(bounds.check(last), Err(Error::InvalidArgument)));
+        let no_number = Range { offset: u64::MAX, len_bytes: 4096 };
+        assert!(matches!(bounds.check_change(no_number), Err(Error::InvalidArgument)));
+    }
+
+    #[test]
+    fn a_read_only_disk_is_neither_changed_nor_resized() {
+        let bounds = bounds(true);
+        assert!(matches!(bounds.check_change(Range { offset: 0, len_bytes: 4096 }), Err(Error::ReadOnly)));
+        assert!(matches!(bounds.check_new_size(4096), Err(Error::ReadOnly)));
+    }
+
+    #[test]
+    fn a_length_is_of_whole_blocks_and_told_once() {
+        let bounds = bounds(false);
+        for size_bytes in [0, 4095, 512] {
+            assert!(matches!(bounds.check_new_size(size_bytes), Err(Error::InvalidArgument)));
+        }
+        assert_eq!(bounds.whole_blocks(8191), 4096);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let watch: Arc<SizeWatch> = Arc::new({
+            let told = told.clone();
+            move |size_bytes| told.lock().expect("a lock").push(size_bytes)
+        });
+        bounds.watch(&watch);
+        bounds.resized(8192);
+        bounds.resized(8192);
+        assert_eq!(*told.lock().expect("a lock"), [8192]);
+    }
+}
