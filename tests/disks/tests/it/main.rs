@@ -1,6 +1,8 @@
-//! Disks and what others make of them: the client of NBD with our server and with those of others; images of QEMU.
+//! Disks and what others make of them: the client of NBD with our server and with those of others; another's
+//! driver of virtio-blk; images of QEMU.
 
 mod common;
+mod driver;
 mod lost;
 mod model;
 mod qcow2;
