@@ -52,9 +52,7 @@ const PROCESS: &[&str] = &[
     "getegid",
     "sched_yield",
     "sched_getaffinity",
-    "sched_setaffinity",
     "sched_getattr",
-    "sched_setattr",
     "getcpu",
     "membarrier",
     "nanosleep",
@@ -63,7 +61,6 @@ const PROCESS: &[&str] = &[
     "clock_getres",
     "gettimeofday",
     "getrandom",
-    "prlimit64",
     "getrusage",
     "sysinfo",
     "uname",
@@ -88,7 +85,6 @@ const PROCESS: &[&str] = &[
     "close",
     "close_range",
     "fcntl",
-    "ioctl",
     "memfd_create",
 ];
 
@@ -135,7 +131,6 @@ const FILES: &[&str] = &[
     "tee",
     "vmsplice",
     "flock",
-    "io_uring_enter",
 ];
 
 /// Connections that came here.
@@ -158,7 +153,7 @@ const ACCEPTED: &[&str] = &[
 /// Connections that are made.
 const MADE: &[&str] = &["socket", "connect", "bind"];
 
-/// The same of files in directories, in the name of other users.
+/// The same of files in directories. A C library's umask(2) cannot fail, so callers do not expect it to.
 const CHANGES: &[&str] = &[
     "mkdirat",
     "mknodat",
@@ -185,26 +180,34 @@ const CHANGES: &[&str] = &[
     "lremovexattr",
     "fremovexattr",
     "name_to_handle_at",
-    "open_by_handle_at",
     "umask",
-    "fanotify_init",
-    "fanotify_mark",
-    "inotify_init1",
-    "inotify_add_watch",
-    "inotify_rm_watch",
-    "setresuid",
-    "setresgid",
-    "setfsuid",
-    "setfsgid",
-    "setgroups",
     "getgroups",
     "capget",
-    "capset",
     "syncfs",
 ];
 
-/// Flags of clone(2), prctl(2) and tgkill(2): threads of this process and their names, and its own signals.
+/// What an ioctl(2) may ask of a descriptor: flags of its own, bytes to read, whether it is a terminal and how large, a device's size and its file system's
+/// UUID. Others can put words into the terminal that a process was started from (TIOCSTI), or make it a device's master.
+const IOCTLS: [u32; 10] = [
+    0x5421,      // FIONBIO
+    0x5450,      // FIONCLEX
+    0x5451,      // FIOCLEX
+    0x541b,      // FIONREAD
+    0x5401,      // TCGETS
+    0x802c_542a, // TCGETS2
+    0x5413,      // TIOCGWINSZ
+    0x1268,      // BLKSSZGET
+    0x8008_1272, // BLKGETSIZE64
+    0x8011_1500, // FS_IOC_GETFSUUID
+];
+
+/// Calls that take a process or a thread and are for this one only, by the place of that argument; 0 is the caller.
+const OF_ITSELF: [(&str, u8); 3] = [("prlimit64", 0), ("sched_setaffinity", 0), ("sched_setattr", 0)];
+
+/// Flags of clone(2): threads of this process, in its namespaces. Of prctl(2): threads' names.
 const CLONE_THREAD: u64 = 0x1_0000;
+/// CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
+const CLONE_NAMESPACES: u64 = 0x2_0000 | 0x200_0000 | 0x7c00_0000;
 const PR_SET_NAME: u64 = 15;
 
 pub(super) fn confine(needs: &Needs) -> Result<(), CallsError> {
@@ -240,11 +243,15 @@ fn allowed(needs: &Needs) -> Vec<Value> {
     let dword =
         |index: u8, op: Value, value: u64| json!({ "index": index, "type": "dword", "op": op, "val": value });
     let only = |name: &str, argument: Value| json!({ "syscall": name, "args": [argument] });
+    let equal = |index: u8, value: u64| dword(index, json!("eq"), value);
+    let threads = json!({ "masked_eq": CLONE_THREAD | CLONE_NAMESPACES });
     allowed.extend([
         json!({ "syscall": "clone3" }),
-        only("clone", dword(0, json!({ "masked_eq": CLONE_THREAD }), CLONE_THREAD)),
-        only("prctl", dword(0, json!("eq"), PR_SET_NAME)),
-        only("tgkill", dword(0, json!("eq"), u64::from(std::process::id()))),
+        only("clone", dword(0, threads, CLONE_THREAD)),
+        only("prctl", equal(0, PR_SET_NAME)),
+        only("tgkill", equal(0, u64::from(std::process::id()))),
     ]);
+    allowed.extend(OF_ITSELF.map(|(name, index)| only(name, equal(index, 0))));
+    allowed.extend(IOCTLS.map(|command| only("ioctl", equal(1, command.into()))));
     allowed
 }

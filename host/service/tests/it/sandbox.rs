@@ -8,7 +8,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, id};
 
-use rustix::process::{Pid, test_kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, getrlimit, ioctl_tiocsctty, prlimit, test_kill_process};
 use tombolo_host_service::sandbox::{Needs, Strictness, enter};
 
 /// What it may do, and what it tries.
@@ -122,6 +123,10 @@ fn plays_a_server_that_was_taken_over() {
     possible("execute a program", Command::new("/bin/true").status().is_ok());
     possible("look into another process", readable(Path::new(&format!("/proc/{}/maps", word("PARENT")))));
     possible("signal another process", test_kill_process(parent).is_ok());
+    let limit = getrlimit(Resource::Core);
+    possible("change another process's limits", prlimit(Some(parent), Resource::Core, limit).is_ok());
+    // A file is no terminal, but that is said by the file: the request came through.
+    possible("ask what it likes of a descriptor", ioctl_tiocsctty(&open) != Err(Errno::PERM));
     possible("change what root may", rustix::process::chroot("/").is_ok());
 }
 
