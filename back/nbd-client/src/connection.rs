@@ -1,16 +1,16 @@
 //! The thread that receives replies, continues what could not be sent at once, and connects again.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tombolo_core::block::{Allocation, Extent};
 use tombolo_host_runtime::receive_buffer::ReceiveBuffer;
 use tombolo_host_runtime::send_queue::{Outgoing, SendQueue};
+use tombolo_host_tls::Stream;
 use tombolo_mem::Sink;
 use tombolo_sys::epoll::{Epoll, EventFd, Interest};
 use tombolo_sys::gather::Gather;
-use tombolo_sys::{Errno, Result, socket, tcp};
+use tombolo_sys::{Errno, Result};
 use tombolo_wire_nbd::status::Status;
 use tombolo_wire_nbd::{
     ChunkKind, Malformed, ReplyHead, ReplyStyle, decode_block_status, decode_error, decode_hole,
@@ -29,13 +29,13 @@ const WORDS_BYTES_MAX: usize = 60 << 10;
 
 /// One connection, as all threads send over it.
 pub(crate) struct Line {
-    socket: OwnedFd,
+    stream: Stream,
     pub(crate) queue: SendQueue<()>,
 }
 
 impl Line {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket, queue: SendQueue::default() }
+    pub(crate) fn new(stream: Stream) -> Self {
+        Self { stream, queue: SendQueue::default() }
     }
 
     /// Sends what the server takes. Where it is lost the receiving thread finds out.
@@ -46,13 +46,13 @@ impl Line {
     }
 
     pub(crate) fn shut_down(&self) {
-        let _ = socket::shut_down(&self.socket);
+        self.stream.shut_down();
     }
 }
 
 impl Outgoing for Line {
     fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
-        tcp::send(self.socket.as_fd(), gather)
+        self.stream.send(gather)
     }
 
     fn sent(&self, _count: usize) {}
@@ -87,7 +87,7 @@ pub(crate) fn run(shared: &Arc<Shared>, mut line: Arc<Line>, mut agreed: Agreed)
         }
         tracing::warn!(server = %shared.address, "NBD: connection lost: {lost}; connecting again");
         match again(shared) {
-            Some((socket, now)) => (line, agreed) = (Arc::new(Line::new(socket)), now),
+            Some((stream, now)) => (line, agreed) = (Arc::new(Line::new(stream)), now),
             None => return,
         }
         shared.connected(&line);
@@ -96,14 +96,15 @@ pub(crate) fn run(shared: &Arc<Shared>, mut line: Arc<Line>, mut agreed: Agreed)
 }
 
 /// Connects again, however long that takes; None once the disk is dropped.
-fn again(shared: &Shared) -> Option<(OwnedFd, Agreed)> {
+fn again(shared: &Shared) -> Option<(Stream, Agreed)> {
     let mut pause = RETRY_MIN;
     let mut told: Option<Instant> = None;
     while !shared.is_closed() {
-        let outcome = connect(&shared.address, &shared.export).and_then(|(socket, now)| {
-            let is_same = now.is_same_disk(&shared.first);
-            if is_same { Ok((socket, now)) } else { Err(ConnectError::Changed) }
-        });
+        let outcome =
+            connect(&shared.address, shared.tls.as_ref(), &shared.export).and_then(|(stream, now)| {
+                let is_same = now.is_same_disk(&shared.first);
+                if is_same { Ok((stream, now)) } else { Err(ConnectError::Changed) }
+            });
         match outcome {
             Ok(connected) => return Some(connected),
             Err(error) if told.is_none_or(|told| told.elapsed() > Duration::from_secs(60)) => {
@@ -130,7 +131,7 @@ struct Receiver {
 impl Receiver {
     fn new(shared: Arc<Shared>, line: Arc<Line>, agreed: Agreed) -> Result<Self> {
         let (epoll, wake) = (Epoll::new()?, shared.wake.clone());
-        epoll.add(&line.socket, 0, Interest::Changes)?;
+        epoll.add(line.stream.socket(), 0, Interest::Changes)?;
         epoll.add(&*wake, 1, Interest::Readable)?;
         Ok(Self { shared, line, agreed, epoll, wake, received: ReceiveBuffer::default() })
     }
@@ -247,7 +248,7 @@ fn receive(
 ) -> std::result::Result<usize, Lost> {
     let mut events = Vec::new();
     loop {
-        match tcp::receive(line.socket.as_fd(), &[into]) {
+        match line.stream.receive(into) {
             Ok(0) => return Err(Lost::Closed),
             Ok(received) => return Ok(received),
             Err(Errno::AGAIN) => {}

@@ -13,6 +13,7 @@ use tombolo_core::{Answer, Ctx, Error, Stability};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::send_queue::Message;
+use tombolo_host_tls::ClientTls;
 use tombolo_mem::{Region, Sink, Source};
 use tombolo_sys::epoll::EventFd;
 use tombolo_wire_nbd::status::{Status, from_status};
@@ -48,6 +49,7 @@ pub struct NbdDisk(Arc<Shared>);
 
 pub(crate) struct Shared {
     pub(crate) address: Address,
+    pub(crate) tls: Option<ClientTls>,
     pub(crate) export: String,
     /// What the first connection agreed on; the others must do as well.
     pub(crate) first: Agreed,
@@ -109,13 +111,18 @@ impl Pending {
 }
 
 impl NbdDisk {
-    /// Connects; waits for that.
-    pub fn connect(address: Address, export: &str) -> Result<Arc<Self>, ConnectError> {
-        let (socket, first) = connect(&address, export)?;
-        let line = Arc::new(Line::new(socket));
+    /// Connects; waits for that. With `tls` nothing goes without.
+    pub fn connect(
+        address: Address,
+        tls: Option<ClientTls>,
+        export: &str,
+    ) -> Result<Arc<Self>, ConnectError> {
+        let (stream, first) = connect(&address, tls.as_ref(), export)?;
+        let line = Arc::new(Line::new(stream));
         let requests = Requests { line: Some(line.clone()), ..Requests::default() };
         let shared = Arc::new(Shared {
             address,
+            tls,
             export: export.to_owned(),
             first,
             wake: Arc::new(EventFd::new().map_err(std::io::Error::from)?),

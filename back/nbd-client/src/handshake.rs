@@ -1,13 +1,18 @@
 //! Connecting: to the first request.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 use tombolo_core::block::{Geometry, Profile, SECTOR_BYTES};
+use tombolo_host_tls::{ClientTls, Stream, TlsError};
+use tombolo_mem::Buffer;
+use tombolo_sys::Errno;
+use tombolo_sys::epoll::{Epoll, Event, Interest};
+use tombolo_sys::gather::Gather;
 use tombolo_wire_nbd::{
     BlockSizes, ClientFlags, Greeting, HandshakeFlags, HeaderStyle, Info, Malformed, OptionCode, OptionReply,
     OptionReplyHead, PAYLOAD_BYTES_MAX, Refusal, ReplyStyle, TransmissionFlags, encode_option,
@@ -30,9 +35,15 @@ pub enum ConnectError {
     /// It does not let us have the export.
     #[error("the server refuses the export{}", if .1.is_empty() { String::new() } else { format!(": {}", .1) })]
     Refused(Refusal, String),
-    /// It demands TLS.
-    #[error("the server demands TLS, which this client does not speak")]
-    Tls,
+    /// It demands TLS, and was asked without.
+    #[error("the server demands TLS: write nbds://")]
+    TlsDemanded,
+    /// It was asked for TLS.
+    #[error("the server has no TLS")]
+    NoTls,
+    /// There is no session.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Its blocks are longer than any here.
     #[error("blocks of {0} bytes are not supported")]
     Blocks(u32),
@@ -94,59 +105,146 @@ impl Agreed {
     }
 }
 
-trait Stream: Read + Write + Into<OwnedFd> {
-    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()>;
-}
-
-impl Stream for UnixStream {
-    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        Self::set_nonblocking(self, nonblocking)
-    }
-}
-
-impl Stream for TcpStream {
-    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        Self::set_nonblocking(self, nonblocking)
-    }
-}
-
 /// Waits until transmission has begun.
-pub(crate) fn connect(address: &Address, export: &str) -> Result<(OwnedFd, Agreed), ConnectError> {
-    match address {
-        Address::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            shake_hands(stream, export)
-        }
+pub(crate) fn connect(
+    address: &Address,
+    tls: Option<&ClientTls>,
+    export: &str,
+) -> Result<(Stream, Agreed), ConnectError> {
+    let socket: OwnedFd = match address {
+        Address::Unix(path) => UnixStream::connect(path)?.into(),
         Address::Tcp(host, port) => {
             let stream = TcpStream::connect((host.as_str(), *port))?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            shake_hands(stream, export)
+            stream.into()
         }
+    };
+    let mut talk = Talk::new(socket)?;
+    let agreed = shake_hands(&mut talk, tls, export).map_err(|error| match talk.stream.fault() {
+        Some(fault) => ConnectError::Tls(fault),
+        None => error,
+    })?;
+    Ok((talk.stream, agreed))
+}
+
+/// A server that is spoken with in turns, and waited for.
+struct Talk {
+    stream: Stream,
+    epoll: Epoll,
+    events: Vec<Event>,
+}
+
+impl Talk {
+    fn new(socket: OwnedFd) -> io::Result<Self> {
+        let (stream, epoll) = (Stream::new(socket), Epoll::new()?);
+        epoll.add(stream.socket(), 0, Interest::Changes)?;
+        Ok(Self { stream, epoll, events: Vec::new() })
+    }
+
+    /// Does it as soon as the socket lets it.
+    fn patiently<T>(&mut self, mut step: impl FnMut(&Stream) -> Result<T, Errno>) -> io::Result<T> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match step(&self.stream) {
+                Err(Errno::AGAIN) => {}
+                outcome => return Ok(outcome?),
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.epoll.wait(&mut self.events, Some(left))?;
+        }
+    }
+
+    fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            sent += self.patiently(|stream| {
+                let mut gather = Gather::new(sent);
+                gather.bytes(bytes);
+                stream.send(&mut gather)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        let mut heard = Buffer::new(len);
+        let mut missing = heard.sink(0..len);
+        while !missing.is_empty() {
+            match self.patiently(|stream| stream.receive(&missing))? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                some => missing.advance(some),
+            }
+        }
+        drop(missing);
+        Ok(heard.as_slice().unwrap_or_default().to_vec())
+    }
+
+    fn hear_array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        self.hear(N)?.try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Asks for one option; why it is refused, if it is.
+    fn ask(
+        &mut self,
+        code: OptionCode,
+        export: &str,
+        mut hear: impl FnMut(OptionReply<'_>),
+    ) -> Result<Option<(Refusal, String)>, ConnectError> {
+        let mut question = Vec::new();
+        encode_option(&mut question, code, export);
+        self.say(&question)?;
+        // More answers than anything has: a server must not keep us here.
+        for _ in 0..1024 {
+            let head = OptionReplyHead::decode(&self.hear_array()?)?;
+            let data = self.hear(head.data_bytes)?;
+            match OptionReply::decode(&head, &data)? {
+                OptionReply::Ack => return Ok(None),
+                OptionReply::Refused(Refusal::TLS_REQUIRED, _) => return Err(ConnectError::TlsDemanded),
+                OptionReply::Refused(why, word) => return Ok(Some((why, word.to_owned()))),
+                reply => hear(reply),
+            }
+        }
+        Err(Malformed::Value.into())
+    }
+
+    /// From here on all is encrypted, or nothing more is said.
+    fn start_tls(&mut self, tls: &ClientTls) -> Result<(), ConnectError> {
+        if self.ask(OptionCode::STARTTLS, "", |_| {})?.is_some() {
+            return Err(ConnectError::NoTls);
+        }
+        let session = tls.session()?;
+        let done = self.patiently(|stream| session.handshake(stream.socket()));
+        done.map_err(|error| session.fault().map_or(error.into(), ConnectError::Tls))?;
+        tracing::info!(server = session.peer().map(|peer| peer.to_string()), "NBD: TLS session");
+        self.stream.secure(session);
+        Ok(())
     }
 }
 
-fn shake_hands(mut stream: impl Stream, export: &str) -> Result<(OwnedFd, Agreed), ConnectError> {
-    let Greeting(flags) = Greeting::decode(&array(&mut stream)?)?;
+fn shake_hands(talk: &mut Talk, tls: Option<&ClientTls>, export: &str) -> Result<Agreed, ConnectError> {
+    let Greeting(flags) = Greeting::decode(&talk.hear_array()?)?;
     let mut ours = ClientFlags::FIXED_NEWSTYLE;
     ours.set(ClientFlags::NO_ZEROES, flags.contains(HandshakeFlags::NO_ZEROES));
-    stream.write_all(&ours.bits().to_be_bytes())?;
+    talk.say(&ours.bits().to_be_bytes())?;
+    if let Some(tls) = tls {
+        talk.start_tls(tls)?;
+    }
     let mut style = ReplyStyle::Simple;
     for (code, better) in [
         (OptionCode::EXTENDED_HEADERS, ReplyStyle::Extended),
         (OptionCode::STRUCTURED_REPLY, ReplyStyle::Structured),
     ] {
-        if style == ReplyStyle::Simple && ask(&mut stream, code, export, |_| {})?.is_none() {
+        if style == ReplyStyle::Simple && talk.ask(code, export, |_| {})?.is_none() {
             style = better;
         }
     }
     let mut context = None;
     if style != ReplyStyle::Simple {
         // Refused: there is none.
-        ask(&mut stream, OptionCode::SET_META_CONTEXT, export, |reply| {
+        talk.ask(OptionCode::SET_META_CONTEXT, export, |reply| {
             if let OptionReply::MetaContext { id, .. } = reply {
                 context = Some(id);
             }
@@ -154,7 +252,7 @@ fn shake_hands(mut stream: impl Stream, export: &str) -> Result<(OwnedFd, Agreed
     }
     let mut told = None;
     let mut sizes = BlockSizes { minimum: SECTOR_BYTES, preferred: 4096, payload_max: PAYLOAD_BYTES_MAX };
-    let refused = ask(&mut stream, OptionCode::GO, export, |reply| match reply {
+    let refused = talk.ask(OptionCode::GO, export, |reply| match reply {
         OptionReply::Info(Info::Export { size_bytes, flags }) => told = Some((size_bytes, flags)),
         OptionReply::Info(Info::BlockSize(theirs)) => sizes = theirs,
         _ => {}
@@ -171,37 +269,5 @@ fn shake_hands(mut stream: impl Stream, export: &str) -> Result<(OwnedFd, Agreed
     if sizes.payload_max == 0 {
         return Err(Malformed::Value.into());
     }
-    stream.set_nonblocking(true)?;
-    Ok((stream.into(), Agreed { style, context, flags, size_bytes, sizes }))
-}
-
-/// Asks for one option; why it is refused, if it is.
-fn ask(
-    stream: &mut impl Stream,
-    code: OptionCode,
-    export: &str,
-    mut hear: impl FnMut(OptionReply<'_>),
-) -> Result<Option<(Refusal, String)>, ConnectError> {
-    let mut question = Vec::new();
-    encode_option(&mut question, code, export);
-    stream.write_all(&question)?;
-    // More answers than anything has: a server must not keep us here.
-    for _ in 0..1024 {
-        let head = OptionReplyHead::decode(&array(stream)?)?;
-        let mut data = vec![0; head.data_bytes];
-        stream.read_exact(&mut data)?;
-        match OptionReply::decode(&head, &data)? {
-            OptionReply::Ack => return Ok(None),
-            OptionReply::Refused(Refusal::TLS_REQUIRED, _) => return Err(ConnectError::Tls),
-            OptionReply::Refused(why, word) => return Ok(Some((why, word.to_owned()))),
-            reply => hear(reply),
-        }
-    }
-    Err(Malformed::Value.into())
-}
-
-fn array<const N: usize>(stream: &mut impl Read) -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    stream.read_exact(&mut bytes)?;
-    Ok(bytes)
+    Ok(Agreed { style, context, flags, size_bytes, sizes })
 }

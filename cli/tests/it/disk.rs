@@ -422,5 +422,32 @@ fn a_disk_over_nbd_is_reached_as_the_ready_lines_say_and_by_another_server() {
     server.stop();
     assert!(!scratch.path("vm.nbd").exists() && !scratch.path("second.nbd").exists());
     scratch.run(&["disk", "vm.img"]).failed(2, &["--nbd ADDR"]);
-    scratch.run(&["disk", "nbd://:x/", "--nbd", "./s"]).failed(2, &["nbd://HOST[:PORT]/EXPORT"]);
+    scratch.run(&["disk", "nbd://:x/", "--nbd", "./s"]).failed(2, &["nbd[s]://HOST[:PORT]/EXPORT"]);
+}
+
+#[test]
+fn a_disk_of_a_server_with_tls_is_had_with_a_certificate_alone_and_served_on_from_a_sandbox() {
+    let scratch = with_image();
+    scratch.run(&["keys", "ca", "--ca", "ca"]).succeeded();
+    scratch
+        .run(&["keys", "issue", "server", "--host", "127.0.0.1", "--ca", "ca", "--out", "server"])
+        .succeeded();
+    scratch.run(&["keys", "issue", "alice", "--ca", "ca", "--out", "alice"]).succeeded();
+    let words = ["disk", "vm.img", "--nbd-tls", "127.0.0.1:0", "--tls-dir", "server"];
+    let server = scratch.serve(&words, "ready control");
+    let at =
+        server.said.split_once("ready nbd ").and_then(|(_, rest)| rest.split_once(' ')).expect("a line").0;
+    let url = format!("nbds://{at}/vm.img?tlsdir={}", scratch.text("alice"));
+    let words = ["disk", &url, "--nbd", "./second.nbd", "--control", "second.sock", "--sandbox", "strict"];
+    let second = scratch.serve(&words, "ready control");
+    let through = hint(&second.said, "libnbd:     nbdinfo");
+    run("qemu-io", &["-f", "raw", "-c", "write -P 8 0 4k", "-c", "flush", through]);
+    assert_eq!(fs::read(scratch.path("vm.img")).expect("read")[..4096], [8; 4096]);
+    second.stop();
+    scratch.all_fail(&[
+        (&format!("disk info nbd://{at}/vm.img"), 1, &["the server demands TLS: write nbds://"]),
+        (&format!("disk info nbds://{at}/vm.img?tlsdir=none"), 1, &["none/", "?tlsdir=DIR"]),
+        (&format!("disk info nbds://{at}/vm.img?dir=none"), 2, &["write ?tlsdir=DIR"]),
+    ]);
+    server.stop();
 }

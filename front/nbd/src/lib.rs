@@ -21,7 +21,6 @@ mod handshake;
 mod memory;
 mod replies;
 mod server;
-mod stream;
 mod transmission;
 
 pub use exports::Exports;

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tombolo_host_runtime::send_queue::{Message, Outgoing, SendQueue};
+use tombolo_host_tls::Stream;
 use tombolo_sys::Errno;
 use tombolo_sys::epoll::EventFd;
 use tombolo_sys::gather::Gather;
 
 use crate::clients::Admitted;
 use crate::memory::Memory;
-use crate::stream::Stream;
 
 /// What the threads share that work for one connection.
 pub(crate) struct Replies {

@@ -16,7 +16,7 @@ use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_host_runtime::listener::{ListenError, Listener};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::rate_limit::RateLimit;
-use tombolo_host_tls::ServerTls;
+use tombolo_host_tls::{ServerTls, Stream};
 use tombolo_sys::epoll::{Epoll, EventFd, Interest};
 use tombolo_sys::{Errno, socket, tcp};
 
@@ -25,7 +25,6 @@ use crate::connection::{Connection, End};
 use crate::exports::Exports;
 use crate::handshake::Handshake;
 use crate::replies::Replies;
-use crate::stream::Stream;
 use crate::transmission::Transmission;
 
 /// Callers that may wait to be taken in.

@@ -145,12 +145,22 @@ impl ClientTls {
         Ok(Self { loaded: Loaded::open(dir, config)?, server: host.0 })
     }
 
+    /// The same for NBD, which has no name in the handshake. A certificate is shown to servers that ask for one.
+    ///
+    /// # Errors
+    /// They cannot be used.
+    pub fn open_for_nbd(dir: &Path, host: HostName) -> Result<Self, SetupError> {
+        Ok(Self { loaded: Loaded::open(dir, nameless_client_config)?, server: host.0 })
+    }
+
     /// The client's side of a session, before its handshake.
     ///
     /// # Errors
     /// The system has no randomness.
     pub fn session(&self) -> Result<Session, TlsError> {
-        Ok(Session::new(ClientConnection::new(self.loaded.config(), self.server.clone())?.into(), true))
+        let config = self.loaded.config();
+        let names_rpc = !config.alpn_protocols.is_empty();
+        Ok(Session::new(ClientConnection::new(config, self.server.clone())?.into(), names_rpc))
     }
 }
 
@@ -235,6 +245,12 @@ fn nameless_server_config(dir: &Path) -> Result<ServerConfig, SetupError> {
 fn client_config(dir: &Path) -> Result<ClientConfig, SetupError> {
     let (certificates, key) = own(dir)?;
     client_config_of(dir, |builder| builder.with_client_auth_cert(certificates, key))
+}
+
+fn nameless_client_config(dir: &Path) -> Result<ClientConfig, SetupError> {
+    let mut config = client_config(dir)?;
+    config.alpn_protocols.clear();
+    Ok(config)
 }
 
 fn anonymous_client_config(dir: &Path) -> Result<ClientConfig, SetupError> {

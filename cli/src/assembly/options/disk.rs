@@ -14,7 +14,7 @@ use crate::setting::Setting;
 
 #[derive(Args, Clone, Debug)]
 pub struct DiskOptions {
-    /// The disk: an image (raw, or qcow2 if it is called so), a block device of this host, one of an NBD server (nbd://HOST[:PORT]/EXPORT,
+    /// The disk: an image (raw, or qcow2 if it is called so), a block device of this host, one of an NBD server (nbd[s]://HOST[:PORT]/EXPORT,
     /// nbd+unix:///EXPORT?socket=PATH), or a file on an NFS server (nfs://HOST/NAME/FILE, nfs+ssh://HOST/PATH) or behind shared memory
     /// (shm:SOCKET/NAME/FILE).
     #[arg(value_name = "FILE")]

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use tombolo_back_nbd_client::Address;
+use tombolo_host_tls::{ClientTls, HostName};
 
 use super::address::ListenAddress;
+use crate::certificates;
+use crate::failure::Failure;
 use crate::location::{Host, decoded};
 
 /// The port that NBD has (IANA).
@@ -32,26 +35,65 @@ impl FromStr for NbdListen {
     }
 }
 
-/// A disk of a server: `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`, as libnbd and QEMU write it.
+/// A disk of a server: `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`, as libnbd and QEMU write it; and
+/// `nbds://HOST[:PORT][/EXPORT][?tlsdir=DIR]`, over TLS, with an option that is called as that of `nfs:` URLs: the files have the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUrl {
     pub server: Address,
     pub export: String,
+    pub tls: Option<NbdTls>,
+}
+
+/// Over TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdTls {
+    /// What the server's certificate must be for.
+    host: HostName,
+    /// Where the certificates are, if that is said.
+    dir: Option<PathBuf>,
+}
+
+impl NbdTls {
+    /// The directory of certificates, which are read again when they were changed.
+    pub fn dir(&self) -> Result<PathBuf, Failure> {
+        let failed = |why| Failure::cannot("speak TLS", why);
+        self.dir.clone().map_or_else(|| certificates::tls_dir().map_err(failed), Ok)
+    }
+
+    pub fn open(&self) -> Result<ClientTls, Failure> {
+        ClientTls::open_for_nbd(&self.dir()?, self.host.clone()).map_err(|error| {
+            Failure::cannot("speak TLS", &error).remedy(
+                "name the directory of ca.pem, cert.pem and key.pem with ?tlsdir=DIR (tombolo keys issue makes one)",
+            )
+        })
+    }
 }
 
 impl NbdUrl {
     /// None if it is no such URL, but a file.
     pub fn parse(file: &Path) -> Option<Result<Self, String>> {
         let text = file.to_str()?;
-        let wrong = || format!("{text:?}: write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH");
+        let wrong =
+            || format!("{text:?}: write nbd[s]://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH");
         if let Some(rest) = text.strip_prefix("nbd+unix:///") {
             let parts = rest.split_once("?socket=").filter(|(_, socket)| !socket.is_empty());
             return Some(parts.ok_or_else(wrong).map(|(export, socket)| Self {
                 server: Address::Unix(plain(socket).into()),
                 export: plain(export),
+                tls: None,
             }));
         }
-        let rest = text.strip_prefix("nbd://")?;
+        let over_tls = text.strip_prefix("nbds://");
+        let rest = over_tls.or(text.strip_prefix("nbd://"))?;
+        let (rest, dir) = match over_tls.and_then(|rest| rest.split_once('?')) {
+            None => (rest, None),
+            Some((rest, option)) => match option.strip_prefix("tlsdir=").filter(|dir| !dir.is_empty()) {
+                Some(dir) => (rest, Some(PathBuf::from(plain(dir)))),
+                None => {
+                    return Some(Err(format!("{text:?}: {option:?} is no option of it: write ?tlsdir=DIR")));
+                }
+            },
+        };
         let (server, export) = rest.split_once('/').unwrap_or((rest, ""));
         let parsed = Host::cut(server).and_then(|(host, port)| {
             let port = match port.strip_prefix(':') {
@@ -60,7 +102,11 @@ impl NbdUrl {
             };
             let host = host.to_string();
             let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-            Ok(Self { server: Address::Tcp(host, port), export: plain(export) })
+            let tls = match over_tls {
+                Some(_) => Some(NbdTls { host: host.parse().map_err(|_| wrong())?, dir }),
+                None => None,
+            };
+            Ok(Self { server: Address::Tcp(host, port), export: plain(export), tls })
         });
         Some(parsed.map_err(|_| wrong()))
     }
@@ -73,11 +119,14 @@ fn plain(part: &str) -> String {
 
 impl fmt::Display for NbdUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { server, export } = self;
+        let Self { server, export, tls } = self;
+        let scheme = if tls.is_some() { "nbds" } else { "nbd" };
         match server {
             Address::Unix(socket) => write!(f, "nbd+unix:///{export}?socket={}", socket.display()),
-            Address::Tcp(host, port) if host.contains(':') => write!(f, "nbd://[{host}]:{port}/{export}"),
-            Address::Tcp(host, port) => write!(f, "nbd://{host}:{port}/{export}"),
+            Address::Tcp(host, port) if host.contains(':') => {
+                write!(f, "{scheme}://[{host}]:{port}/{export}")
+            }
+            Address::Tcp(host, port) => write!(f, "{scheme}://{host}:{port}/{export}"),
         }
     }
 }
@@ -93,11 +142,19 @@ mod tests {
             ("nbd://ship/disk", "nbd://ship:10809/disk"),
             ("nbd://ship:1", "nbd://ship:1/"),
             ("nbd://[::1]:5/a%20b", "nbd://[::1]:5/a b"),
+            ("nbds://ship/disk?tlsdir=/etc/a%20b", "nbds://ship:10809/disk"),
             ("nbd+unix:///disk?socket=/run/s", "nbd+unix:///disk?socket=/run/s"),
         ] {
             assert_eq!(shown(text), Some(Ok(wanted.to_owned())));
         }
-        for bad in ["nbd://", "nbd://ship:x/disk", "nbd+unix:///disk", "nbd+unix:///disk?socket="] {
+        for bad in [
+            "nbd://",
+            "nbd://ship:x/disk",
+            "nbds://ship/disk?tlsdir=",
+            "nbds://ship/disk?x=1",
+            "nbd+unix:///disk",
+            "nbd+unix:///disk?socket=",
+        ] {
             assert!(shown(bad).is_some_and(|url| url.is_err()), "{bad}");
         }
         assert_eq!(shown("nbd.img"), None);

@@ -19,7 +19,7 @@ use tombolo_layer_file_disk::FileDisk;
 use tombolo_sys::creds;
 
 use crate::assembly::options::disk::ImageFormat;
-use crate::assembly::options::nbd::NbdUrl;
+use crate::assembly::options::nbd::{NbdTls, NbdUrl};
 use crate::assembly::plan::tree::Tree;
 use crate::commands::files::{own_name, user::Myself};
 use crate::failure::Failure;
@@ -112,11 +112,11 @@ impl DiskSource {
                     "/usr/share/zoneinfo",
                     "/run/systemd/resolve",
                 ];
-                Needs {
-                    connects: true,
-                    reads: names.into_iter().map(PathBuf::from).collect(),
-                    ..Needs::default()
+                let mut reads: Vec<_> = names.into_iter().map(PathBuf::from).collect();
+                if let Self::Nbd(NbdUrl { tls: Some(tls), .. }) = self {
+                    reads.extend(tls.dir());
                 }
+                Needs { connects: true, reads, ..Needs::default() }
             }
         }
     }
@@ -130,8 +130,11 @@ impl DiskSource {
                 Qcow2Image::open(path, options, backing_dir.as_deref(), pool.lane())
                     .map_err(|error| Failure::cannot("serve a disk", &error))?
             }
-            Self::Nbd(url) => NbdDisk::connect(url.server.clone(), &url.export)
-                .map_err(|error| Failure::cannot(format_args!("have the disk of {url}"), &error))?,
+            Self::Nbd(url) => {
+                let tls = url.tls.as_ref().map(NbdTls::open).transpose()?;
+                NbdDisk::connect(url.server.clone(), tls, &url.export)
+                    .map_err(|error| Failure::cannot(format_args!("have the disk of {url}"), &error))?
+            }
             Self::File(location) => return open_file(location, options),
         };
         Ok(OpenedDisk { disk, client: None })

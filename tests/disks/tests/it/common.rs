@@ -60,7 +60,7 @@ impl Bed {
     }
 
     pub fn connect(&self) -> Arc<NbdDisk> {
-        NbdDisk::connect(Address::Unix(self.socket()), "disk").unwrap()
+        NbdDisk::connect(Address::Unix(self.socket()), None, "disk").unwrap()
     }
 
     /// Another's server of the image, once it listens.

@@ -6,3 +6,4 @@ mod driver;
 mod lost;
 mod model;
 mod qcow2;
+mod tls;

@@ -1,0 +1,133 @@
+//! The client over TLS.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use tombolo_back_memory::MemoryDisk;
+use tombolo_back_nbd_client::{Address, ConnectError, NbdDisk};
+use tombolo_conformance::disk::{Wanted, run};
+use tombolo_core::Stability;
+use tombolo_core::block::BlockDevice;
+use tombolo_front_nbd::{Exports, Listeners, Options, Server};
+use tombolo_host_tls::{Authority, ClientTls, Request, ServerTls, TlsError};
+
+use crate::common::{Bed, SIZE, read, write};
+
+/// An authority, and what it has issued.
+struct World(tempfile::TempDir);
+
+impl World {
+    fn new() -> Self {
+        let world = Self(tempfile::tempdir().unwrap());
+        let authority = Authority::create(&world.dir("ca"), "test-ca").unwrap();
+        let until = SystemTime::now() + Duration::from_secs(3600);
+        let hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        for (name, hosts) in [("server", hosts), ("alice", Vec::new())] {
+            authority.issue(&Request { name: name.into(), hosts, until }, &world.dir(name)).unwrap();
+        }
+        // The names that QEMU looks for.
+        for (ours, theirs) in
+            [("ca.pem", "ca-cert.pem"), ("cert.pem", "server-cert.pem"), ("key.pem", "server-key.pem")]
+        {
+            fs::copy(world.dir("server").join(ours), world.dir("server").join(theirs)).unwrap();
+        }
+        world
+    }
+
+    fn dir(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn alice(&self, server: &str) -> ClientTls {
+        ClientTls::open_for_nbd(&self.dir("alice"), server.parse().unwrap()).unwrap()
+    }
+
+    /// Our server of this disk, and where it is.
+    fn serve(&self, disk: Arc<dyn BlockDevice>) -> (Server, Address) {
+        serve_with(&self.dir("server"), disk, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    }
+}
+
+fn serve_with(files: &Path, disk: Arc<dyn BlockDevice>, at: SocketAddr) -> (Server, Address) {
+    let (mut listeners, mut exports) = (Listeners::default(), Exports::default());
+    let at = listeners.add_tcp(at).unwrap();
+    exports.add("disk", disk);
+    let tls = Some(Arc::new(ServerTls::open_for_nbd(files).unwrap()));
+    let server = Server::start(listeners, exports, Options { tls, ..Options::default() }).unwrap();
+    (server, Address::Tcp(at.ip().to_string(), at.port()))
+}
+
+fn memory() -> Arc<dyn BlockDevice> {
+    Arc::new(MemoryDisk::new(SIZE).unwrap())
+}
+
+#[test]
+fn every_case_over_tls() {
+    let (world, kept) = (World::new(), Mutex::new(Vec::new()));
+    let make = |Wanted { size_bytes, read_only }| -> Arc<dyn BlockDevice> {
+        let new = if read_only { MemoryDisk::read_only } else { MemoryDisk::new };
+        let (server, address) = world.serve(Arc::new(new(size_bytes).unwrap()));
+        kept.lock().unwrap().push(server);
+        NbdDisk::connect(address, Some(world.alice("127.0.0.1")), "disk").unwrap()
+    };
+    run(make).expect("NBD", &["it cannot be resized"]);
+}
+
+#[test]
+fn a_disk_of_qemu_nbd_over_tls() {
+    let (world, bed) = (World::new(), Bed::new());
+    let credentials = format!(
+        "tls-creds-x509,id=tls0,endpoint=server,verify-peer=on,dir={}",
+        world.dir("server").display()
+    );
+    let (image, socket) = (bed.image(), bed.socket());
+    let arguments = ["-f", "raw", "-t", "-x", "disk", "--object", &credentials, "--tls-creds", "tls0", "-k"];
+    let paths = [socket.to_str().unwrap(), image.to_str().unwrap()];
+    let _server = bed.foreign("qemu-nbd", &[&arguments[..], &paths].concat());
+    let connect = |tls| NbdDisk::connect(Address::Unix(bed.socket()), tls, "disk");
+    assert!(matches!(connect(None).err(), Some(ConnectError::TlsDemanded)));
+    let disk = connect(Some(world.alice("localhost"))).unwrap();
+    let bytes: Vec<u8> = (0..3 << 20).map(|at: u32| (at / 4099) as u8).collect();
+    write(&*disk, 512, Stability::DataSync, &bytes).unwrap();
+    assert!(read(&*disk, 512, bytes.len()).unwrap() == bytes);
+    assert!(fs::read(bed.image()).unwrap()[512..][..bytes.len()] == bytes);
+}
+
+#[test]
+fn nothing_goes_without_tls_or_to_those_that_are_not_trusted() {
+    let (world, other) = (World::new(), World::new());
+    let (_server, address) = world.serve(memory());
+    let connect = |tls| NbdDisk::connect(address.clone(), tls, "disk").err();
+    assert!(matches!(connect(None), Some(ConnectError::TlsDemanded)));
+    assert!(matches!(
+        connect(Some(other.alice("127.0.0.1"))),
+        Some(ConnectError::Tls(TlsError::UnknownIssuer))
+    ));
+    assert!(matches!(connect(Some(world.alice("elsewhere"))), Some(ConnectError::Tls(TlsError::WrongName))));
+    // It trusts the server, which does not trust it.
+    fs::copy(world.dir("alice").join("ca.pem"), other.dir("alice").join("ca.pem")).unwrap();
+    fs::copy(world.dir("alice").join("crl.pem"), other.dir("alice").join("crl.pem")).unwrap();
+    let refused = connect(Some(other.alice("127.0.0.1")));
+    assert!(matches!(refused, Some(ConnectError::Tls(TlsError::Refused(_)))), "{refused:?}");
+    let bed = Bed::new();
+    let _plain = bed.serve(memory());
+    let downgraded = NbdDisk::connect(Address::Unix(bed.socket()), Some(world.alice("localhost")), "disk");
+    assert!(matches!(downgraded.err(), Some(ConnectError::NoTls)));
+}
+
+#[test]
+fn a_lost_connection_is_made_anew_with_tls() {
+    let world = World::new();
+    let disk_of_server = memory();
+    let (server, address) = world.serve(disk_of_server.clone());
+    let disk = NbdDisk::connect(address.clone(), Some(world.alice("127.0.0.1")), "disk").unwrap();
+    write(&*disk, 0, Stability::DataSync, &[1; 512]).unwrap();
+    drop(server);
+    let Address::Tcp(host, port) = address else { unreachable!("it is at a port") };
+    let at = SocketAddr::new(host.parse().unwrap(), port);
+    let _server = serve_with(&world.dir("server"), disk_of_server, at);
+    assert_eq!(read(&*disk, 0, 512).unwrap(), [1; 512]);
+}
