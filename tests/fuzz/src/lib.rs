@@ -11,6 +11,7 @@ pub mod nfs3_args;
 pub mod nfs3_results;
 pub mod nfs_client;
 pub mod nfs_side;
+pub mod qcow2;
 pub mod rpc_link;
 pub mod rpc_record;
 pub mod virtio_blk;

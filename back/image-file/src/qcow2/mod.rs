@@ -7,6 +7,8 @@ mod opening;
 mod tables;
 
 use std::io::{self, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use imago::file::File as Storage;
@@ -40,6 +42,8 @@ struct Image {
     profile: Profile,
     bounds: Bounds,
     loss: FlushLoss,
+    /// The format's code has panicked: what it knows of the image is not to be written.
+    is_broken: AtomicBool,
 }
 
 impl Qcow2Image {
@@ -50,6 +54,7 @@ impl Qcow2Image {
             profile,
             bounds: Bounds::new(geometry, read_only),
             loss: FlushLoss::default(),
+            is_broken: AtomicBool::new(false),
         };
         Self { image: Arc::new(image), lane }
     }
@@ -60,7 +65,7 @@ impl Qcow2Image {
         work: impl FnOnce(&Image) -> Result<T> + Send + 'static,
     ) -> Answer<T> {
         let image = self.image.clone();
-        self.lane.run(cx, move || work(&image))
+        self.lane.run(cx, move || image.unless_broken(work))
     }
 
     /// The same of a change in this range.
@@ -85,6 +90,19 @@ impl Image {
 
     fn alone(&self) -> RwLockWriteGuard<'_, FormatAccess<Storage>> {
         self.format.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Damage that the format's code did not think of makes it panic. Nothing goes on with an image after that.
+    fn unless_broken<T>(&self, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        let broken = || Error::io("the image is damaged: qemu-img check tells more");
+        if self.is_broken.load(Ordering::Acquire) {
+            return Err(broken());
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));
+        outcome.unwrap_or_else(|_| {
+            self.is_broken.store(true, Ordering::Release);
+            Err(broken())
+        })
     }
 
     fn read(&self, mut offset: u64, mut into: Sink) -> Result<()> {

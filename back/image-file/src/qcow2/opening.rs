@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -115,7 +116,12 @@ impl Qcow2Image {
         let allowed: Vec<_> =
             [Some(own), backing_dir.map(found).transpose()?].into_iter().flatten().collect();
         let opener = Opener { allowed, locks: options.locks };
-        let format = opener.qcow2(&path, !options.read_only, 0)?;
+        // The format's code panics over some damage.
+        let opened = catch_unwind(AssertUnwindSafe(|| opener.qcow2(&path, !options.read_only, 0)));
+        let format = opened.unwrap_or_else(|_| {
+            let source = io::Error::other("its tables are damaged: qemu-img check tells more");
+            Err(Qcow2OpenError::Format { path: path.clone(), source })
+        })?;
         let geometry = Geometry::of_file(format.size()).in_blocks(options.block_bytes)?;
         if geometry.size_bytes == 0 {
             return Err(Qcow2OpenError::Empty { path });

@@ -61,6 +61,11 @@ fn nfs_side() {
 }
 
 #[test]
+fn qcow2() {
+    replay("qcow2", targets::qcow2::run);
+}
+
+#[test]
 fn rpc_link() {
     replay("rpc_link", targets::rpc_link::run);
 }
