@@ -49,9 +49,9 @@ pub fn is_in_memory(fd: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
 /// Where data go that are not wanted: few enough bytes to stay in the processor's cache.
 const SCRATCH_BYTES: usize = 16 << 10;
 
-type Spans = SmallVec<[libc::iovec; INLINE_SEGMENTS]>;
+pub(crate) type Spans = SmallVec<[libc::iovec; INLINE_SEGMENTS]>;
 
-fn spans(segments: impl Iterator<Item = Segment>) -> Spans {
+pub(crate) fn spans(segments: impl Iterator<Item = Segment>) -> Spans {
     segments
         .take(SPANS_MAX)
         .map(|segment| libc::iovec { iov_base: segment.ptr.cast(), iov_len: segment.len })

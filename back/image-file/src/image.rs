@@ -12,8 +12,10 @@ use tombolo_core::{Answer, Ctx, Error, Result, Stability};
 use tombolo_host_runtime::pace::Pace;
 use tombolo_host_runtime::thread_pool::Lane;
 use tombolo_mem::{Sink, Source};
+use tombolo_sys::direct::Alignment;
 use tombolo_sys::sync;
 
+use crate::direct::Ring;
 use crate::opening;
 
 /// At most so much is copied at once (a tenth of a millisecond or two); more goes to the pool.
@@ -22,13 +24,17 @@ pub(crate) const AT_ONCE_BYTES: usize = 1 << 20;
 /// An open image. Any number of front ends may use it at once.
 pub struct ImageFile {
     pub(crate) image: Arc<Image>,
-    lane: Lane,
+    pub(crate) lane: Arc<Lane>,
+    /// For direct transfers.
+    ring: Option<Ring>,
 }
 
 /// What the pool's threads need of it.
 pub(crate) struct Image {
     pub(crate) file: File,
     pub(crate) bounds: Bounds,
+    /// Transfers go past the page cache, and must be aligned so.
+    pub(crate) alignment: Option<Alignment>,
     profile: Profile,
     /// The file is in memory: nothing waits for a disk, and nothing can be made durable.
     pub(crate) in_memory: bool,
@@ -47,13 +53,16 @@ impl ImageFile {
         read_only: bool,
         in_memory: bool,
         is_block_device: bool,
+        alignment: Option<Alignment>,
         lane: Lane,
     ) -> Self {
         let profile =
             Profile { read_only, has_cache: !in_memory, discards: !read_only, zeroes_fast: !read_only };
+        let ring = alignment.and_then(|_| Ring::new(&file, read_only));
         let image = Image {
             file,
             bounds: Bounds::new(geometry, read_only),
+            alignment,
             profile,
             in_memory,
             is_block_device,
@@ -62,7 +71,11 @@ impl ImageFile {
             durable: AtomicU64::new(0),
             loss: FlushLoss::default(),
         };
-        Self { image: Arc::new(image), lane }
+        Self { image: Arc::new(image), lane: Arc::new(lane), ring }
+    }
+
+    pub(crate) fn ring(&self) -> Option<(&Ring, Alignment)> {
+        self.ring.as_ref().zip(self.image.alignment)
     }
 
     /// Has what may wait for a disk done by the pool; where there is no disk, at once.
@@ -157,6 +170,12 @@ impl BlockDevice for ImageFile {
             return Answer::err(error);
         }
         self.in_pool(cx, move |image| image.extents(range, count_max))
+    }
+
+    fn submit(&self) {
+        if let Some(ring) = &self.ring {
+            ring.submit();
+        }
     }
 
     fn resize(&self) -> Option<&dyn Resize> {

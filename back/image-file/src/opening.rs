@@ -10,6 +10,8 @@ use std::sync::Arc;
 use thiserror::Error as ThisError;
 use tombolo_core::block::{BlockSizeError, Geometry, OpenOptions};
 use tombolo_host_runtime::thread_pool::Lane;
+use tombolo_sys::Errno;
+use tombolo_sys::direct;
 use tombolo_sys::statfs::{MAGIC_TMPFS, file_system_stat};
 
 use crate::claim;
@@ -44,6 +46,12 @@ pub enum OpenError {
         /// What the other does, or does not let others do.
         held: &'static str,
     },
+    /// Its file system has no direct transfers.
+    #[error("the file system of {} cannot go past the page cache", path.display())]
+    NotDirect {
+        /// The image.
+        path: PathBuf,
+    },
     /// The block size is none.
     #[error(transparent)]
     BlockSize(#[from] BlockSizeError),
@@ -58,6 +66,22 @@ pub enum OpenError {
 impl ImageFile {
     /// Opens the image at `path`. What waits for a disk is done by `lane`.
     pub fn open(path: &Path, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>, OpenError> {
+        Self::open_with(path, options, false, lane)
+    }
+
+    /// The same past the host's page cache, which takes none of the memory then; all is read from the disk, and written to it. The disk's
+    /// blocks are at least as long as the file system wants such transfers to be. A file in memory (tmpfs) is opened as by
+    /// [`open`](Self::open).
+    pub fn open_direct(path: &Path, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>, OpenError> {
+        Self::open_with(path, options, true, lane)
+    }
+
+    fn open_with(
+        path: &Path,
+        options: &OpenOptions,
+        is_direct: bool,
+        lane: Lane,
+    ) -> Result<Arc<Self>, OpenError> {
         let OpenOptions { block_bytes, read_only, .. } = *options;
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
         // Looked at before: opening a pipe waits for its other end.
@@ -73,14 +97,23 @@ impl ImageFile {
             return Err(OpenError::InUse { path: path.to_owned(), held });
         }
         let is_block_device = kind.is_block_device();
+        let in_memory =
+            !is_block_device && file_system_stat(file.as_fd()).is_ok_and(|found| found.magic == MAGIC_TMPFS);
+        let alignment = match is_direct && !in_memory {
+            true => Some(direct::enable(file.as_fd()).map_err(|errno| match errno {
+                Errno::INVAL | Errno::OPNOTSUPP => OpenError::NotDirect { path: path.to_owned() },
+                errno => failed(errno.into()),
+            })?),
+            false => None,
+        };
+        let block_bytes = alignment.map_or(block_bytes, |alignment| block_bytes.max(alignment.range_bytes));
         let size_bytes = size_of(&file).map_err(failed)?;
         let geometry = Geometry::of_file(size_bytes).in_blocks(block_bytes)?;
         if geometry.size_bytes == 0 {
             return Err(OpenError::Empty { path: path.to_owned() });
         }
-        let in_memory =
-            !is_block_device && file_system_stat(file.as_fd()).is_ok_and(|found| found.magic == MAGIC_TMPFS);
-        Ok(Arc::new(ImageFile::new(file, geometry, read_only, in_memory, is_block_device, lane)))
+        let image = ImageFile::new(file, geometry, read_only, in_memory, is_block_device, alignment, lane);
+        Ok(Arc::new(image))
     }
 }
 

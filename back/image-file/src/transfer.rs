@@ -4,16 +4,22 @@ use std::os::fd::AsFd;
 
 use tombolo_core::block::Range;
 use tombolo_core::{Answer, Ctx, Error, Result, Stability};
-use tombolo_mem::{Sink, Source};
+use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_sys::Errno;
 use tombolo_sys::rw::{self, TransferFlags};
 
+use crate::direct::{PIECE_BYTES, is_aligned};
 use crate::image::{AT_ONCE_BYTES, Image, ImageFile};
 
 impl ImageFile {
     pub(crate) fn transfer_in(&self, cx: &Ctx, offset: u64, mut into: Sink) -> Answer<()> {
         if let Err(error) = self.image.bounds.check(Range { offset, len_bytes: into.len() as u64 }) {
             return Answer::err(error);
+        }
+        if self.image.alignment.is_some() {
+            return self
+                .read_by_ring(cx, offset, &into)
+                .unwrap_or_else(|| self.always_in_pool(cx, move |image| image.read_all(offset, into)));
         }
         let mut done = 0;
         if into.len() <= AT_ONCE_BYTES {
@@ -36,6 +42,11 @@ impl ImageFile {
     ) -> Answer<()> {
         if let Err(error) = self.image.bounds.check_change(Range { offset, len_bytes: from.len() as u64 }) {
             return Answer::err(error);
+        }
+        if self.image.alignment.is_some() {
+            return self.write_by_ring(cx, offset, stability, &from).unwrap_or_else(|| {
+                self.always_in_pool(cx, move |image| image.write_all(offset, stability, from))
+            });
         }
         let image = &self.image;
         let is_slow = stability != Stability::Unstable && !image.in_memory;
@@ -60,7 +71,10 @@ impl Image {
         }
     }
 
-    fn read_all(&self, mut offset: u64, mut into: Sink) -> Result<()> {
+    pub(crate) fn read_all(&self, mut offset: u64, mut into: Sink) -> Result<()> {
+        if self.alignment.is_some_and(|alignment| !is_aligned(into.segments(), alignment)) {
+            return self.read_by_copies(offset, into);
+        }
         while !into.is_empty() {
             match rw::read(self.file.as_fd(), &into, offset, TransferFlags::empty())? {
                 0 => return Err(Error::io("the image ends before the disk does: it was cut off")),
@@ -73,7 +87,36 @@ impl Image {
         Ok(())
     }
 
+    /// What comes past the page cache into memory that is not aligned comes into some that is, first.
+    fn read_by_copies(&self, mut offset: u64, mut into: Sink) -> Result<()> {
+        let aligned = Buffer::new(into.len().min(PIECE_BYTES));
+        while !into.is_empty() {
+            let len = into.len().min(PIECE_BYTES);
+            self.read_all(offset, aligned.sink(0..len))?;
+            aligned.source(0..len).copy_to_sink(&into);
+            into.advance(len);
+            offset += len as u64;
+        }
+        Ok(())
+    }
+
+    /// The other way round.
+    fn write_by_copies(&self, mut offset: u64, stability: Stability, mut from: Source) -> Result<()> {
+        let aligned = Buffer::new(from.len().min(PIECE_BYTES));
+        while !from.is_empty() {
+            let len = from.len().min(PIECE_BYTES);
+            from.copy_to_sink(&aligned.sink(0..len));
+            self.write_all(offset, stability, aligned.source(0..len))?;
+            from.advance(len);
+            offset += len as u64;
+        }
+        Ok(())
+    }
+
     pub(crate) fn write_all(&self, mut offset: u64, stability: Stability, mut from: Source) -> Result<()> {
+        if self.alignment.is_some_and(|alignment| !is_aligned(from.segments(), alignment)) {
+            return self.write_by_copies(offset, stability, from);
+        }
         let is_stable = stability != Stability::Unstable && !self.in_memory;
         let flags = if is_stable { TransferFlags::DSYNC } else { TransferFlags::empty() };
         let written = loop {

@@ -7,21 +7,24 @@ use super::server::beside;
 use super::{Program, VhostUser, find};
 use crate::error::Result;
 
-/// Our own server.
-pub fn tombolo(image: &Path, socket: &Path) -> Result<VhostUser> {
+/// Our own server, with the image through the page cache or past it.
+pub fn tombolo(image: &Path, socket: &Path, is_direct: bool) -> Result<VhostUser> {
     let mut command = Command::new(find(Program::Tombolo)?);
     command.arg("disk").arg(image).arg("--vhost-user").arg(socket);
     command.arg("--control").arg(beside(socket, ".control"));
+    if is_direct {
+        command.args(["--cache", "none"]);
+    }
     VhostUser::start(Program::Tombolo, socket, &mut command)
 }
 
-/// QEMU's, with the image through the page cache and io_uring.
-pub fn storage_daemon(image: &Path, socket: &Path) -> Result<VhostUser> {
-    let (image, at) = (image.display(), socket.display());
+/// QEMU's, with the same and io_uring.
+pub fn storage_daemon(image: &Path, socket: &Path, is_direct: bool) -> Result<VhostUser> {
+    let (image, at, direct) = (image.display(), socket.display(), if is_direct { "on" } else { "off" });
     let mut command = Command::new(find(Program::StorageDaemon)?);
     command.args([
         "--blockdev",
-        &format!("driver=file,filename={image},node-name=d0,aio=io_uring,cache.direct=off"),
+        &format!("driver=file,filename={image},node-name=d0,aio=io_uring,cache.direct={direct}"),
     ]);
     command.args(["--object", "iothread,id=io0", "--export"]);
     command.arg(format!(

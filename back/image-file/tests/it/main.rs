@@ -1,5 +1,7 @@
 //! What is the image file's own. What each disk must do is in the conformance suite.
 
+mod direct;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

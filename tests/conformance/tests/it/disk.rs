@@ -15,7 +15,7 @@ use tombolo_core::block::{BlockDevice, OpenOptions};
 use tombolo_core::fs::{Client, Create, Export, File as Opening, FileSystem, Mode, Name, NewMode, NodeId};
 use tombolo_core::fs::{Op, OpenFlags, PermissionCheck, SetAttr};
 use tombolo_core::{Ctx, SessionId, block_on};
-use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+use tombolo_host_runtime::thread_pool::{Lane, ThreadPool, ThreadPoolLimits};
 use tombolo_layer_basic::fault::{Plan, Rule, What, When};
 use tombolo_layer_basic::{delay, fault};
 use tombolo_layer_file_disk::{FileDisk, OpenError};
@@ -47,25 +47,31 @@ fn empty_file(dir: &Path, size_bytes: u64) -> String {
     name
 }
 
-fn images_in(parent: &Path) {
+type Open = fn(&Path, &OpenOptions, Lane) -> Result<Arc<ImageFile>, ImageOpenError>;
+
+fn images_in(parent: &Path, open: Open) {
     let dir = tempfile::tempdir_in(parent).expect("a scratch directory");
     let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
     let make = |Wanted { size_bytes, read_only }| -> Arc<dyn BlockDevice> {
         let path = dir.path().join(empty_file(dir.path(), size_bytes));
-        ImageFile::open(&path, &OpenOptions { read_only, ..OpenOptions::default() }, pool.lane())
-            .expect("opened")
+        open(&path, &OpenOptions { read_only, ..OpenOptions::default() }, pool.lane()).expect("opened")
     };
     run(make).expect(&format!("an image in {}", parent.display()), &[]);
 }
 
 #[test]
 fn an_image_on_tmpfs() {
-    images_in(Path::new("/dev/shm"));
+    images_in(Path::new("/dev/shm"), ImageFile::open);
 }
 
 #[test]
 fn an_image_on_disk() {
-    images_in(&std::env::temp_dir());
+    images_in(&std::env::temp_dir(), ImageFile::open);
+}
+
+#[test]
+fn an_image_on_disk_past_the_page_cache() {
+    images_in(&std::env::temp_dir(), ImageFile::open_direct);
 }
 
 /// A session of the superuser.

@@ -1,0 +1,99 @@
+//! Images past the page cache.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use tombolo_back_image_file::{ImageFile, OpenError};
+use tombolo_core::block::{BlockDevice, OpenOptions};
+use tombolo_core::{Answer, Error, Result, Stability};
+use tombolo_mem::{Buffer, Source};
+
+use crate::{Bed, MIB};
+
+fn open(bed: &Bed) -> Option<Arc<ImageFile>> {
+    match ImageFile::open_direct(&bed.dir.path().join("disk.img"), &OpenOptions::default(), bed.pool.lane()) {
+        Ok(disk) => Some(disk),
+        Err(OpenError::NotDirect { .. }) => {
+            eprintln!("skipped: the file system of {} has no direct transfers", bed.dir.path().display());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Once the disk is told that no more requests follow.
+fn submitted<T>(disk: &ImageFile, answer: Answer<T>) -> Result<T> {
+    disk.submit();
+    answer.wait()
+}
+
+#[test]
+fn many_requests_are_handed_over_at_once_and_each_has_its_own_data() {
+    let bed = Bed::new();
+    let path = bed.image(4 * MIB);
+    let Some(disk) = open(&bed) else { return };
+    let block = disk.geometry().block_bytes as usize;
+    let places = |_| (0..700_usize).map(|number| (number, number as u64 * 4096));
+    let writes: Vec<_> = places(())
+        .map(|(number, offset)| {
+            let bytes = Buffer::new(block);
+            bytes.sink(0..block).write_at(0, &vec![number as u8; block]);
+            disk.write(&bed.cx, offset, Stability::Unstable, bytes.source(0..block))
+        })
+        .collect();
+    disk.submit();
+    writes.into_iter().for_each(|answer| answer.wait().expect("written"));
+    let reads: Vec<_> = places(())
+        .map(|(number, offset)| {
+            let buffer = Buffer::new(block);
+            let answer = disk.read(&bed.cx, offset, buffer.sink(0..block));
+            (number, buffer, answer)
+        })
+        .collect();
+    disk.submit();
+    for (number, mut buffer, answer) in reads {
+        answer.wait().expect("read");
+        assert!(buffer.as_slice().expect("ours alone").iter().all(|byte| *byte == number as u8), "{number}");
+    }
+    submitted(&disk, disk.flush(&bed.cx)).expect("flushed");
+    // Past the cache or not, it is one file.
+    let mut found = [0; 1];
+    File::open(path).expect("open").read_exact_at(&mut found, 699 * 4096).expect("read");
+    assert_eq!(found, [699_u32 as u8]);
+}
+
+#[test]
+fn memory_that_is_not_aligned_and_much_of_it_is_taken_all_the_same() {
+    let bed = Bed::new();
+    bed.image(8 * MIB);
+    let Some(disk) = open(&bed) else { return };
+    let len = 3 * MIB as usize;
+    let bytes: Vec<u8> = (0..len).map(|at| (at / 4099) as u8).collect();
+    let outgoing = Buffer::new(len + 1);
+    outgoing.sink(1..len + 1).write_at(0, &bytes);
+    let answer = disk.write(&bed.cx, 4096, Stability::DataSync, outgoing.source(1..len + 1));
+    submitted(&disk, answer).expect("written");
+    let mut incoming = Buffer::new(len + 3);
+    let answer = disk.read(&bed.cx, 4096, incoming.sink(3..len + 3));
+    submitted(&disk, answer).expect("read");
+    assert!(incoming.as_slice().expect("ours alone")[3..] == bytes);
+}
+
+#[test]
+fn an_image_that_was_cut_off_is_an_error_and_another_may_open_it_when_the_disk_is_gone() {
+    let bed = Bed::new();
+    let path = bed.image(MIB);
+    let Some(disk) = open(&bed) else { return };
+    File::options().write(true).open(&path).expect("open").set_len(MIB / 2).expect("cut");
+    for offset in [MIB / 2 - 4096, MIB / 2] {
+        let buffer = Buffer::new(8192);
+        let answer = disk.read(&bed.cx, offset, buffer.sink(0..8192));
+        assert!(matches!(submitted(&disk, answer), Err(Error::Io { .. })), "{offset}");
+    }
+    let beyond = disk.write(&bed.cx, MIB, Stability::Unstable, Source::from(vec![0; 4096]));
+    assert!(matches!(submitted(&disk, beyond), Err(Error::InvalidArgument)));
+    assert!(matches!(bed.open(&path, &OpenOptions::default()), Err(OpenError::InUse { .. })));
+    drop(disk);
+    drop(bed.open(&path, &OpenOptions::default()).expect("free again"));
+}
