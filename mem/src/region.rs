@@ -8,7 +8,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A span of memory that lives as long as it is held.
@@ -205,6 +205,17 @@ impl Region {
     atomic_access!(u16, AtomicU16, load_u16, store_u16, "two bytes");
     atomic_access!(u32, AtomicU32, load_u32, store_u32, "four bytes");
     atomic_access!(u64, AtomicU64, load_u64, store_u64, "eight bytes");
+
+    /// Sets bits of the byte at `offset` in one access with the given ordering; the others stay as they are, also where another
+    /// process sets or clears them at the same time. Fails outside of the region and on a read-only one.
+    #[inline]
+    pub fn set_bits(&self, offset: usize, bits: u8, order: Ordering) -> Result<(), OutOfBounds> {
+        let at = self.writable_span(offset, 1)?;
+        // SAFETY: inside the region, which may be written and is alive as long as `self` is borrowed; an atomic may be changed by
+        // others at any time.
+        unsafe { AtomicU8::from_ptr(at) }.fetch_or(bits, order);
+        Ok(())
+    }
 
     /// The address of `len` bytes at `offset`, if they lie inside and are aligned for an access of `align` bytes.
     #[inline]

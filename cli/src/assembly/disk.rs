@@ -53,12 +53,7 @@ pub fn serve(options: &DiskOptions) -> Outcome {
 fn keep(options: &DiskOptions) -> Outcome {
     let sockets = guest_sockets(options)?;
     let name = DiskSource::of_word(&options.file, options.format, options.backing_dir.as_deref())?.name();
-    keeper::keep(&sockets, guests_max(options.read_only), &name)
-}
-
-/// Two guests that write destroy each other's file system.
-fn guests_max(is_read_only: bool) -> usize {
-    if is_read_only { Settings::default().guests_max } else { 1 }
+    keeper::keep(&sockets, Settings::default().guests_max, &name)
 }
 
 fn guest_sockets(options: &DiskOptions) -> Result<Vec<GuestSocket>, Failure> {
@@ -224,7 +219,8 @@ fn admit_guests(
     socket: &GuestSocket,
     disk: &Arc<dyn BlockDevice>,
 ) -> io::Result<VhostServer> {
-    let settings = Settings { guests_max: guests_max(disk.profile().read_only), ..Settings::default() };
+    // Two guests that write destroy each other's file system.
+    let settings = Settings { one_at_a_time: !disk.profile().read_only, ..Settings::default() };
     let device = DeviceOptions { name: name.into(), serial: options.serial_of(name), queues: options.queues };
     let disk = Arc::clone(disk);
     let make = move |guest: GuestId| {

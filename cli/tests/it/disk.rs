@@ -93,19 +93,34 @@ fn a_disk_is_served_counted_and_resized_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_second_guest_waits_until_the_first_has_left() {
+fn a_second_guest_may_connect_and_waits_until_the_first_has_left_or_migrated() {
     let scratch = with_image();
     let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");
-    let (first, mut queue) = guest(&scratch);
-    let second = std::thread::scope(|scope| {
-        let second = scope.spawn(|| guest(&scratch));
+    let (mut first, mut queue) = guest(&scratch);
+    let (mut second, mut waiting) = guest(&scratch);
+    assert_eq!(second.config(0, 8).expect("the size"), (DISK_BYTES >> 9).to_le_bytes());
+    let read = |queue: &mut DriverQueue| ask(queue, IN, 0, &[0; 512]);
+    thread::scope(|scope| {
+        let later = scope.spawn(|| read(&mut waiting));
         assert_eq!(ask(&mut queue, OUT, 0, &[7; 512]).1, 0);
-        assert!(!second.is_finished());
-        drop((first, queue));
-        second.join().expect("served at last")
+        thread::sleep(Duration::from_millis(50));
+        assert!(!later.is_finished());
+        first.share_log().expect("a log");
+        first.set_logging(true, &[&queue]).expect("logging");
+        assert_eq!(ask(&mut queue, OUT, 0, &[8; 512]).1, 0);
+        first.stop_queue(0).expect("stopped");
+        assert_eq!(later.join().expect("served at last"), (vec![8; 512], 0));
     });
-    let (_driver, mut queue) = second;
-    assert_eq!(ask(&mut queue, IN, 0, &[0; 512]), (vec![7; 512], 0));
+    drop((second, waiting));
+    let base = queue.used_index();
+    first.restart_queue(0, base, &queue).expect("started");
+    assert_eq!(read(&mut queue), (vec![8; 512], 0));
+    let (_third, mut waiting) = guest(&scratch);
+    thread::scope(|scope| {
+        let later = scope.spawn(|| read(&mut waiting));
+        drop((first, queue));
+        assert_eq!(later.join().expect("served at last"), (vec![8; 512], 0));
+    });
     server.stop();
 }
 

@@ -156,6 +156,10 @@ impl Device for VirtioBlk {
         true
     }
 
+    fn can_migrate(&self) -> bool {
+        true
+    }
+
     fn config(&self) -> Cow<'_, [u8]> {
         let writeback = self.writeback.load(Ordering::Relaxed);
         Cow::Owned(

@@ -1,14 +1,16 @@
 use super::device::{Device, QueueIndex};
+use super::dirty_log::{DirtyLog, QueueLog};
 use super::inflight::{self, InFlight};
 use super::memory::{GuestMemory, MEMORY_SLOTS_MAX, MemorySlot};
 use super::notifier::{Notifier, Waiter};
-use super::queue::{AvailableSide, Queue};
+use super::queue::AvailableSide;
+use super::queue_control::{Kick, QueueControl};
 use super::ring::{RingAddresses, Rings};
 use super::server::{GuestId, Settings};
 use super::sharing;
+use super::turns::Turn;
 use super::worker::{Job, Worker};
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tombolo_mem::Region;
 use vhost::vhost_user::message::{
@@ -19,6 +21,7 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 /// Feature bits of the transport (virtio 1.2, chapter 6; vhost-user for the last).
+const FEATURE_LOG_ALL: u64 = 1 << 26;
 const FEATURE_INDIRECT: u64 = 1 << 28;
 const FEATURE_EVENT_INDEX: u64 = 1 << 29;
 const FEATURE_PROTOCOL_FEATURES: u64 = 1 << 30;
@@ -44,6 +47,10 @@ pub(crate) struct Connection {
     queues: Vec<QueueControl>,
     /// Where requests under way are written down, for each queue; empty unless the front end keeps them.
     in_flight: Vec<Arc<InFlight>>,
+    /// Where writes to the guest's memory are marked, while FEATURE_LOG_ALL is negotiated.
+    log: Option<Arc<DirtyLog>>,
+    /// Its place among the guests that may not run at the same time.
+    turn: Turn,
     /// The way to ask the front end for something, kept open: UML has interrupts only for devices that could. What we do say goes
     /// through [`ConfigChange`](super::ConfigChange).
     requests: Option<Backend>,
@@ -51,39 +58,14 @@ pub(crate) struct Connection {
     sharing_checked: bool,
 }
 
-/// What the front end has told us about one queue, and the thread that serves it.
-#[derive(Default)]
-struct QueueControl {
-    queue: Arc<Queue>,
-    size: u16,
-    addresses: Option<RingAddresses>,
-    /// Where to go on in the available ring.
-    next: u16,
-    /// What an earlier process has left under way and was not taken yet, the first last.
-    again: Vec<u16>,
-    kick: Kick,
-    error_notifier: Option<Arc<Notifier>>,
-    enabled: bool,
-    /// Between the first start and GET_VRING_BASE.
-    started: bool,
-    /// The guest broke the rules; nothing runs until it starts anew.
-    faulty: bool,
-    worker: Option<Worker>,
-}
-
-/// How the guest kicks.
-#[derive(Default)]
-enum Kick {
-    /// Not told yet: the queue is stopped.
-    #[default]
-    Unset,
-    /// It does not: the queue is polled.
-    Never,
-    Descriptor(OwnedFd),
-}
-
 impl Connection {
-    pub(crate) fn new(guest: GuestId, pid: u32, device: Arc<dyn Device>, settings: Settings) -> Connection {
+    pub(crate) fn new(
+        guest: GuestId,
+        pid: u32,
+        device: Arc<dyn Device>,
+        settings: Settings,
+        turn: Turn,
+    ) -> Connection {
         let queues = (0..device.queue_count()).map(|_| QueueControl::default()).collect();
         Connection {
             guest,
@@ -95,6 +77,8 @@ impl Connection {
             memory: Arc::default(),
             queues,
             in_flight: Vec::new(),
+            log: None,
+            turn,
             requests: None,
             sharing_checked: false,
         }
@@ -111,6 +95,18 @@ impl Connection {
         if ran {
             self.device.stopped();
         }
+        self.turn.pass();
+    }
+
+    /// It is this guest's turn: runs what it has started meanwhile.
+    pub(crate) fn take_turn(&mut self) -> Result<()> {
+        for index in 0..self.queues.len() as u32 {
+            self.resume(index)?;
+        }
+        if !self.queues.iter().any(|control| control.started) {
+            self.turn.pass();
+        }
+        Ok(())
     }
 
     fn queue(&mut self, index: u32) -> Result<&mut QueueControl> {
@@ -128,9 +124,18 @@ impl Connection {
 
     /// Runs the queue if everything that it needs is there.
     fn resume(&mut self, index: u32) -> Result<()> {
+        // What runs without the log that was announced leaves no marks.
+        if self.is_logging() && self.log.is_none() {
+            return Ok(());
+        }
         if self.queue(index)?.is_about_to_start() {
             self.check_sharing();
+            if !self.turn.take() {
+                tracing::info!(device = self.device.name(), guest = %self.guest, queue = index, "queue waits until another guest has left");
+                return Ok(());
+            }
         }
+        let log = self.queue_log(index)?;
         let (features, memory) = (self.features, self.memory.clone());
         let (guest, device, settings) = (self.guest, self.device.clone(), self.settings);
         let in_flight = self.in_flight.get(index as usize).cloned();
@@ -158,6 +163,7 @@ impl Connection {
             control.faulty = true;
             return Ok(());
         };
+        control.queue.set_log(log.clone());
         let side = AvailableSide {
             queue: control.queue.clone(),
             rings,
@@ -167,6 +173,7 @@ impl Connection {
             run,
             next: control.next,
             in_flight,
+            log,
             again: std::mem::take(&mut control.again),
         };
         let (waiter, waker) = Waiter::new(kick).map_err(Error::ReqHandlerError)?;
@@ -203,10 +210,39 @@ impl Connection {
         let memory = GuestMemory::new(slots).map_err(refused)?;
         self.queues.iter_mut().for_each(QueueControl::pause);
         self.memory = Arc::new(memory);
-        for index in 0..self.queues.len() as u32 {
-            self.resume(index)?;
+        self.log_anew()
+    }
+
+    fn is_logging(&self) -> bool {
+        self.features & FEATURE_LOG_ALL != 0
+    }
+
+    /// Has all queues log as it was said last (`dirty_log` has the ordering), and runs those that can.
+    fn log_anew(&mut self) -> Result<()> {
+        if let Some(log) = self.log.as_ref().filter(|_| self.is_logging()) {
+            log.check(self.memory.end()).map_err(refused)?;
         }
-        Ok(())
+        (0..self.queues.len() as u32).try_for_each(|index| self.log_queue_anew(index))
+    }
+
+    fn log_queue_anew(&mut self, index: u32) -> Result<()> {
+        self.queue(index)?.pause();
+        let log = self.queue_log(index)?;
+        self.queue(index)?.queue.set_log(log);
+        self.resume(index)
+    }
+
+    /// Where the queue's writes are marked, if they are.
+    fn queue_log(&mut self, index: u32) -> Result<Option<Arc<QueueLog>>> {
+        let log = self.log.clone().filter(|_| self.is_logging());
+        let (memory, limits) = (self.memory.clone(), self.device.limits());
+        let control = self.queue(index)?;
+        let (Some(log), Some(addresses)) = (log, control.addresses) else { return Ok(None) };
+        // Cloud Hypervisor wants used rings logged without saying where: where they are.
+        let used = control.log_address.or_else(|| memory.guest_address(addresses.used));
+        let Some(used) = used else { return Ok(None) };
+        let queue_log = QueueLog::new(log, memory, limits, used, Rings::used_len(control.size));
+        Ok(Some(Arc::new(queue_log.map_err(refused)?)))
     }
 
     /// How many queues an in-flight area is for, and of what size.
@@ -240,47 +276,6 @@ impl Drop for Connection {
     }
 }
 
-impl QueueControl {
-    fn is_ready(&self) -> bool {
-        self.enabled && !self.faulty && self.size > 0
-    }
-
-    fn is_about_to_start(&self) -> bool {
-        self.is_ready() && !self.started && self.addresses.is_some() && !matches!(self.kick, Kick::Unset)
-    }
-
-    /// Gives the queue its rings. When it starts, what an earlier process has left under way is found; what that had taken begins behind
-    /// what it had handed back.
-    fn attached(
-        &mut self,
-        rings: Arc<Rings>,
-        in_flight: Option<Arc<InFlight>>,
-        is_first_start: bool,
-        event_index: bool,
-    ) -> Option<(Arc<Rings>, u64)> {
-        if let Some(in_flight) = in_flight.as_ref().filter(|_| is_first_start) {
-            let used = rings.used_index().ok()?;
-            self.again = in_flight.recover(used).ok()?;
-            self.next = used.wrapping_add(u16::try_from(self.again.len()).ok()?);
-        }
-        let run = self.queue.attach(rings.clone(), in_flight, event_index).ok()?;
-        Some((rings, run))
-    }
-
-    /// Ends the thread, and remembers where it was.
-    fn pause(&mut self) {
-        let Some(worker) = self.worker.take() else { return };
-        match worker.stop() {
-            Some(stopped) => {
-                self.next = stopped.next;
-                self.again = stopped.again;
-                self.faulty |= stopped.faulty;
-            }
-            None => self.faulty = true,
-        }
-    }
-}
-
 /// The front end asked for what it may not have: the message names the reason.
 fn refused(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::ReqHandlerError(std::io::Error::new(std::io::ErrorKind::InvalidInput, error))
@@ -308,18 +303,25 @@ impl VhostUserBackendReqHandlerMut for Connection {
     }
 
     fn get_features(&mut self) -> Result<u64> {
-        Ok(self.device.features() | TRANSPORT_FEATURES)
+        let log = if self.device.can_migrate() { FEATURE_LOG_ALL } else { 0 };
+        Ok(self.device.features() | TRANSPORT_FEATURES | log)
     }
 
+    /// Front ends switch the log by this under running queues; nothing else changes then.
     fn set_features(&mut self, features: u64) -> Result<()> {
-        if features & !(self.device.features() | TRANSPORT_FEATURES) != 0 {
+        if features & !self.get_features()? != 0 {
             return Err(Error::InvalidOperation("feature bits that were not offered"));
         }
-        self.features = features;
-        self.device.negotiated(features);
+        let changed = std::mem::replace(&mut self.features, features) ^ features;
+        if changed & !FEATURE_LOG_ALL != 0 || !self.queues.iter().any(|control| control.started) {
+            self.device.negotiated(features & !FEATURE_LOG_ALL);
+        }
         // Without protocol features there is no message to enable a ring: it is enabled from the start.
         if features & FEATURE_PROTOCOL_FEATURES == 0 {
             self.queues.iter_mut().for_each(|control| control.enabled = true);
+        }
+        if changed & FEATURE_LOG_ALL != 0 {
+            self.log_anew()?;
         }
         Ok(())
     }
@@ -335,6 +337,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         let optional = [
             (has_config, VhostUserProtocolFeatures::CONFIG),
             (self.device.repeats_requests(), VhostUserProtocolFeatures::INFLIGHT_SHMFD),
+            (self.device.can_migrate(), VhostUserProtocolFeatures::LOG_SHMFD),
         ];
         let offered = optional.into_iter().filter(|(is_offered, _)| *is_offered);
         Ok(offered.fold(features, |all, (_, feature)| all | feature))
@@ -401,13 +404,22 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn set_vring_addr(
         &mut self,
         index: u32,
-        _flags: VhostUserVringAddrFlags,
+        flags: VhostUserVringAddrFlags,
         descriptors: u64,
         used: u64,
         available: u64,
-        _log: u64,
+        log: u64,
     ) -> Result<()> {
-        self.stopped_queue(index)?.addresses = Some(RingAddresses { descriptors, available, used });
+        let addresses = RingAddresses { descriptors, available, used };
+        let log_address = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
+        let control = self.queue(index)?;
+        // The only message that says where to log the used ring; a running queue stays where it is.
+        if control.started && control.addresses == Some(addresses) {
+            control.log_address = log_address;
+            return self.log_queue_anew(index);
+        }
+        let control = self.stopped_queue(index)?;
+        (control.addresses, control.log_address) = (Some(addresses), log_address);
         Ok(())
     }
 
@@ -432,6 +444,10 @@ impl VhostUserBackendReqHandlerMut for Connection {
         let state = VhostUserVringState::new(index, u32::from(control.next));
         if was_started && !self.queues.iter().any(|control| control.started) {
             device.stopped();
+            // It is about to go on elsewhere. One that merely stops, as when it reboots, keeps its turn.
+            if self.is_logging() {
+                self.turn.pass();
+            }
         }
         Ok(state)
     }
@@ -524,7 +540,10 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Err(UNSUPPORTED)
     }
 
-    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
-        Err(UNSUPPORTED)
+    /// The log before is at rest when this is answered: the front end takes its last bits then.
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        let log = DirtyLog::map(&file, log.mmap_offset, log.mmap_size).map_err(refused)?;
+        self.log = Some(Arc::new(log));
+        self.log_anew()
     }
 }

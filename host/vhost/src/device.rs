@@ -53,6 +53,12 @@ pub trait Device: Send + Sync + 'static {
         false
     }
 
+    /// Whether a guest can go on with another device of its kind: nothing that it depends on is in this one once its queues rest. Then the
+    /// front end is told that live migration's dirty log is kept.
+    fn can_migrate(&self) -> bool {
+        false
+    }
+
     /// One request. Called on the queue's own thread, for one chain after the other; different queues call at the
     /// same time. What can take long must be moved elsewhere with the chain's token: the next request waits until
     /// this returns.

@@ -14,25 +14,28 @@
 //! - [`keeper`]: servers that follow each other while their guests notice nothing.
 //! - [`QueueFault`]: how a guest can break the rules. It stops its own queue, with one line in the log.
 //!
-//! Requests in flight are tracked across a restart of this process, for front ends and devices that can (`inflight`). Not here: packed
-//! rings, live migration's dirty log. `docs/decisions/vhost-own-queues.md` has the reasons for a walk of our own.
+//! Requests in flight are tracked across a restart of this process, for front ends and devices that can (`inflight`); what is written to a
+//! guest that migrates live is logged (`dirty_log`). Not here: packed rings. `docs/decisions/vhost-own-queues.md` has the reasons for a walk of our own.
 //!
-//! Reading order: `device`, `chain`, `config_change`, `memory`, `walk`, `ring`, `queue`, `inflight`, `worker`, `backend`, `server`; `keeper`.
+//! Reading order: `device`, `chain`, `config_change`, `memory`, `walk`, `ring`, `queue`, `inflight`, `dirty_log`, `worker`, `queue_control`, `turns`, `backend`, `server`; `keeper`.
 #![forbid(unsafe_code)]
 
 mod backend;
 mod chain;
 mod config_change;
 mod device;
+mod dirty_log;
 mod fault;
 mod inflight;
 pub mod keeper;
 mod memory;
 mod notifier;
 mod queue;
+mod queue_control;
 mod ring;
 mod server;
 mod sharing;
+mod turns;
 mod walk;
 mod worker;
 

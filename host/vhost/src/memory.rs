@@ -60,6 +60,19 @@ impl GuestMemory {
         &self.slots
     }
 
+    /// The first guest address behind all of it.
+    pub(crate) fn end(&self) -> u64 {
+        self.slots.last().map_or(0, |slot| slot.guest_address + slot.region.len() as u64)
+    }
+
+    /// The guest's address of what the front end has at `user_address`.
+    pub(crate) fn guest_address(&self, user_address: u64) -> Option<u64> {
+        self.slots.iter().find_map(|slot| {
+            let offset = user_address.checked_sub(slot.user_address)?;
+            (offset < slot.region.len() as u64).then_some(slot.guest_address + offset)
+        })
+    }
+
     /// Whether some file beneath was truncated while in use.
     pub fn is_poisoned(&self) -> bool {
         self.slots.iter().any(|slot| slot.region.is_poisoned())

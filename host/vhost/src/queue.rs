@@ -1,5 +1,6 @@
 use super::chain::{Chain, ChainToken};
 use super::device::ChainLimits;
+use super::dirty_log::QueueLog;
 use super::fault::QueueFault;
 use super::inflight::InFlight;
 use super::memory::GuestMemory;
@@ -26,6 +27,7 @@ struct UsedSide {
     run: u64,
     rings: Option<Arc<Rings>>,
     in_flight: Option<Arc<InFlight>>,
+    log: Option<Arc<QueueLog>>,
     event_index: bool,
     next_used: u16,
     /// The used index when an interrupt was last considered.
@@ -46,6 +48,7 @@ pub(crate) struct AvailableSide {
     pub(crate) run: u64,
     pub(crate) next: u16,
     pub(crate) in_flight: Option<Arc<InFlight>>,
+    pub(crate) log: Option<Arc<QueueLog>>,
     /// What an earlier process has left under way, the first last.
     pub(crate) again: Vec<u16>,
 }
@@ -75,6 +78,15 @@ impl Queue {
         used.in_flight = in_flight;
         used.rings = Some(rings);
         Ok(used.run)
+    }
+
+    /// What is handed back from now on is marked there. So is the used ring as it stands: a process that died may have owed it.
+    pub(crate) fn set_log(&self, log: Option<Arc<QueueLog>>) {
+        let mut used = self.lock();
+        if let Some(log) = &log {
+            log.used_ring();
+        }
+        used.log = log;
     }
 
     /// Ends a run: whatever comes back later is dropped.
@@ -123,6 +135,10 @@ impl Queue {
         // Before the guest can see the answer: it may hand the next chain over at once.
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
         let next = used.next_used.wrapping_add(1);
+        // First: a process that is killed in between leaves the chain to the next one.
+        if let Some(log) = &used.log {
+            log.chain(&rings.table, head);
+        }
         // The rings were checked when they were attached; an error here has no other cause than a bug.
         let put = rings.set_used_entry(used.next_used, head, written).and_then(|()| match &used.in_flight {
             None => rings.set_used_index(next),
@@ -133,6 +149,9 @@ impl Queue {
             }
         });
         debug_assert!(put.is_ok());
+        if let Some(log) = &used.log {
+            log.used_ring();
+        }
         used.next_used = next;
         if used.draining {
             self.drained.notify_all();
@@ -235,6 +254,7 @@ impl AvailableSide {
         // With an event index the old one stays behind, which suppresses kicks by itself.
         if !self.event_index {
             self.rings.want_kicks(false)?;
+            self.log_used_ring();
         }
         Ok(())
     }
@@ -246,13 +266,20 @@ impl AvailableSide {
         } else {
             self.rings.want_kicks(true)?;
         }
+        self.log_used_ring();
         // Our wish must be visible before we look a last time.
         fence(Ordering::SeqCst);
         Ok(self.rings.available_index()? != self.next)
     }
 
-    /// Whether the memory beneath the queue was truncated.
+    fn log_used_ring(&self) {
+        if let Some(log) = &self.log {
+            log.used_ring();
+        }
+    }
+
+    /// Whether the memory beneath the queue, or its dirty log, was truncated.
     pub(crate) fn is_poisoned(&self) -> bool {
-        self.memory.is_poisoned()
+        self.memory.is_poisoned() || self.log.as_ref().is_some_and(|log| log.is_poisoned())
     }
 }

@@ -59,6 +59,11 @@ impl Rings {
         Some(rings)
     }
 
+    /// How many bytes the used ring of a queue takes.
+    pub(crate) fn used_len(size: u16) -> u64 {
+        ENTRIES as u64 + u64::from(size) * USED_ENTRY as u64 + 2
+    }
+
     /// Up to where the driver has handed over chains. What it wrote before is visible afterwards.
     #[inline]
     pub(crate) fn available_index(&self) -> Result<u16, OutOfBounds> {

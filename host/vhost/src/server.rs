@@ -1,6 +1,7 @@
 use super::backend::Connection;
 use super::config_change::ConfigChange;
 use super::device::Device;
+use super::turns::{Turn, Turns};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::collections::HashMap;
 use std::fmt;
@@ -23,6 +24,8 @@ pub struct Settings {
     pub spin_max: Duration,
     /// Guests connected to the socket at a time; more wait until one leaves.
     pub guests_max: usize,
+    /// The queues of one guest run at a time: those of others wait until it has left, or stops to go on elsewhere (live migration).
+    pub one_at_a_time: bool,
     /// Memory that one guest may share with us, in bytes.
     pub memory_bytes_max: u64,
     /// When a guest stops a queue, how long to wait for requests under way before they are given up.
@@ -35,6 +38,7 @@ impl Default for Settings {
         Settings {
             spin_max: Duration::from_micros(50),
             guests_max: 64,
+            one_at_a_time: false,
             memory_bytes_max: 1 << 40,
             drain_timeout: Duration::from_secs(10),
         }
@@ -85,7 +89,9 @@ impl Server {
         listener.set_nonblocking(true)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared { stop: AtomicBool::new(false), wake, guests: Mutex::default() });
-        let acceptor = Acceptor { listener, settings, make: make.into(), shared: shared.clone(), next: 0 };
+        let turns = settings.one_at_a_time.then(Arc::default);
+        let acceptor =
+            Acceptor { listener, settings, make: make.into(), shared: shared.clone(), turns, next: 0 };
         let thread = thread::Builder::new().name("vhost-accept".into()).spawn(move || acceptor.run())?;
         Ok(Server { shared, thread: Some(thread) })
     }
@@ -142,6 +148,7 @@ struct Acceptor {
     settings: Settings,
     make: Arc<MakeDevice>,
     shared: Arc<Shared>,
+    turns: Option<Arc<Turns>>,
     next: u64,
 }
 
@@ -198,12 +205,13 @@ impl Acceptor {
         let descriptors = descriptors_of(device.queue_count());
         let descriptors = DescriptorBudget::of_process().share(descriptors).ok_or(NO_DESCRIPTORS)?;
         let second = stream.try_clone()?;
+        let turn = Turn::new(self.turns.clone(), id)?;
         let (shared, settings) = (self.shared.clone(), self.settings);
         // Known before its thread runs, so that it can say that it is gone.
         let mut guests = self.shared.guests();
         guests.insert(id, Guest { stream: second, thread: None, gone: false });
         let thread = thread::Builder::new().name(format!("guest-{id}")).spawn(move || {
-            serve(id, stream, device, settings);
+            serve(id, stream, device, settings, &turn);
             drop(descriptors);
             if let Some(guest) = shared.guests().get_mut(&id) {
                 guest.gone = true;
@@ -246,14 +254,14 @@ impl Acceptor {
 
 const NO_DESCRIPTORS: &str = "no descriptors left for one more guest; raise RLIMIT_NOFILE";
 
-/// How many descriptors a guest has open: its connection three times and the way back to it twice; for each queue four eventfds, two of them
+/// How many descriptors a guest has open: its connection three times, the way back to it twice, and what tells its turn; for each queue four eventfds, two of them
 /// twice. Messages bring more for a moment.
 fn descriptors_of(queues: u16) -> usize {
     16 + 6 * usize::from(queues)
 }
 
 /// One guest, from connection to departure.
-fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Settings) {
+fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Settings, turn: &Turn) {
     let name = device.name().to_owned();
     tracing::info!(device = name, guest = %id, "guest connected");
     // Zero is no process, and what a process in another namespace is to us.
@@ -264,9 +272,16 @@ fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Set
     };
     let change = ConfigChange::default();
     device.config_changes_by(change.clone());
-    let connection = Arc::new(Mutex::new(Connection::new(id, pid, device, settings)));
-    let mut messages = BackendReqHandler::from_stream(stream, connection);
+    let connection = Arc::new(Mutex::new(Connection::new(id, pid, device, settings, turn.clone())));
+    let mut messages = BackendReqHandler::from_stream(stream, connection.clone());
     let error = loop {
+        if turn.comes_before_a_message(&second) {
+            let taken = connection.lock().unwrap_or_else(PoisonError::into_inner).take_turn();
+            match taken {
+                Ok(()) => continue,
+                Err(error) => break error,
+            }
+        }
         // What goes wrong here goes wrong again below, where it is named.
         let _ = change.look_at_next(&second);
         match messages.handle_request() {

@@ -36,7 +36,20 @@ impl DescriptorTable {
         head: u16,
         limits: ChainLimits,
     ) -> Result<(Source, Sink), QueueFault> {
-        let mut walk = Walk { memory, limits, bytes: 0, count: 0, source: Source::new(), sink: Sink::new() };
+        self.walk_with(memory, head, limits, |_, _| {})
+    }
+
+    /// The same, and calls `writable` with the guest address and length of each buffer that the device writes.
+    #[inline]
+    pub(crate) fn walk_with(
+        &self,
+        memory: &GuestMemory,
+        head: u16,
+        limits: ChainLimits,
+        writable: impl FnMut(u64, u32),
+    ) -> Result<(Source, Sink), QueueFault> {
+        let (source, sink) = (Source::new(), Sink::new());
+        let mut walk = Walk { memory, limits, bytes: 0, count: 0, source, sink, writable };
         let mut index = head;
         for _ in 0..self.size {
             let descriptor = self.read(index)?;
@@ -95,16 +108,17 @@ impl Descriptor {
 }
 
 /// A chain being collected.
-struct Walk<'a> {
+struct Walk<'a, W> {
     memory: &'a GuestMemory,
     limits: ChainLimits,
     bytes: u32,
     count: u16,
     source: Source,
     sink: Sink,
+    writable: W,
 }
 
-impl Walk<'_> {
+impl<W: FnMut(u64, u32)> Walk<'_, W> {
     /// One buffer.
     fn add(&mut self, index: u16, descriptor: Descriptor) -> Result<(), QueueFault> {
         if descriptor.len == 0 {
@@ -117,7 +131,9 @@ impl Walk<'_> {
         let bytes = self.bytes.checked_add(descriptor.len).filter(|bytes| *bytes <= self.limits.bytes_max);
         self.bytes = bytes.ok_or_else(|| self.too_long(descriptor))?;
         if descriptor.has(FLAG_WRITE) {
-            self.memory.writable(descriptor.address, descriptor.len, &mut self.sink)
+            self.memory.writable(descriptor.address, descriptor.len, &mut self.sink)?;
+            (self.writable)(descriptor.address, descriptor.len);
+            Ok(())
         } else if self.sink.is_empty() {
             self.memory.readable(descriptor.address, descriptor.len, &mut self.source)
         } else {

@@ -12,6 +12,7 @@ pub mod request {
     pub const SET_OWNER: u32 = 3;
     pub const RESET_OWNER: u32 = 4;
     pub const SET_MEM_TABLE: u32 = 5;
+    pub const SET_LOG_BASE: u32 = 6;
     pub const SET_VRING_NUM: u32 = 8;
     pub const SET_VRING_ADDR: u32 = 9;
     pub const SET_VRING_BASE: u32 = 10;
@@ -34,6 +35,7 @@ pub mod request {
 }
 
 pub(super) const PROTOCOL_MQ: u64 = 1 << 0;
+pub(super) const PROTOCOL_LOG: u64 = 1 << 1;
 pub(super) const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
 pub(super) const PROTOCOL_BACKEND_REQ: u64 = 1 << 5;
 pub(super) const PROTOCOL_CONFIG: u64 = 1 << 9;
@@ -165,12 +167,25 @@ impl FrontEnd {
         self.post(request, &payload, files)
     }
 
-    /// Says where a queue's descriptor table, used ring and available ring lie, in the front end's addresses.
-    pub fn set_vring_addresses(&mut self, index: u32, addresses: [u64; 3]) -> io::Result<()> {
-        let mut payload = state(index, 0).to_vec();
+    /// Says where a queue's descriptor table, used ring and available ring lie, in the front end's addresses, and where the used ring is
+    /// to be logged, in the guest's.
+    pub fn set_vring_addresses(
+        &mut self,
+        index: u32,
+        addresses: [u64; 3],
+        log: Option<u64>,
+    ) -> io::Result<()> {
+        let mut payload = state(index, u32::from(log.is_some())).to_vec();
         addresses.iter().for_each(|address| payload.extend(address.to_le_bytes()));
-        payload.extend(0u64.to_le_bytes());
+        payload.extend(log.unwrap_or(0).to_le_bytes());
         self.post(request::SET_VRING_ADDR, &payload, &[])
+    }
+
+    /// Shares a dirty log: so many bytes of a file. It is in use when this returns.
+    pub fn set_log(&mut self, len: u64, file_offset: u64, file: BorrowedFd<'_>) -> io::Result<()> {
+        let payload = [len.to_le_bytes(), file_offset.to_le_bytes()].concat();
+        self.send(request::SET_LOG_BASE, &payload, &[file])?;
+        self.receive(request::SET_LOG_BASE).map(drop)
     }
 
     /// Hands over one of a queue's eventfds, or says that there is none.

@@ -11,9 +11,10 @@
 //!
 //! Not here: a device. The product never depends on this crate, but for its tests.
 //!
-//! Reading order: this file, `front_end`, `queue`.
+//! Reading order: this file, `front_end`, `queue`, `dirty_log`.
 #![forbid(unsafe_code)]
 
+mod dirty_log;
 mod front_end;
 mod queue;
 
@@ -21,8 +22,8 @@ pub use front_end::{FrontEnd, MemoryEntry, message, request};
 pub use queue::{DriverQueue, GuestBuffer, Part, Used};
 
 use front_end::{
-    PROTOCOL_BACKEND_REQ, PROTOCOL_CONFIG, PROTOCOL_IN_FLIGHT, PROTOCOL_MEMORY_SLOTS, PROTOCOL_MQ,
-    PROTOCOL_REPLY_ACK,
+    PROTOCOL_BACKEND_REQ, PROTOCOL_CONFIG, PROTOCOL_IN_FLIGHT, PROTOCOL_LOG, PROTOCOL_MEMORY_SLOTS,
+    PROTOCOL_MQ, PROTOCOL_REPLY_ACK,
 };
 use queue::Layout;
 use rustix::event::{EventfdFlags, eventfd};
@@ -98,6 +99,9 @@ pub struct Driver {
     region: Region,
     /// Where servers write down what they have under way.
     in_flight: Option<OwnedFd>,
+    /// Where servers mark the pages that they write, and whether they are to.
+    log: Option<Region>,
+    is_logging: bool,
 }
 
 impl Driver {
@@ -117,7 +121,16 @@ impl Driver {
         let len = settings.queue_memory_bytes * usize::from(settings.queues);
         ftruncate(&memory, len as u64)?;
         let region = Region::map(&memory, 0, len).map_err(io::Error::other)?;
-        Ok(Driver { front, settings, features, memory, region, in_flight: None })
+        Ok(Driver {
+            front,
+            settings,
+            features,
+            memory,
+            region,
+            in_flight: None,
+            log: None,
+            is_logging: false,
+        })
     }
 
     fn negotiated(stream: UnixStream, settings: DriverSettings) -> io::Result<(FrontEnd, u64)> {
@@ -131,6 +144,7 @@ impl Driver {
         if features & FEATURE_PROTOCOL_FEATURES != 0 {
             let offered = front.ask_u64(request::GET_PROTOCOL_FEATURES)?;
             let known = PROTOCOL_MQ
+                | PROTOCOL_LOG
                 | PROTOCOL_REPLY_ACK
                 | PROTOCOL_BACKEND_REQ
                 | PROTOCOL_CONFIG
@@ -220,11 +234,9 @@ impl Driver {
     }
 
     fn hand_over(&mut self, index: u16, base: u16, queue: &DriverQueue) -> io::Result<()> {
-        let (n, layout) = (u32::from(index), queue.layout());
+        let n = u32::from(index);
         self.front.post_state(request::SET_VRING_NUM, n, u32::from(self.settings.queue_size))?;
-        let user = |offset: usize| USER_BASE + offset as u64;
-        let addresses = [user(layout.table), user(layout.used), user(layout.available)];
-        self.front.set_vring_addresses(n, addresses)?;
+        self.hand_over_addresses(n, queue)?;
         self.front.post_state(request::SET_VRING_BASE, n, u32::from(base))?;
         let fds = queue.eventfds();
         self.front.set_vring_fd(request::SET_VRING_CALL, index, Some(fds.call.as_fd()))?;
@@ -234,6 +246,16 @@ impl Driver {
             self.front.post_state(request::SET_VRING_ENABLE, n, 1)?;
         }
         Ok(())
+    }
+
+    /// Starts a queue again that was stopped, as it is, at a position of its rings.
+    pub fn restart_queue(&mut self, index: u16, base: u16, queue: &DriverQueue) -> io::Result<()> {
+        self.hand_over(index, base, queue)
+    }
+
+    fn hand_over_addresses(&mut self, index: u32, queue: &DriverQueue) -> io::Result<()> {
+        let log = self.is_logging.then_some(queue.used_ring().address);
+        self.front.set_vring_addresses(index, queue.ring_addresses(), log)
     }
 
     /// Stops a queue; where its rings are to go on.

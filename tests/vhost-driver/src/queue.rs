@@ -1,4 +1,4 @@
-use super::{GUEST_BASE, Wait};
+use super::{GUEST_BASE, USER_BASE, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::hint;
 use std::io;
@@ -320,12 +320,19 @@ impl DriverQueue {
         self.load(self.layout.used + 2, Ordering::Acquire).unwrap_or(self.used)
     }
 
-    pub(super) fn eventfds(&self) -> &EventFds {
-        &self.eventfds
+    /// Where the used ring lies: guest address and length in bytes.
+    pub fn used_ring(&self) -> GuestBuffer {
+        let len = 4 + u32::from(self.layout.size) * 8 + 2;
+        GuestBuffer { address: GUEST_BASE + self.layout.used as u64, len }
     }
 
-    pub(super) fn layout(&self) -> Layout {
-        self.layout
+    /// Where descriptor table, used ring and available ring lie, in the front end's addresses.
+    pub fn ring_addresses(&self) -> [u64; 3] {
+        [self.layout.table, self.layout.used, self.layout.available].map(|offset| USER_BASE + offset as u64)
+    }
+
+    pub(super) fn eventfds(&self) -> &EventFds {
+        &self.eventfds
     }
 
     fn add_direct(&mut self, parts: &[Part]) -> Option<u16> {

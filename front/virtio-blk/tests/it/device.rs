@@ -6,6 +6,7 @@ use std::time::Duration;
 use tombolo_core::block::{BlockDevice, Profile, Range, Zeroing};
 use tombolo_core::{Ctx, SessionId, Stability};
 use tombolo_front_virtio_blk::Features;
+use tombolo_vhost_driver::GUEST_BASE;
 
 use crate::guest::*;
 use crate::ram_disk::{Asked, DISK_BYTES, RamDisk};
@@ -166,5 +167,51 @@ fn a_disk_that_gathers_is_told_when_no_more_follows() {
     let mut guest = Guest::of(RamDisk::new(|disk| disk.gathers = true), Features::all());
     for _ in 0..10 {
         assert_eq!(guest.ask(IN, 0, &[], 512), (vec![0xaa; 512], OK));
+    }
+}
+
+/// Live migration: the guest's memory before and after, page by page, and the pages that are said to have changed.
+#[test]
+fn a_read_marks_the_pages_that_it_has_changed() {
+    const PAGE: usize = 4096;
+    let mut guest = Guest::new();
+    for sectors in [1, 7, 8, 9, 100] {
+        let data: Vec<u8> = (0..sectors * 512).map(|n| (n % 251) as u8 | 1).collect();
+        assert_eq!(guest.status(OUT, 16, &data), OK);
+        let memory = |guest: &Guest| {
+            let mut bytes = vec![0; guest.driver.region().len()];
+            guest.driver.region().read_at(0, &mut bytes).unwrap();
+            bytes
+        };
+        guest.disk.hold();
+        let head = guest.submit(&header(IN, 16), &[16], &[100, sectors * 512 - 100, 1]);
+        while guest.disk.asked().last() != Some(&Asked::Read(16 * 512, sectors * 512)) {
+            std::thread::yield_now();
+        }
+        // It is under way already when logging begins.
+        guest.driver.share_log().unwrap();
+        let (first, second) = (&guest.queues[0], &guest.queues[1]);
+        guest.driver.set_logging(true, &[first, second]).unwrap();
+        guest.driver.share_log().unwrap();
+        let before = memory(&guest);
+        guest.disk.release();
+        assert_eq!(guest.wait().head, head);
+        guest.driver.stop_queue(0).unwrap();
+        let after = memory(&guest);
+        let changed = before.chunks(PAGE).zip(after.chunks(PAGE)).map(|(before, after)| before != after);
+        let changed = (0..).zip(changed).filter_map(|(page, changed)| changed.then_some(page * PAGE as u64));
+        let changed: Vec<u64> = changed.map(|at| GUEST_BASE + at).collect();
+        let marked: Vec<u64> = guest.driver.dirty_pages().into_iter().collect();
+        // The second queue's used ring was marked when logging began.
+        let rings = guest.queues.iter().map(|queue| queue.used_ring().address / PAGE as u64 * PAGE as u64);
+        let rings: Vec<u64> = rings.collect();
+        let of_data =
+            |pages: &[u64]| pages.iter().copied().filter(|page| !rings.contains(page)).collect::<Vec<_>>();
+        assert_eq!(of_data(&marked), of_data(&changed), "{sectors} sectors");
+        assert!(of_data(&marked).len() >= (sectors * 512).div_ceil(PAGE) && marked.contains(&rings[0]));
+        assert_eq!(guest.back(sectors * 512), data);
+        guest.driver.set_logging(false, &[]).unwrap();
+        let base = guest.queues[0].used_index();
+        guest.driver.restart_queue(0, base, &guest.queues[0]).unwrap();
     }
 }

@@ -71,7 +71,8 @@ impl State {
             | request::SET_PROTOCOL_FEATURES
             | request::SET_FEATURES
             | request::SET_BACKEND_REQ_FD
-            | request::SET_INFLIGHT_FD => {
+            | request::SET_INFLIGHT_FD
+            | request::SET_LOG_BASE => {
                 self.whole.insert(message.request, message);
             }
             request::SET_MEM_TABLE => self.memory = spans(message),
@@ -152,6 +153,9 @@ impl State {
         if let Some(message) = self.whole.get(&request::SET_INFLIGHT_FD) {
             server.send(message)?;
         }
+        if let Some(message) = self.whole.get(&request::SET_LOG_BASE) {
+            server.ask(message)?;
+        }
         for queue in self.queues.values() {
             for message in OF_QUEUE.iter().filter_map(|request| queue.get(request)) {
                 server.send(message)?;
@@ -222,7 +226,7 @@ mod tests {
             prop_assert!(state.memory.len() <= MEMORY_SLOTS_MAX);
             prop_assert!(state.configs.len() <= CONFIGS_MAX);
             prop_assert!(state.queues.len() <= QUEUES_MAX as usize);
-            prop_assert!(state.whole.len() <= FIRST.len() + 1);
+            prop_assert!(state.whole.len() <= FIRST.len() + 2);
         }
     }
 

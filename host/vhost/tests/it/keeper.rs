@@ -153,6 +153,27 @@ fn memory_that_was_taken_away_is_not_told_the_next_server_and_what_was_added_is(
     assert!(client.echoes());
 }
 
+#[test]
+fn the_next_server_marks_what_it_writes_in_the_same_log() {
+    let mut kept = Kept::new(true);
+    let mut driver = kept.driver();
+    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    driver.share_log().unwrap();
+    driver.set_logging(true, &[&client.queue]).unwrap();
+    let answer = client.answer.address;
+    assert!(client.echoes() && driver.dirty_pages().contains(&answer));
+    for _ in 0..2 {
+        driver.share_log().unwrap();
+        kept.replace();
+        assert!(client.echoes() && driver.dirty_pages().contains(&answer));
+        assert!(driver.dirty_pages().contains(&(client.queue.used_ring().address & !4095)));
+    }
+    driver.set_logging(false, &[&client.queue]).unwrap();
+    let ended = driver.take_dirty_pages().unwrap();
+    kept.replace();
+    assert!(client.echoes() && driver.dirty_pages().is_empty() && !ended.is_empty());
+}
+
 /// A server that takes messages until one of that kind comes, and dies over it.
 fn die_over(private: &UnixListener, fatal: u32) {
     private.set_nonblocking(false).unwrap();

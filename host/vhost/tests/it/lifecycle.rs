@@ -1,6 +1,6 @@
 //! Guests that leave, come back, reboot, and servers that stop.
 
-use crate::device::{Client, ECHO, HOLD, PANIC, RELEASE, TIMEOUT, TestHost};
+use crate::device::{Client, ECHO, Guest, HOLD, PANIC, RELEASE, TIMEOUT, TestHost};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -123,6 +123,77 @@ fn more_guests_than_allowed_wait_for_one_to_leave() {
         drop(first);
         assert!(second.join().unwrap());
     });
+}
+
+fn one_at_a_time() -> TestHost {
+    TestHost::with(Settings { one_at_a_time: true, ..Settings::default() })
+}
+
+/// Whether the guest's request is still unanswered after a while.
+fn waits(guest: &mut Guest) -> bool {
+    guest.queues[0].queue.wait_used(Duration::from_millis(50)).is_err()
+}
+
+#[test]
+fn of_guests_that_run_one_at_a_time_the_next_one_runs_when_the_one_before_has_left() {
+    let host = one_at_a_time();
+    let settings = DriverSettings::default();
+    let (mut first, mut second, mut third) =
+        (host.guest(settings), host.guest(settings), host.guest(settings));
+    assert!(first.echoes());
+    assert_eq!(second.driver.config(0, 13).unwrap(), b"configuration");
+    second.queues[0].send(b"later");
+    third.queues[0].send(b"later still");
+    assert!(waits(&mut second) && waits(&mut third));
+    // A guest that reboots keeps its turn.
+    let base = first.driver.stop_queue(0).unwrap();
+    assert!(waits(&mut second));
+    first.driver.restart_queue(0, base, &first.queues[0].queue).unwrap();
+    assert!(first.echoes());
+    drop(first);
+    second.queues[0].receive();
+    assert!(second.echoes() && waits(&mut third));
+    drop(second);
+    third.queues[0].receive();
+    assert!(third.echoes());
+}
+
+#[test]
+fn a_guest_that_leaves_before_its_turn_holds_nothing_up() {
+    let host = one_at_a_time();
+    let settings = DriverSettings::default();
+    let (first, second, mut third) = (host.guest(settings), host.guest(settings), host.guest(settings));
+    let mut fourth = host.guest(settings);
+    drop(second);
+    // This one has stopped its queue meanwhile.
+    third.driver.stop_queue(0).unwrap();
+    fourth.queues[0].send(b"later");
+    assert!(waits(&mut fourth));
+    drop(first);
+    fourth.queues[0].receive();
+    assert!(fourth.echoes());
+}
+
+/// The source of a live migration stays connected when it has stopped; if the destination gives up, it goes on.
+#[test]
+fn a_guest_that_migrates_gives_its_turn_to_the_one_that_waits_and_may_have_it_back() {
+    let host = one_at_a_time();
+    let settings = DriverSettings::default();
+    let (mut source, mut destination) = (host.guest(settings), host.guest(settings));
+    source.driver.share_log().unwrap();
+    source.driver.set_logging(true, &[&source.queues[0].queue]).unwrap();
+    assert!(source.echoes());
+    destination.queues[0].send(b"later");
+    assert!(waits(&mut destination));
+    let base = source.driver.stop_queue(0).unwrap();
+    destination.queues[0].receive();
+    assert!(destination.echoes());
+    source.driver.restart_queue(0, base, &source.queues[0].queue).unwrap();
+    source.queues[0].send(b"again");
+    assert!(waits(&mut source) && destination.echoes());
+    drop(destination);
+    source.queues[0].receive();
+    assert!(source.echoes());
 }
 
 #[test]

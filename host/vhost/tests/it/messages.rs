@@ -115,7 +115,7 @@ fn invalid_queue_parameters_are_refused() {
     driver.share_memory().unwrap();
     for address in [0, 1, USER_BASE + 1, u64::MAX - 15, USER_BASE + (4 << 20) - 16] {
         driver.front.post_state(request::SET_VRING_NUM, 0, 128).unwrap();
-        let taken = driver.front.set_vring_addresses(0, [address & !15, USER_BASE, address & !1]);
+        let taken = driver.front.set_vring_addresses(0, [address & !15, USER_BASE, address & !1], None);
         if taken.is_err() {
             driver = connect(&host);
             driver.share_memory().unwrap();

@@ -24,7 +24,7 @@ fn start(socket: &Path, user_address: Option<u64>) -> Driver {
     for index in 0..2 {
         let front = &mut driver.front;
         front.post_state(request::SET_VRING_NUM, index.into(), 128).unwrap();
-        front.set_vring_addresses(index.into(), [at, at + 0x2000, at + 0x3000]).unwrap();
+        front.set_vring_addresses(index.into(), [at, at + 0x2000, at + 0x3000], None).unwrap();
         front.set_vring_fd(request::SET_VRING_KICK, index, Some(kick.as_fd())).unwrap();
         front.post_state(request::SET_VRING_ENABLE, index.into(), 1).unwrap();
     }

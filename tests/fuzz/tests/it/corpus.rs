@@ -26,6 +26,11 @@ fn fuse_decode() {
 }
 
 #[test]
+fn keeper() {
+    replay("keeper", targets::keeper::run);
+}
+
+#[test]
 fn link_hello() {
     replay("link_hello", targets::link_hello::run);
 }
