@@ -133,7 +133,7 @@ impl Kept {
         let stream = front.stream();
         let _ = stream.shutdown(Shutdown::Write);
         let mut answers = Vec::new();
-        let end = (&*stream).take(1 << 20).read_to_end(&mut answers);
+        let end = stream.take(1 << 20).read_to_end(&mut answers);
         assert!(
             !end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock),
             "it goes on without its front end"

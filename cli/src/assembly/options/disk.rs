@@ -25,7 +25,8 @@ pub struct DiskOptions {
     /// Where images may lie that a qcow2 image stands on, besides its own directory.
     #[arg(long, value_name = "DIR")]
     pub backing_dir: Option<PathBuf>,
-    /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, or many if it is read-only.
+    /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, and others wait until it has left or
+    /// migrated; many have one that is read-only.
     #[arg(long, value_name = "SOCKET")]
     pub vhost_user: Vec<PathBuf>,
     /// Serve it over NBD: at a socket (./NAME, /PATH), or PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT

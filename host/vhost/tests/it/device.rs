@@ -180,28 +180,19 @@ pub struct Client {
     pub queue: DriverQueue,
     pub request: GuestBuffer,
     pub answer: GuestBuffer,
-    answers: Vec<GuestBuffer>,
 }
 
 impl Client {
     pub fn new(mut queue: DriverQueue) -> Client {
         let request = queue.alloc(8192).unwrap();
         let answer = queue.alloc(8192).unwrap();
-        Client { queue, request, answer, answers: Vec::new() }
+        Client { queue, request, answer }
     }
 
     pub fn send(&mut self, bytes: &[u8]) -> u16 {
         self.queue.write(self.request, bytes);
         let request = self.request.first(bytes.len() as u32).readable();
         self.queue.submit(&[request, self.answer.writable()]).unwrap()
-    }
-
-    /// Buffers of a page each, for answers: the same ones each time.
-    pub fn answers(&mut self, count: usize) -> Vec<GuestBuffer> {
-        while self.answers.len() < count {
-            self.answers.push(self.queue.alloc(4096).unwrap());
-        }
-        self.answers.clone()
     }
 
     pub fn receive(&mut self) -> Used {
