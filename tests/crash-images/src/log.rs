@@ -156,8 +156,11 @@ impl Reader<'_> {
             "pwrite64" | "pwritev" => {
                 self.step(What::Write { node, at: to_usize(call.number(3)?)?, bytes: call.bytes(1)? });
             }
-            "pwritev2" if !call.argument(4)?.contains("SYNC") => {
+            "pwritev2" => {
                 self.step(What::Write { node, at: to_usize(call.number(3)?)?, bytes: call.bytes(1)? });
+                if call.argument(4)?.contains("SYNC") {
+                    self.synced_itself();
+                }
             }
             "ftruncate" => self.step(What::Truncate { node, len: to_usize(call.number(1)?)? }),
             "fallocate" if call.has_flag(1, "FALLOC_FL_KEEP_SIZE") => {
@@ -245,6 +248,15 @@ impl Reader<'_> {
         }
         self.step(What::Sync);
         Ok(())
+    }
+
+    /// A write with RWF_DSYNC makes nothing stable but itself.
+    fn synced_itself(&mut self) {
+        let number = self.log.steps.len();
+        if let Some(step) = self.log.steps.last_mut() {
+            step.stable = Some(number);
+        }
+        self.step(What::Sync);
     }
 
     fn place(&self, path: &Path) -> Result<Place, String> {

@@ -1,6 +1,7 @@
 //! All tests, in one program.
 
 mod cache;
+mod disk_images;
 mod disks;
 mod model;
 #[expect(dead_code, reason = "shared with the tests of the cache")]

@@ -1,0 +1,120 @@
+//! A guest's disk after a loss of power: a driver writes, zeroes, discards and flushes at random, the host stops after any system call
+//! that the server has made on the image, and of what it had not synced by then parts are lost. What the guest was told is durable must
+//! be there, and of each sector that was written since it has an old or the new content, never a mix.
+
+mod guest;
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tombolo_back_image_file::ImageFile;
+use tombolo_core::block::{BlockDevice, OpenOptions};
+use tombolo_crash_images::{each_image, record, recorded};
+use tombolo_front_virtio_blk::Features;
+use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+
+use guest::Request;
+
+const SECTOR_BYTES: usize = 512;
+/// Small, so that the same sectors are written again and again.
+const SECTORS: u64 = 2048;
+const REQUESTS: usize = 240;
+
+/// On a disk, also where temporary files are in memory: there is nothing to be flushed there.
+fn area() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+}
+
+/// Puts the image that the test has made at its place, for good: it is what was there before.
+fn put(from: &Path, dir: &Path) -> PathBuf {
+    let to = dir.join(from.file_name().expect("a name"));
+    fs::write(&to, fs::read(from).expect("read")).expect("write");
+    File::open(&to).and_then(|file| file.sync_all()).expect("sync");
+    File::open(dir).and_then(|dir| dir.sync_all()).expect("sync");
+    to
+}
+
+fn opened(image: &Path, pool: &ThreadPool) -> Arc<dyn BlockDevice> {
+    ImageFile::open(image, &OpenOptions::default(), pool.lane()).expect("opened")
+}
+
+/// What every sector may be.
+struct Promise {
+    requests: Vec<Request>,
+    /// Which requests have changed each sector, in order.
+    changes: Vec<Vec<usize>>,
+}
+
+impl Promise {
+    fn new() -> Self {
+        let (requests, mut changes) = (guest::requests(), vec![Vec::new(); SECTORS as usize]);
+        for (number, request) in requests.iter().enumerate() {
+            request.sectors().for_each(|sector| changes[sector as usize].push(number));
+        }
+        Self { requests, changes }
+    }
+
+    /// Whether this is what the latest durable request has left in a sector, or one since then.
+    fn allows(&self, bytes: &[u8], sector: usize, durable: &HashSet<usize>) -> bool {
+        let is_zero = bytes.iter().all(|byte| *byte == 0);
+        for &number in self.changes[sector].iter().rev() {
+            let request = &self.requests[number];
+            let is_there = match request {
+                Request::Write(_) => !is_zero && bytes == guest::content(number, sector as u64),
+                _ => is_zero,
+            };
+            // What is discarded may stay.
+            let is_settled = durable.contains(&number) && !matches!(request, Request::Discard(_));
+            if is_there || is_settled {
+                return is_there;
+            }
+        }
+        is_zero
+    }
+
+    /// All that the marks promise is there.
+    fn check(&self, found: &[u8], marks: &[&str]) {
+        let numbers = marks.iter().flat_map(|mark| mark.split(' ')).filter_map(|number| number.parse().ok());
+        let durable: HashSet<usize> = numbers.collect();
+        for (sector, bytes) in found.chunks(SECTOR_BYTES).enumerate() {
+            assert!(
+                self.allows(bytes, sector, &durable),
+                "sector {sector} begins with {:?}; of what has changed it, {:?}, are durable {:?}",
+                &bytes[..16],
+                self.changes[sector],
+                self.changes[sector].iter().filter(|number| durable.contains(number)).collect::<Vec<_>>()
+            );
+        }
+    }
+}
+
+/// Records a driver that has accepted these features at work on a raw image, and looks at all that a loss of power may leave.
+fn lose_power_of_raw(features: Features) {
+    if let Some(dir) = recorded() {
+        let image = put(&dir.with_file_name("disk.img"), &dir);
+        let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
+        return guest::work(opened(&image, &pool), features);
+    }
+    let area = area();
+    let image = File::create(area.path().join("disk.img")).expect("create");
+    image.set_len(SECTORS * SECTOR_BYTES as u64).expect("a size");
+    let log = record(&area.path().join("dir"));
+    let promise = Promise::new();
+    each_image(&log, |dir, _, marks| {
+        if !marks.is_empty() {
+            promise.check(&fs::read(dir.join("disk.img")).expect("read"), marks);
+        }
+    });
+}
+
+#[test]
+fn what_a_guest_has_flushed_is_on_the_disk_after_a_loss_of_power() {
+    lose_power_of_raw(Features::all());
+}
+
+#[test]
+fn each_write_of_a_guest_that_does_not_flush_is_on_the_disk_after_a_loss_of_power() {
+    lose_power_of_raw(Features::all() - Features::FLUSH);
+}
