@@ -54,10 +54,11 @@ impl Clients {
     pub(crate) fn admit(self: &Arc<Self>, client: Client) -> Option<(Admitted, Buffers)> {
         let mut connected = lock(&self.connected);
         let free = self.connections_max - connected.count;
-        let (share, own) = connected.clients.entry(client).or_insert_with(|| (self.pool.share(), 0));
-        if *own >= free {
+        // One that is refused is not remembered: there may be any number of them.
+        if connected.clients.get(&client).map_or(0, |(_, own)| *own) >= free {
             return None;
         }
+        let (share, own) = connected.clients.entry(client).or_insert_with(|| (self.pool.share(), 0));
         *own += 1;
         let buffers = Buffers::of(share.account());
         connected.count += 1;
@@ -81,5 +82,24 @@ impl Drop for Admitted {
                 connected.clients.remove(&self.client);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_of_hosts_has_all_connections_and_those_that_are_refused_leave_nothing() {
+        let clients = Clients::new(16);
+        let host = |number: u32| Client::Host(IpAddr::from(number.to_be_bytes()));
+        let mut admitted: Vec<_> = (0..1000).filter_map(|number| clients.admit(host(number))).collect();
+        assert_eq!(admitted.len(), 16);
+        assert_eq!(lock(&clients.connected).clients.len(), 16);
+        admitted.pop();
+        assert!(clients.admit(host(1)).is_none(), "it has one, and one is left for others");
+        assert!(clients.admit(host(500)).is_some());
+        drop(admitted);
+        assert_eq!(lock(&clients.connected).clients.len(), 0);
     }
 }

@@ -204,8 +204,8 @@ impl Served {
 }
 
 /// A client that says what a test has it say.
-pub struct Client {
-    pub stream: UnixStream,
+pub struct Client<S = UnixStream> {
+    pub stream: S,
     pub style: ReplyStyle,
 }
 
@@ -218,10 +218,17 @@ impl Client {
 
     pub fn greeted(socket: &PathBuf) -> Self {
         let mut client = Self::connected(socket);
-        Greeting::decode(&client.array()).unwrap();
-        let flags = ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES;
-        client.send(&flags.bits().to_be_bytes());
+        client.greet();
         client
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Takes the server's greeting, and answers it.
+    pub fn greet(&mut self) {
+        Greeting::decode(&self.array()).unwrap();
+        let flags = ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES;
+        self.send(&flags.bits().to_be_bytes());
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
