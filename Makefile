@@ -39,7 +39,7 @@ help: ## what can be made
 packages: ## Debian's packages that building and testing need: installs them as root, otherwise names them
 	.ci/packages
 
-peers: ## what the tests need of others: more packages, a guest's kernel, pjdfstest and fsx
+peers: ## what the tests need of others: more packages, a guest's kernel, pjdfstest and fsx, QEMU 10's tools
 	tests/peers
 
 build: ## the binary, target/release/tombolo
@@ -79,6 +79,8 @@ test-long: export TOMBOLO_LONG = 1
 test-long: as-root ## the same at full size: an hour of fuzzing, every case on both kinds of guests, a thousand kills
 	tests/timed $(MAKE) packages peers test-rust test-planted test-address test-fuzz programs test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-crash-all test-chaos-all test-package
 
+# What `make peers` has unpacked: the tests then demand it.
+test-rust: export TOMBOLO_QEMU_10 ?= $(wildcard $(CURDIR)/.cache/qemu-10/usr/bin)
 test-rust: ## unit, property, conformance and command-line tests; as another user than root those that can do without
 	@if [ -n "$(LEFT_OUT)" ]; then echo "skipped, as they open files by handle, act as several users or mount, which takes root: $(ROOT_TESTS)"; fi
 	$(CARGO) test --workspace --no-fail-fast $(LEFT_OUT)

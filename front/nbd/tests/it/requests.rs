@@ -62,6 +62,19 @@ fn fua_and_flush_reach_the_disk() {
     assert_eq!(served.disk.flushes.load(Ordering::SeqCst), 2, "a discard that must be durable is flushed");
 }
 
+/// As QEMU's client does.
+#[test]
+fn with_extended_headers_a_write_has_data_also_where_that_is_not_said() {
+    let served = Served::new(Disk::new(16));
+    let mut client = served.client(ReplyStyle::Extended);
+    let mut bytes = Vec::new();
+    let write = Request { flags: NONE, command: Command::WRITE, cookie: 1, offset: 512, len_bytes: 1024 };
+    write.encode(HeaderStyle::Extended, &mut bytes);
+    client.send(&[bytes, vec![7; 1024]].concat());
+    assert_eq!(client.reply(0).1, Status::Ok);
+    assert_eq!(served.disk.bytes()[512..1536], [7; 1024]);
+}
+
 #[test]
 fn a_request_that_pends_does_not_hold_up_the_next() {
     let served = Served::new(Disk::new(16));

@@ -3,6 +3,7 @@
 
 mod common;
 mod driver;
+mod extended;
 mod lost;
 mod model;
 mod qcow2;
