@@ -1,5 +1,5 @@
 //! Puts front ends, layers and back ends together: what is asked for ([`options`]), checked as a whole ([`plan`]), running ([`servers`], and
-//! [`disk`] for one disk), and what to type on the other side ([`hints`]);
+//! [`disk`] for one disk; [`served_disk`] is what both have of disks), and what to type on the other side ([`hints`]);
 //! [`keeper`] has servers follow each other.
 
 pub mod disk;
@@ -7,4 +7,5 @@ pub mod hints;
 pub mod keeper;
 pub mod options;
 pub mod plan;
+pub mod served_disk;
 pub mod servers;

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use crate::assembly::disk;
-use crate::assembly::options::disk::{DiskOptions, size};
+use crate::assembly::options::disk::{DiskOptions, DiskServerOptions, size};
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::disk_info::DiskInfoArgs;
 use crate::commands::umount::server_that;
 use crate::failure::{Failure, Outcome};
+use crate::service::status::ExportStatus;
 
 /// Give guests and others a disk: an image (raw or qcow2), a block device of this host, a disk of an NBD server, or a file of an NFS server.
 ///
@@ -22,7 +23,9 @@ pub struct DiskArgs {
     #[command(subcommand)]
     action: Option<Action>,
     #[command(flatten)]
-    options: Option<DiskOptions>,
+    disk: Option<DiskOptions>,
+    #[command(flatten)]
+    server: DiskServerOptions,
 }
 
 #[derive(Subcommand)]
@@ -61,10 +64,10 @@ Examples:
 
 impl DiskArgs {
     pub fn run(&self) -> Outcome {
-        match (&self.action, &self.options) {
+        match (&self.action, &self.disk) {
             (Some(Action::Info(asked)), _) => asked.run(),
             (Some(Action::Resize { file, size }), _) => resize(file, size.as_deref()),
-            (None, Some(options)) => disk::serve(options),
+            (None, Some(options)) => disk::serve(options.clone(), &self.server),
             (None, None) => Err(Failure::usage(
                 "the disk is missing: write tombolo disk FILE --vhost-user SOCKET or --nbd ADDR",
             )),
@@ -78,12 +81,15 @@ fn checked(text: &str) -> Result<String, String> {
 
 fn resize(file: &Path, size: Option<&str>) -> Outcome {
     let resizing = format!("resize {}", file.display());
-    let source = disk::named(&DiskSource::of_word(file, None, None)?);
-    let server = server_that(|status| status.exports.iter().any(|export| export.source == source));
-    let Some((mut server, _)) = server else {
+    let source = DiskSource::of_word(file, None, None)?.shown();
+    let is_it = |export: &ExportStatus| export.source == source;
+    let found = server_that(|status| status.exports.iter().any(is_it));
+    let found =
+        found.and_then(|(server, status)| Some((server, status.exports.into_iter().find(is_it)?.name)));
+    let Some((mut server, name)) = found else {
         let reason = "no server with its control socket in the usual directory serves it";
         return Err(Failure::cannot(&resizing, reason).remedy("serve it as this user, without --control"));
     };
-    let wanted = size.map_or_else(|| "size".into(), |size| format!("size={size}"));
-    server.set(&wanted).map(drop).map_err(|error| Failure::cannot(&resizing, &error))
+    let size = size.map_or_else(|| "size".into(), |size| format!("size={size}"));
+    server.set(&format!("{size},disk={name}")).map(drop).map_err(|error| Failure::cannot(&resizing, &error))
 }

@@ -9,7 +9,7 @@ use crate::assembly::plan::Plan;
 use crate::assembly::servers::{self, stdio};
 use crate::failure::Outcome;
 
-/// Share directories of this host with guests, other processes and NFS clients.
+/// Share directories of this host with guests, other processes and NFS clients; and disks, of the configuration file.
 ///
 /// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
 /// each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, and what its
@@ -60,7 +60,12 @@ Configuration file: the same names; what the command line says counts before it.
   manage-gids = true
   state = \"/var/lib/tombolo\"
   nfs-threads = 2
-  nfs-no-udp = true";
+  nfs-no-udp = true
+  [[disk]]                      # as often as there are disks; the options of `tombolo disk`
+  file = \"vm.img\"
+  vhost-user = [\"/run/vm1-disk.sock\"]
+  nbd = [\"10809\"]
+  queues = 4";
 
 impl ServeArgs {
     pub fn run(self) -> Outcome {

@@ -133,6 +133,9 @@ const LEASE_GAUGES: &[Family<CacheCounters>] = &[(
     |cache| u64::from(cache.lease == Some(Lease::Held)),
 )];
 
+const DISK_GAUGES: &[Family<u64>] =
+    &[("disk_requests_under_way", "Requests that have begun and not ended", |under_way| *under_way)];
+
 const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
     ("cache_hits", "Operations that were answered without the origin", |cache| cache.hits),
     ("cache_misses", "Operations that waited for the origin", |cache| cache.misses),
@@ -182,6 +185,13 @@ impl Collector for Snapshot {
             .encode_gauge(&self.0.seconds())?;
         let operations: Vec<_> = self.operations().collect();
         encode_all(encoder, COUNTERS, MetricType::Counter, &operations)?;
+        let disks = self.0.exports.iter();
+        let disks =
+            disks.filter_map(|(export, disk)| Some(([("export", &**export)], disk.under_way.as_ref()?)));
+        let disks: Vec<_> = disks.collect();
+        if !disks.is_empty() {
+            encode_all(encoder, DISK_GAUGES, MetricType::Gauge, &disks)?;
+        }
         let nfs: Vec<_> = self.0.nfs.iter().map(|(address, nfs)| ([("address", &**address)], nfs)).collect();
         if !nfs.is_empty() {
             encode_all(encoder, NFS_GAUGES, MetricType::Gauge, &nfs)?;
@@ -291,11 +301,12 @@ mod tests {
         };
         let nfs = NfsCounters { connections: 2, calls: 9, ..NfsCounters::default() };
         let nfs = ("127.0.0.1:2049".to_owned(), nfs);
-        let snapshot = tombolo_layer_basic::stats::Snapshot { operations: vec![operation] };
+        let snapshot = tombolo_layer_basic::stats::Snapshot { operations: vec![operation], under_way: None };
+        let disk = tombolo_layer_basic::stats::Snapshot { under_way: Some(7), ..Default::default() };
         let client = NfsClientCounters { calls: 5, in_flight: 32, ..NfsClientCounters::default() };
         let counters = Counters {
             uptime_ns: 0,
-            exports: [("/src".to_owned(), snapshot)].into(),
+            exports: [("/src".to_owned(), snapshot), ("vm.img".to_owned(), disk)].into(),
             nfs: [nfs].into(),
             nfs_clients: [("nfs://h/a".to_owned(), client)].into(),
             caches: [("/src".to_owned(), CacheCounters { hits: 3, ..CacheCounters::default() })].into(),
@@ -310,6 +321,7 @@ mod tests {
             "tombolo_operation_bytes_total{export=\"/src\",operation=\"read\"} 7",
             "tombolo_operation_duration_seconds_count{export=\"/src\",operation=\"read\"} 4",
             "tombolo_operation_duration_seconds_sum{export=\"/src\",operation=\"read\"} 2.5",
+            "tombolo_disk_requests_under_way{export=\"vm.img\"} 7",
             "tombolo_nfs_connections{address=\"127.0.0.1:2049\"} 2",
             "tombolo_nfs_client_in_flight_limit{export=\"nfs://h/a\"} 32",
             "tombolo_nfs_client_calls_total{export=\"nfs://h/a\"} 5",

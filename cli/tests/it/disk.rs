@@ -11,7 +11,7 @@ use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings};
 
 use crate::common::{Scratch, Server, signal};
 
-const DISK_BYTES: u64 = 1 << 20;
+pub const DISK_BYTES: u64 = 1 << 20;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn with_image() -> Scratch {
@@ -278,7 +278,7 @@ fn all_threads_of_a_server_are_in_its_sandbox_also_those_that_came_with_guests()
 fn what_cannot_be_a_disk_is_told() {
     let scratch = with_image();
     scratch.all_fail(&[
-        ("disk vm.img", 2, &["nothing says how the disk is reached", "--vhost-user SOCKET"]),
+        ("disk vm.img", 2, &["nothing says how the disk vm.img is reached", "--vhost-user SOCKET"]),
         ("disk missing.img --vhost-user s", 1, &["missing.img"]),
         ("disk tree --vhost-user s", 1, &["tree is neither a file nor a block device"]),
         ("disk plain --vhost-user s", 1, &["plain is empty"]),
@@ -361,7 +361,7 @@ fn a_disk_is_a_file_of_any_server_and_as_long_as_the_file_was_made() {
 }
 
 /// What a program of others says, which ends well.
-fn run(program: &str, arguments: &[&str]) -> String {
+pub fn run(program: &str, arguments: &[&str]) -> String {
     let output = std::process::Command::new(program).args(arguments).output().expect(program);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
@@ -405,7 +405,7 @@ fn a_qcow2_image_is_one_by_its_name_or_when_that_is_said_and_never_by_its_conten
 }
 
 /// What is in quotes or plain after `word` in a ready line's hints.
-fn hint<'a>(said: &'a str, word: &str) -> &'a str {
+pub fn hint<'a>(said: &'a str, word: &str) -> &'a str {
     let line = said.lines().find_map(|line| line.trim().strip_prefix(word)).expect("a hint");
     line.trim().trim_matches('\'')
 }

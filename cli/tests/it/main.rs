@@ -6,6 +6,7 @@ mod common;
 mod copies;
 mod descriptors;
 mod disk;
+mod disk_config;
 mod disk_kept;
 mod file_commands;
 mod files;

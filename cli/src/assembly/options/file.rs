@@ -41,6 +41,7 @@ impl ServerOptions {
         for path in paths.chain(&mut self.tls_dir).chain(&mut self.tls_users) {
             *path = base.join(&path);
         }
+        self.disk.iter_mut().for_each(|disk| disk.count_from(base));
     }
 }
 
@@ -117,5 +118,38 @@ mod tests {
         assert!(mistake("\n\ncoherence = 'sometimes'").starts_with("line 3"));
         assert!(mistake("\nsocket-mode = '9'").starts_with("line 2: \"9\" is not a mode"));
         assert!(mistake("fd = ['3']").starts_with("line 1: unknown field `fd`"));
+    }
+
+    #[test]
+    fn a_disk_has_the_words_of_its_command_line_and_mistakes_name_the_key() {
+        let mut options = parse(
+            "[[disk]]\nfile = 'vm.img'\nvhost-user = ['vm.sock']\nqueues = 4\nblock-size = '4K'\nserial = 'root'\n\
+             [[disk]]\nfile = 'nbd://ship/vm'\nname = 'far'\nnbd = ['./s', '10809']\nread-only = true\nblock-size = 512\n",
+        )
+        .expect("good");
+        options.count_from(Path::new("/srv"));
+        let [first, second] = &options.disk[..] else { panic!("{:?}", options.disk) };
+        assert_eq!(first.file, Path::new("/srv/vm.img"));
+        assert_eq!(first.vhost_user, [Path::new("/srv/vm.sock")]);
+        assert_eq!((first.queues, first.block_size, first.read_only), (4, 4096, false));
+        assert_eq!((second.queues, second.block_size, second.read_only), (1, 512, true));
+        assert_eq!(second.file, Path::new("nbd://ship/vm"));
+        assert_eq!(second.nbd[0], "/srv/./s".parse().expect("good"));
+
+        let mistake =
+            |text: &str| parse(&format!("[[disk]]\nfile = 'vm.img'\n{text}\n")).expect_err("a mistake");
+        for (text, wanted) in [
+            ("serial = 'a b'", "line 3: serial: 1 to 20 visible"),
+            ("queues = 65", "line 3: queues: a number from 1 to 64"),
+            ("block-size = '3K'", "line 3: block-size: a power of two"),
+            ("block-size = true", "line 3: block-size: neither a string nor a number"),
+            ("name = 'a/b'", "line 3: name: "),
+            ("format = 'vmdk'", "line 3: unknown variant `vmdk`"),
+            ("keep = true", "line 3: unknown field `keep`"),
+            ("nbd = ['x']", "line 3: \"x\" is neither an address"),
+        ] {
+            assert!(mistake(text).starts_with(wanted), "{}", mistake(text));
+        }
+        assert!(parse("[[disk]]\nserial = 'x'").expect_err("no file").contains("missing field `file`"));
     }
 }

@@ -28,6 +28,7 @@ use crate::failure::Failure;
 use address::ListenAddress;
 use ask::AskArg;
 use coherence::Coherence;
+use disk::DiskOptions;
 use doorbell::Doorbell;
 use export::ExportArg;
 use file::{list, one};
@@ -199,6 +200,9 @@ pub struct ServerOptions {
     /// Take calls over TCP only.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false", help_heading = NFS)]
     pub nfs_no_udp: Option<bool>,
+    /// Disks, each a table of the file.
+    #[arg(skip)]
+    pub disk: Vec<DiskOptions>,
     /// Whether NFS is served over streams that others open.
     #[arg(skip)]
     #[serde(skip)]
@@ -209,6 +213,13 @@ const SHM: &str = "Shared memory";
 pub const NFS: &str = "NFS";
 
 impl ServerOptions {
+    /// Whether a front end is asked for that leads to directories.
+    pub fn asks_for_directories(&self) -> bool {
+        let Self { virtiofs, fd, fuse, nfs, nfs_tls, shm, shm_file, .. } = self;
+        let has_guests = !virtiofs.is_empty() || !fd.is_empty() || !fuse.is_empty();
+        has_guests || !nfs.is_empty() || !nfs_tls.is_empty() || !shm.is_empty() || !shm_file.is_empty()
+    }
+
     /// These options, and those of the configuration file where these say nothing.
     pub fn over_file(self, file: Option<&Path>) -> Result<Self, Failure> {
         match file {
@@ -254,6 +265,7 @@ impl ServerOptions {
             async_names: self.async_names.or(below.async_names),
             nfs_threads: self.nfs_threads.or(below.nfs_threads),
             nfs_no_udp: self.nfs_no_udp.or(below.nfs_no_udp),
+            disk: either(self.disk, below.disk),
             stdio: self.stdio || below.stdio,
         }
     }

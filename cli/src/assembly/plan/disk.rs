@@ -18,7 +18,7 @@ use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_file_disk::FileDisk;
 use tombolo_sys::creds;
 
-use crate::assembly::options::disk::ImageFormat;
+use crate::assembly::options::disk::{DiskOptions, ImageFormat};
 use crate::assembly::options::nbd::{NbdTls, NbdUrl};
 use crate::assembly::plan::tree::Tree;
 use crate::commands::files::{own_name, user::Myself};
@@ -35,6 +35,42 @@ pub enum DiskSource {
     Nbd(NbdUrl),
     /// A file of a file system that we are the client of.
     File(Location),
+}
+
+/// A disk, what it is called, and how it is reached.
+#[derive(Clone, Debug)]
+pub struct DiskPlan {
+    pub name: String,
+    pub source: DiskSource,
+    pub options: DiskOptions,
+}
+
+impl DiskPlan {
+    pub fn new(options: DiskOptions) -> Result<Self, Failure> {
+        let source = DiskSource::of_word(&options.file, options.format, options.backing_dir.as_deref())?;
+        let name = options.name.clone().unwrap_or_else(|| source.name());
+        if options.vhost_user.is_empty() && options.nbd.is_empty() && options.nbd_tls.is_empty() {
+            let problem = format!("nothing says how the disk {name} is reached");
+            return Err(
+                Failure::usage(problem).remedy("add --vhost-user SOCKET, --nbd ADDR or --nbd-tls ADDR")
+            );
+        }
+        Ok(Self { name, source, options })
+    }
+
+    /// Several in one server, which are told apart by their names. Of a server that refuses changes they are read-only.
+    pub fn all(disks: Vec<DiskOptions>, read_only: bool) -> Result<Vec<Self>, Failure> {
+        let mut plans: Vec<Self> = Vec::with_capacity(disks.len());
+        for options in disks {
+            let plan = Self::new(DiskOptions { read_only: options.read_only || read_only, ..options })?;
+            if plans.iter().any(|other| other.name == plan.name) {
+                let clash = format!("cannot serve {}: there is a disk {} already", plan.source, plan.name);
+                return Err(Failure::usage(clash).remedy("give one of them another name"));
+            }
+            plans.push(plan);
+        }
+        Ok(plans)
+    }
 }
 
 /// A disk that is open.
@@ -81,6 +117,11 @@ impl DiskSource {
             }
         };
         name.unwrap_or_else(|| "disk".into())
+    }
+
+    /// What `status` says of where it comes from.
+    pub fn shown(&self) -> String {
+        format!("disk:{self}")
     }
 
     /// Whether it is opened by opening a file, which starts nothing.

@@ -27,6 +27,7 @@ use super::servers::guest_socket::SocketAccess;
 use crate::failure::Failure;
 use crate::mount_point::MountPoint;
 use cache::CachePlan;
+use disk::DiskPlan;
 use nfs::NfsPlan;
 use shm::ShmPlan;
 use tree::Tree;
@@ -35,6 +36,7 @@ use tree::Tree;
 #[derive(Debug)]
 pub struct Plan {
     pub exports: Vec<PlannedExport>,
+    pub disks: Vec<DiskPlan>,
     /// What is cached of each export, for a proxy.
     pub cache: Option<CachePlan>,
     pub layers: Layers,
@@ -96,9 +98,15 @@ pub struct PlannedMount {
 }
 
 impl Plan {
+    /// What the server goes by where it has no name: its first export's, or its first disk's.
+    pub fn name(&self) -> String {
+        let export = self.exports.first().map(|export| export.name.word());
+        export.or_else(|| Some(self.disks.first()?.name.clone())).unwrap_or_else(|| "serve".into())
+    }
+
     /// Checks what is asked for as a whole.
     pub fn new(mut options: ServerOptions) -> Result<Self, Failure> {
-        if options.dir.is_empty() {
+        if options.dir.is_empty() && (options.disk.is_empty() || options.asks_for_directories()) {
             let problem = "cannot serve: no directory given";
             return Err(Failure::usage(problem).remedy("write `tombolo serve DIR …`"));
         }
@@ -121,12 +129,21 @@ impl Plan {
             return Err(Failure::usage(problem).remedy("mount with noac there"));
         }
         let read_only = options.readonly.unwrap_or(false);
+        let disks = DiskPlan::all(std::mem::take(&mut options.disk), read_only)?;
+        if front_ends.nfs.over_stdio && !disks.is_empty() {
+            return Err(only_stdio());
+        }
         let host_watch = options.host_watch.unwrap_or(front_ends.coherence == Coherence::Push);
         let ids = id_map(&mut options)?;
         let layers = Layers { read_only, submounts: options.submounts.unwrap_or_default(), host_watch, ids };
         let ServerOptions { control, metrics, state, .. } = options;
-        Ok(Self { exports, cache: None, layers, front_ends, control, metrics, state })
+        Ok(Self { exports, disks, cache: None, layers, front_ends, control, metrics, state })
     }
+}
+
+fn only_stdio() -> Failure {
+    let problem = "--stdio serves as long as its connections last, and nothing else";
+    Failure::usage(problem).remedy("serve the rest by another server")
 }
 
 /// What stands for all users, or groups, that no range has.
@@ -166,8 +183,7 @@ impl FrontEnds {
         if nfs.over_stdio
             && !(guests.is_empty() && mounts.is_empty() && nfs.ports.is_empty() && !shm.is_any())
         {
-            let problem = "--stdio serves as long as its connections last, and nothing else";
-            return Err(Failure::usage(problem).remedy("serve the rest by another server"));
+            return Err(only_stdio());
         }
         let xattrs = options.xattrs.unwrap_or_default();
         if options.xattrs.is_some() && guests.is_empty() && mounts.is_empty() {

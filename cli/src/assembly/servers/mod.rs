@@ -49,6 +49,7 @@ use crate::assembly::keeper::Turn;
 use crate::assembly::options::nfs::squash_word;
 use crate::assembly::plan::tree::{OpenedTree, Tree};
 use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
+use crate::assembly::served_disk::{DiskAnswers, PreparedDisk, ServedDisk};
 use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::assembly::servers::state::DurableState;
 use detach::{KeptBack, Left};
@@ -107,8 +108,7 @@ struct Server {
 impl Server {
     /// Takes all sockets before anything else, so that a busy one leaves no trace.
     fn start(plan: &Plan) -> Result<Self, Failure> {
-        let name = || plan.exports.first().map_or_else(|| "serve".into(), |export| export.name.word());
-        let control = service::control_socket(plan.control.as_deref(), name)?;
+        let control = service::control_socket(plan.control.as_deref(), || plan.name())?;
         let (serving, status, counted) = Serving::open(plan)?;
         let service = Service::new(status, counted);
         let metrics = prometheus::serve(prometheus::listen(plan.metrics.as_ref())?, &service)?;
@@ -118,6 +118,7 @@ impl Server {
             Some(sessions) => Arc::new(SessionAnswers(Arc::clone(sessions))),
             None => service,
         };
+        let answers = DiskAnswers::over(answers, &serving.disks);
         let _control = ControlServer::start(control, answers)
             .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
         let mut server = Self { serving, sessions, metrics, _control, control_path };
@@ -145,8 +146,11 @@ impl Server {
         thread::scope(|scope| {
             let others = sessions.as_ref().map(|sessions| scope.spawn(|| sessions.end()));
             let first = serving.end().map_err(Failure::from);
+            let disks = serving.end_disks();
             let others = others.map_or(Ok(Ok(())), |others| others.join());
-            first.and(others.unwrap_or_else(|_| Err(Failure::cannot("end all sessions", "one has failed"))))
+            let others =
+                others.unwrap_or_else(|_| Err(Failure::cannot("end all sessions", "one has failed")));
+            first.and(disks).and(others)
         })
     }
 }
@@ -157,6 +161,7 @@ struct Serving {
     guests: Vec<VhostServer>,
     shm: Option<ShmServers>,
     nfs: Option<NfsServers>,
+    disks: Vec<ServedDisk>,
     kept_back: KeptBack,
     /// After all through which changes come.
     _leases: Vec<LeaseEnd>,
@@ -176,6 +181,8 @@ impl Serving {
             .map(|guests| GuestSocket::open(&guests.socket, plan.front_ends.socket_access));
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
         let ports = Taken::take(&plan.front_ends.nfs)?;
+        let disks = plan.disks.iter().map(|disk| PreparedDisk::open(disk, &[]));
+        let disks = disks.collect::<Result<Vec<_>, _>>()?;
         let opened = plan.exports.iter().enumerate().map(|(index, export)| open(index, export, plan));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;
         let session_ids = Arc::new(AtomicU64::new(1));
@@ -184,15 +191,22 @@ impl Serving {
         let shm = ShmServers::start(plan, &state)?;
         let nfs = NfsServers::start(plan, ports, &state)?;
         state.warn();
-        let counted = all_counted(plan, &opened, nfs.counts());
+        let disks = disks.into_iter().map(PreparedDisk::start).collect::<Result<Vec<_>, _>>()?;
+        let mut counted = all_counted(plan, &opened, nfs.counts());
+        disks.iter().for_each(|disk| disk.add_to(&mut counted));
         let exports = exports.into_iter().enumerate().map(|(index, export)| state.recalling(index, export));
         let exports = exports.collect::<Result<_, _>>()?;
-        let status = status(plan, &sockets, &nfs, &shm);
+        let mut status = status(plan, &sockets, &nfs, &shm);
+        for (export, endpoints) in disks.iter().map(ServedDisk::status) {
+            status.exports.push(export);
+            status.endpoints.extend(endpoints);
+        }
         let serving = Self {
             mounts: Vec::new(),
             guests: Vec::new(),
             shm: Some(shm),
             nfs: Some(nfs),
+            disks,
             kept_back: KeptBack::new(plan, &counted),
             _leases: opened.iter().filter_map(|opened| opened.cache.clone().map(LeaseEnd)).collect(),
             _state: state,
@@ -216,13 +230,19 @@ impl Serving {
         for mount in &plan.front_ends.mounts {
             self.mounts.push(start_mount(mount, &self.exports[mount.export], plan, &self.session_ids)?);
         }
-        Ok(())
+        self.disks.iter_mut().try_for_each(ServedDisk::admit)
     }
 
     /// Ends when the origin has all changes, or says what it lacks.
     fn end(&mut self) -> Result<(), Left> {
         self.end_front_ends();
         self.kept_back.detach()
+    }
+
+    /// Ends when what was written to all disks is durable.
+    fn end_disks(&mut self) -> Outcome {
+        let ended: Vec<_> = self.disks.iter_mut().map(ServedDisk::end).collect();
+        ended.into_iter().collect()
     }
 
     /// A line for each endpoint, with what to type on the other side.
@@ -264,7 +284,8 @@ impl Serving {
                 }
             }
         }
-        Ok(())
+        let mut index = 0;
+        self.disks.iter().try_for_each(|disk| disk.announce(out, &mut index))
     }
 }
 

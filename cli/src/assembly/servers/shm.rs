@@ -137,7 +137,7 @@ fn announcement(plan: &Plan, endpoints: &[Endpoint]) -> Announcement {
     let mut exports: Vec<_> = endpoints.iter().flat_map(|place| place.exports.iter().cloned()).collect();
     exports.sort();
     exports.dedup();
-    let name = plan.exports.first().map_or_else(|| "serve".into(), |export| export.name.word());
+    let name = plan.name();
     let endpoints = endpoints.iter().flat_map(|place| {
         let front = place.front();
         place.exports.iter().map(move |export| format!("{front}{export}"))

@@ -65,7 +65,7 @@ impl DurableState {
             asked: plan.state.clone(),
             must: plan.state.is_some() || plan.front_ends.nfs.is_any(),
             over_stdio: plan.front_ends.nfs.over_stdio,
-            name: plan.exports.first().map_or_else(|| "serve".to_owned(), |export| export.name.word()),
+            name: plan.name(),
             sources: plan.exports.iter().cloned().zip(exports.iter().cloned()).collect(),
             squash: plan.front_ends.nfs.squash,
             allow: plan.front_ends.nfs.allow.clone(),

@@ -32,6 +32,8 @@ fn as_text(look: &Look) -> String {
             endpoints.map(|endpoint| format!("{} {}", endpoint.kind, endpoint.at)).collect();
         let client = look.total.nfs_clients.get(name).map(|client| client_lines(look, name, client) + "\n");
         let client = client.unwrap_or_default();
+        let disk = total.under_way.map(|under_way| disk_line(look, name, under_way) + "\n");
+        let client = disk.unwrap_or_default() + &client;
         let cache = look.total.caches.get(name).map(|cache| cache_line(look, name, cache) + "\n");
         let kept = look.total.write_backs.get(name).map(|kept| write_back_lines(kept) + "\n");
         let cache = cache.unwrap_or_default() + &kept.unwrap_or_default();
@@ -54,6 +56,23 @@ fn port_line(look: &Look, address: &str, nfs: &NfsCounters) -> String {
         nfs.sent_bytes as f64 / 1e6,
         nfs.refused,
         nfs.cut_off,
+    )
+}
+
+/// What a disk does now.
+fn disk_line(look: &Look, name: &str, under_way: u64) -> String {
+    let seconds = look.recent.seconds().max(f64::MIN_POSITIVE);
+    let of = |operation: &str| {
+        let recent = recent(look, name, operation);
+        recent
+            .map_or((0.0, 0.0), |recent| (recent.count as f64 / seconds, recent.bytes as f64 / 1e6 / seconds))
+    };
+    let ((reads, read), (writes, written)) = (of("read"), of("write"));
+    format!(
+        "IOPS {:.0}: {reads:.0} reads, {writes:.0} writes  MB per second {:.1}: {read:.1} read, {written:.1} written  \
+         under way {under_way}",
+        reads + writes,
+        read + written
     )
 }
 
@@ -172,7 +191,11 @@ fn operations_table(look: &Look, export: &str, total: &Snapshot) -> String {
 fn server_json(look: &Look) -> Value {
     let exports = look.total.exports.iter().map(|(name, total)| {
         let operations = by_total_time(total).into_iter().map(|total| operation_json(look, name, total));
-        json!({ "name": name, "operations": operations.collect::<Vec<_>>() })
+        let operations: Vec<_> = operations.collect();
+        match total.under_way {
+            Some(under_way) => json!({ "name": name, "under_way": under_way, "operations": operations }),
+            None => json!({ "name": name, "operations": operations }),
+        }
     });
     json!({
         "socket": look.socket,

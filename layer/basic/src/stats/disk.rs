@@ -1,6 +1,8 @@
 //! The same for a disk. Its operations go by those of a file that come nearest: `read`, `write`, `flush`; `allocate` for discarding and
-//! writing zeroes, `seek` for asking what lies where.
+//! writing zeroes, `seek` for asking what lies where. What is under way is known too: what has begun and not ended.
 
+use std::mem;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Resize, Zeroing};
@@ -10,7 +12,7 @@ use tombolo_mem::{Sink, Source};
 
 use super::{Counters, Timing};
 
-/// `inner` with its operations counted in `counters`.
+/// `inner` with its operations counted in `counters`, those [of a disk](Counters::of_disk).
 pub fn over(inner: Arc<dyn BlockDevice>, counters: Arc<Counters>) -> Arc<dyn BlockDevice> {
     Arc::new(CountedDisk { inner, counters })
 }
@@ -20,20 +22,32 @@ struct CountedDisk {
     counters: Arc<Counters>,
 }
 
+/// An operation that has not ended: it does when this is dropped, also unanswered.
+struct UnderWay<C: Deref<Target = Counters>>(C);
+
+impl<C: Deref<Target = Counters>> Drop for UnderWay<C> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.ended();
+    }
+}
+
 impl CountedDisk {
     #[inline]
     fn around<T: Send + 'static>(&self, op: Op, bytes: u64, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let timing = Timing::begin(&self.counters, op);
+        let under_way = UnderWay(&*self.counters);
         match inner() {
             Answer::Done(result) => {
                 timing.end(&self.counters, result.is_ok().then_some(bytes));
                 Answer::Done(result)
             }
             Answer::Later(later) => {
-                let counters = self.counters.clone();
+                mem::forget(under_way);
+                let under_way = UnderWay(self.counters.clone());
                 Answer::later(async move {
                     let result = later.await;
-                    timing.end(&counters, result.is_ok().then_some(bytes));
+                    timing.end(&under_way.0, result.is_ok().then_some(bytes));
                     result
                 })
             }

@@ -106,10 +106,16 @@ const SHARDS_MAX: usize = 16;
 /// pass cache lines around. About 160 KB for every core up to sixteen.
 pub struct Counters {
     shards: Box<[Shard]>,
+    /// Whether what has ended is counted too, so that it is known what is under way.
+    of_disk: bool,
 }
 
 #[repr(align(128))]
-struct Shard([Cell; Op::ALL.len()]);
+struct Shard {
+    cells: [Cell; Op::ALL.len()],
+    /// Of a disk: operations that were answered, or that nothing waits for any more.
+    ended: AtomicU64,
+}
 
 struct Cell {
     count: AtomicU64,
@@ -127,15 +133,26 @@ struct Sample(u64);
 impl Counters {
     /// All zero.
     pub fn new() -> Arc<Self> {
+        Arc::new(Self::zero(false))
+    }
+
+    /// The same for a disk, of which also is known how many operations are under way.
+    pub fn of_disk() -> Arc<Self> {
+        Arc::new(Self::zero(true))
+    }
+
+    fn zero(of_disk: bool) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let shards = cores.clamp(1, SHARDS_MAX).next_power_of_two();
-        Arc::new(Self { shards: (0..shards).map(|_| Shard::default()).collect() })
+        Self { shards: (0..shards).map(|_| Shard::default()).collect(), of_disk }
     }
 
     /// What was counted so far. Taken while operations go on, so one operation's numbers may be a few calls apart.
     pub fn snapshot(&self) -> Snapshot {
+        // First: what ends after it was read counts as under way, and nothing ends that has not begun.
+        let ended: u64 = self.shards.iter().map(|shard| shard.ended.load(Ordering::Acquire)).sum();
         let operation = |op: Op| -> Operation {
-            let cells = || self.shards.iter().map(|shard| &shard.0[op.index()]);
+            let cells = || self.shards.iter().map(|shard| &shard.cells[op.index()]);
             let sum = |field: fn(&Cell) -> &AtomicU64| -> u64 {
                 cells().map(|cell| field(cell).load(Ordering::Relaxed)).sum()
             };
@@ -154,7 +171,15 @@ impl Counters {
             }
         };
         let operations = Op::ALL.into_iter().map(operation);
-        Snapshot { operations: operations.filter(|operation| operation.count > 0).collect() }
+        let operations: Vec<_> = operations.filter(|operation| operation.count > 0).collect();
+        let begun: u64 = operations.iter().map(|operation| operation.count).sum();
+        Snapshot { under_way: self.of_disk.then(|| begun.saturating_sub(ended)), operations }
+    }
+
+    /// An operation of a disk has ended.
+    #[inline]
+    fn ended(&self) {
+        self.shard().ended.fetch_add(1, Ordering::Release);
     }
 
     /// Counts a call, and says whether it is to be timed.
@@ -190,8 +215,14 @@ impl Counters {
 
     #[inline]
     fn cell(&self, op: Op) -> &Cell {
+        &self.shard().cells[op.index()]
+    }
+
+    /// The calling thread's.
+    #[inline]
+    fn shard(&self) -> &Shard {
         // The number of shards is a power of two.
-        &self.shards[thread_number() & (self.shards.len() - 1)].0[op.index()]
+        &self.shards[thread_number() & (self.shards.len() - 1)]
     }
 }
 
@@ -203,7 +234,7 @@ impl std::fmt::Debug for Counters {
 
 impl Default for Shard {
     fn default() -> Self {
-        Self(std::array::from_fn(|_| Cell::default()))
+        Self { cells: std::array::from_fn(|_| Cell::default()), ended: AtomicU64::new(0) }
     }
 }
 

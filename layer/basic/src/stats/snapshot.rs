@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 pub struct Snapshot {
     /// Each operation that was called at least once, in the order of the waist.
     pub operations: Vec<Operation>,
+    /// Of a disk: operations that have begun and not ended, at that moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under_way: Option<u64>,
 }
 
 /// One operation's counters.
@@ -33,13 +36,14 @@ impl Snapshot {
         self.operations.iter().find(|operation| operation.name == name)
     }
 
-    /// What was counted since `earlier`, an older snapshot of the same counters.
+    /// What was counted since `earlier`, an older snapshot of the same counters. What is under way is so now.
     pub fn since(&self, earlier: &Self) -> Self {
         let operations = self.operations.iter().map(|operation| match earlier.operation(&operation.name) {
             Some(before) => operation.since(before),
             None => operation.clone(),
         });
-        Self { operations: operations.filter(|operation| operation.count > 0).collect() }
+        let operations = operations.filter(|operation| operation.count > 0).collect();
+        Self { operations, under_way: self.under_way }
     }
 }
 
@@ -109,17 +113,19 @@ mod tests {
 
     #[test]
     fn an_interval_is_what_came_on_top() {
-        let earlier = Snapshot { operations: vec![operation(&[(10, 5), (1000, 1)])] };
-        let later = Snapshot { operations: vec![operation(&[(10, 7), (20, 2), (1000, 1)])] };
+        let snapshot = |histogram, under_way| Snapshot { operations: vec![operation(histogram)], under_way };
+        let earlier = snapshot(&[(10, 5), (1000, 1)], Some(3));
+        let later = snapshot(&[(10, 7), (20, 2), (1000, 1)], Some(2));
         let since = later.since(&earlier);
         assert_eq!(since.operations[0].histogram, [(10, 2), (20, 2)]);
         assert_eq!((since.operations[0].count, since.operations[0].max_ns), (4, 20));
+        assert_eq!(since.under_way, Some(2));
         assert!(later.since(&later).operations.is_empty());
     }
 
     #[test]
     fn snapshots_travel_as_json() {
-        let snapshot = Snapshot { operations: vec![operation(&[(10, 5)])] };
+        let snapshot = Snapshot { operations: vec![operation(&[(10, 5)])], under_way: None };
         let text = serde_json::to_string(&snapshot).unwrap();
         assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), snapshot);
     }

@@ -70,6 +70,26 @@ fn stats_time_what_comes_later_until_it_is_there() {
 }
 
 #[test]
+fn what_is_under_way_on_a_disk_is_known_until_it_ends_or_nothing_waits_for_it() {
+    let (counters, cx) = (Counters::of_disk(), Ctx::root(SessionId(1)));
+    let slow = delay::disk::over(Arc::new(MemoryDisk::new(1 << 20).unwrap()), Duration::from_millis(5));
+    let disk = stats::disk::over(slow.unwrap(), counters.clone());
+    let under_way = || counters.snapshot().under_way;
+    assert_eq!(under_way(), Some(0));
+    let [first, second, third] = [0; 3].map(|_| disk.flush(&cx));
+    assert_eq!(under_way(), Some(3));
+    drop(first);
+    assert_eq!(under_way(), Some(2));
+    second.wait().unwrap();
+    third.wait().unwrap();
+    assert_eq!(under_way(), Some(0));
+    let at_once = stats::disk::over(Arc::new(MemoryDisk::new(1 << 20).unwrap()), counters.clone());
+    at_once.flush(&cx).wait().unwrap();
+    assert_eq!((under_way(), counters.snapshot().operation("flush").unwrap().count), (Some(0), 4));
+    assert_eq!(Counters::new().snapshot().under_way, None, "of file systems it is not known");
+}
+
+#[test]
 fn delay_answers_later_and_changes_nothing_else() {
     let time = Duration::from_millis(10);
     let (fs, cx) = attach(&delay::over(Arc::new(Memory::default()), time).unwrap());

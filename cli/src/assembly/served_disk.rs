@@ -1,0 +1,268 @@
+//! A disk that is served: what of it is opened before a sandbox closes, and its front ends from their start to their end.
+
+use std::io::{self, Write};
+use std::path::{Path, absolute};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tombolo_back_nfs_client::NfsExport;
+use tombolo_core::block::{BlockDevice, OpenOptions};
+use tombolo_core::{Ctx, Error, SessionId};
+use tombolo_front_nbd::Server as NbdServer;
+use tombolo_front_virtio_blk::{Options as DeviceOptions, VirtioBlk};
+use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+use tombolo_host_service::control::{Answers, Start};
+use tombolo_host_service::sandbox::Needs;
+use tombolo_host_vhost::{Device, GuestId, Server as VhostServer, Settings};
+use tombolo_layer_basic::stats::{self, Counters};
+
+use crate::assembly::hints;
+use crate::assembly::options::disk;
+use crate::assembly::options::virtiofs::VirtioFsSocket;
+use crate::assembly::plan::disk::{DiskPlan, OpenedDisk};
+use crate::assembly::servers::guest_socket::{GuestSocket, SocketAccess};
+use crate::assembly::servers::nbd::{NbdPlace, NbdPlan, NbdSockets};
+use crate::failure::{Failure, Outcome, Reason};
+use crate::service::Counted;
+use crate::service::status::{EndpointStatus, ExportStatus};
+
+/// Requests that may wait for the host's disks at a time: more than the queues of all guests hold.
+const PENDING_MAX: usize = 1 << 17;
+
+/// What of a disk is opened before the sandbox closes.
+pub struct PreparedDisk {
+    plan: DiskPlan,
+    sockets: Vec<GuestSocket>,
+    nbd: NbdSockets,
+    /// A file of this host. Other disks are reached from inside.
+    opened: Option<OpenedDisk>,
+    pool: ThreadPool,
+}
+
+impl PreparedDisk {
+    /// Takes the sockets before anything else, so that a busy one leaves no trace. A keeper has handed in those of `kept`. Starts no thread:
+    /// it would stay outside of the sandbox.
+    pub fn open(plan: &DiskPlan, kept: &[i32]) -> Result<Self, Failure> {
+        let options = &plan.options;
+        let sockets = guest_sockets(plan, kept)?;
+        let nbd = NbdPlan {
+            plain: &options.nbd,
+            tls: &options.nbd_tls,
+            tls_dir: options.tls_dir.as_ref(),
+            mode: options.socket_mode.as_ref().map_or(0o600, |mode| mode.0),
+        };
+        let nbd = NbdSockets::open(&nbd, &plan.name)?;
+        let limits = ThreadPoolLimits { queue_len: PENDING_MAX, ..ThreadPoolLimits::default() };
+        let pool = ThreadPool::new("disk", limits);
+        let is_here = plan.source.is_of_this_host();
+        let opened = is_here.then(|| plan.source.open(&how(plan), &pool)).transpose()?;
+        Ok(Self { plan: plan.clone(), sockets, nbd, opened, pool })
+    }
+
+    /// What serving it goes on to need.
+    pub fn needs(&self) -> Needs {
+        let mut needs = self.plan.source.needs();
+        let made = self.sockets.iter().map(GuestSocket::path).chain(self.nbd.paths());
+        needs.removes = made.filter_map(|path| absolute(path).ok()?.parent().map(Path::to_owned)).collect();
+        needs.reads.extend(self.nbd.certificates());
+        needs
+    }
+
+    /// Opens what is not of this host, and serves what is called by address. Guests come with [`admit`](ServedDisk::admit).
+    pub fn start(self) -> Result<ServedDisk, Failure> {
+        let Self { plan, sockets, nbd, opened, pool } = self;
+        let OpenedDisk { disk, client } = match opened {
+            Some(opened) => opened,
+            None => plan.source.open(&how(&plan), &pool)?,
+        };
+        let counters = Counters::of_disk();
+        let disk = stats::disk::over(disk, Arc::clone(&counters));
+        let (nbd, nbd_places) = nbd.serve(&plan.name, &disk)?;
+        Ok(ServedDisk {
+            guests: Vec::new(),
+            nbd,
+            nbd_places,
+            sockets,
+            disk,
+            counters,
+            client,
+            plan,
+            _pool: pool,
+        })
+    }
+}
+
+fn how(plan: &DiskPlan) -> OpenOptions {
+    let (read_only, block_bytes) = (plan.options.read_only, plan.options.block_size);
+    OpenOptions { read_only, block_bytes, ..OpenOptions::default() }
+}
+
+/// The sockets that VMMs connect to, or those that a keeper has handed in in their place.
+pub fn guest_sockets(plan: &DiskPlan, kept: &[i32]) -> Result<Vec<GuestSocket>, Failure> {
+    let options = &plan.options;
+    if !kept.is_empty() {
+        return kept.iter().zip(&options.vhost_user).map(|(fd, path)| GuestSocket::kept(*fd, path)).collect();
+    }
+    let mode = options.socket_mode.as_ref().map(|mode| mode.0);
+    let access = SocketAccess::new(options.socket_group.as_deref(), mode)?;
+    let paths = options.vhost_user.iter().map(|path| VirtioFsSocket::Path(path.clone()));
+    paths.map(|path| GuestSocket::open(&path, access)).collect()
+}
+
+/// A disk with its front ends. Dropped from the top: guests go before the sockets' files.
+pub struct ServedDisk {
+    guests: Vec<VhostServer>,
+    nbd: Vec<NbdServer>,
+    nbd_places: Vec<NbdPlace>,
+    sockets: Vec<GuestSocket>,
+    disk: Arc<dyn BlockDevice>,
+    counters: Arc<Counters>,
+    client: Option<Arc<NfsExport>>,
+    plan: DiskPlan,
+    /// What waits for the host's disks.
+    _pool: ThreadPool,
+}
+
+impl ServedDisk {
+    /// Lets guests in.
+    pub fn admit(&mut self) -> Outcome {
+        for socket in &self.sockets {
+            let failed =
+                |error: io::Error| Failure::cannot(format_args!("serve {}", socket.path().display()), &error);
+            self.guests.push(self.guests_of(socket).map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    fn guests_of(&self, socket: &GuestSocket) -> io::Result<VhostServer> {
+        // Two guests that write destroy each other's file system.
+        let settings = Settings { one_at_a_time: !self.disk.profile().read_only, ..Settings::default() };
+        let DiskPlan { name, options, .. } = &self.plan;
+        let serial = options.serial_of(name);
+        let device = DeviceOptions { name: name.clone(), serial, queues: options.queues };
+        let disk = Arc::clone(&self.disk);
+        let make = move |guest: GuestId| {
+            let blk = VirtioBlk::new(Arc::clone(&disk), device.clone(), SessionId(guest.0 + 1))?;
+            Ok(Arc::new(blk) as Arc<dyn Device>)
+        };
+        VhostServer::start(socket.socket().try_clone()?, settings, Box::new(make))
+    }
+
+    /// A line for each endpoint, with what to type on the other side. `index` counts the sockets of all disks.
+    pub fn announce(&self, out: &mut impl Write, index: &mut usize) -> io::Result<()> {
+        let DiskPlan { name, options, .. } = &self.plan;
+        let size_bytes = self.disk.geometry().size_bytes;
+        let only = if self.disk.profile().read_only { " read-only" } else { "" };
+        for socket in &self.sockets {
+            let path = socket.path();
+            let shown = path.display();
+            writeln!(out, "ready vhost-user-blk {shown} disk={name} size={size_bytes}{only}")?;
+            hints::disk::vhost_user(out, *index, &path, options.queues, &options.serial_of(name))?;
+            *index += 1;
+        }
+        for place in &self.nbd_places {
+            let tls = if place.is_secure { " tls" } else { "" };
+            writeln!(out, "ready nbd {} disk={name} size={size_bytes}{only}{tls}", place.at)?;
+            hints::disk::nbd(out, &place.at, &place.url, name, place.is_secure)?;
+        }
+        Ok(())
+    }
+
+    /// What it counts, among what the server does.
+    pub fn add_to(&self, counted: &mut Counted) {
+        let name = || self.plan.name.clone();
+        counted.exports.push((name(), Arc::clone(&self.counters)));
+        counted.clients.extend(self.client.iter().map(|client| (name(), Arc::clone(client))));
+    }
+
+    pub fn status(&self) -> (ExportStatus, impl Iterator<Item = EndpointStatus>) {
+        let name = self.plan.name.clone();
+        let read_only = self.disk.profile().read_only;
+        let status = ExportStatus { name: name.clone(), source: self.plan.source.shown(), read_only };
+        let guests =
+            self.sockets.iter().map(|socket| ("vhost-user-blk", socket.path().display().to_string()));
+        let clients = self.nbd_places.iter().map(|place| ("nbd", place.at.clone()));
+        let endpoints = guests.chain(clients);
+        let endpoints =
+            endpoints.map(move |(kind, at)| EndpointStatus { kind: kind.into(), at, export: name.clone() });
+        (status, endpoints)
+    }
+
+    /// Cuts guests and clients off, and makes durable what was answered.
+    pub fn end(&mut self) -> Outcome {
+        self.guests.drain(..).for_each(VhostServer::stop);
+        self.nbd.clear();
+        if self.disk.profile().read_only {
+            return Ok(());
+        }
+        let flushed = self.disk.flush(&Ctx::root(SessionId(0)));
+        self.disk.submit();
+        let name = &self.plan.name;
+        flushed
+            .wait()
+            .map_err(|error| Failure::cannot(format_args!("make durable what was written to {name}"), &error))
+    }
+}
+
+/// What tools ask a server that has disks: the size of each can be changed (`size=SIZE,disk=NAME`), or taken in as it is now
+/// (`size,disk=NAME`).
+pub struct DiskAnswers {
+    /// What else it answers.
+    others: Arc<dyn Answers>,
+    disks: Vec<(String, Arc<dyn BlockDevice>)>,
+}
+
+impl DiskAnswers {
+    pub fn over<'a>(
+        others: Arc<dyn Answers>,
+        disks: impl IntoIterator<Item = &'a ServedDisk>,
+    ) -> Arc<dyn Answers> {
+        let disks = disks.into_iter().map(|served| (served.plan.name.clone(), Arc::clone(&served.disk)));
+        Arc::new(Self { others, disks: disks.collect() })
+    }
+
+    fn set_size(&self, size: &str, name: &str) -> Result<u64, String> {
+        let (_, disk) =
+            self.disks.iter().find(|(known, _)| known == name).ok_or_else(|| format!("no disk {name:?}"))?;
+        let wanted = match size {
+            "" => None,
+            _ => Some(size.strip_prefix('=').and_then(disk::size).ok_or("write size=SIZE,disk=NAME")?),
+        };
+        let resize = disk.resize().ok_or("its size is its server's to change")?;
+        let cx = Ctx::root(SessionId(0));
+        let resized = match wanted {
+            Some(size_bytes) => resize.set_size(&cx, size_bytes).map(move |()| size_bytes),
+            None => resize.follow_size(&cx),
+        };
+        disk.submit();
+        let size_bytes = resized.wait().map_err(|error| match error {
+            Error::NotSupported => {
+                "change it by its own tools, as by lvextend, and leave SIZE out here".into()
+            }
+            error => String::from(Reason::from(&error)),
+        })?;
+        tracing::info!(disk = name, size_bytes, "resized");
+        Ok(size_bytes)
+    }
+}
+
+impl Answers for DiskAnswers {
+    fn answer(&self, request: &str) -> Option<Value> {
+        self.others.answer(request)
+    }
+
+    fn answer_of_session(&self, request: &str, session: &str) -> Option<Result<Value, String>> {
+        self.others.answer_of_session(request, session)
+    }
+
+    fn create_session(&self, session: &str, start: Start) -> Result<Value, String> {
+        self.others.create_session(session, start)
+    }
+
+    fn set(&self, options: &str) -> Result<Value, String> {
+        let sized = options.strip_prefix("size").and_then(|rest| rest.split_once(",disk="));
+        let Some((size, name)) = sized else { return self.others.set(options) };
+        let size_bytes = self.set_size(size, name)?;
+        Ok(json!({ "set": options, "size_bytes": size_bytes }))
+    }
+}
