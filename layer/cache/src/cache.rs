@@ -239,10 +239,16 @@ impl Cache {
     /// Keeps data of a file. If the disk is full, others that were not used lately go first.
     pub(crate) fn write(&self, data: &Data, start: u64, mut bytes: Buffer) -> Result<()> {
         let left = self.store.kept_bytes().saturating_sub(bytes.len() as u64);
+        let mut has_waited = false;
         loop {
             match data.file.write(start, &mut bytes) {
                 Err(Error::NoSpace | Error::QuotaExceeded)
                     if self.store.kept_bytes() > left && self.drop_next() => {}
+                // Those that went are on the disk for as long as the thread that writes the index has them.
+                Err(Error::NoSpace | Error::QuotaExceeded) if !has_waited => {
+                    self.store.flush();
+                    has_waited = true;
+                }
                 written => return written,
             }
         }
