@@ -29,9 +29,9 @@ endif
 # These build, and hold an emulated line to its rate: each has the machine for itself.
 ALONE := test-rust programs test-planted
 # These wait for more than half of their time, so two run at a time (tests/timed): the longest first.
-BESIDE := test-mount test-guests test-posix test-package test-postgres test-chaos test-crash
+BESIDE := test-mount test-guests test-posix test-package test-postgres test-chaos test-crash test-disk
 
-.PHONY: help packages peers build c-library static programs dist package demo gate test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all test-write-back-all lint build-bench bench bench-quick clean as-root test-build
+.PHONY: help packages peers build c-library static programs dist package demo gate test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-disk test-disk-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all test-write-back-all lint build-bench bench bench-quick clean as-root test-build
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -77,7 +77,7 @@ gate: as-root ## lints, the same, and a quick pass of each benchmark
 
 test-long: export TOMBOLO_LONG = 1
 test-long: as-root ## the same at full size: an hour of fuzzing, every case on both kinds of guests, a thousand kills
-	tests/timed $(MAKE) packages peers test-rust test-planted test-address test-fuzz programs test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-crash-all test-chaos-all test-package
+	tests/timed $(MAKE) packages peers test-rust test-planted test-address test-fuzz programs test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-crash-all test-disk-all test-chaos-all test-package
 
 # What `make peers` has unpacked: the tests then demand it.
 test-rust: export TOMBOLO_QEMU_10 ?= $(wildcard $(CURDIR)/.cache/qemu-10/usr/bin)
@@ -131,6 +131,12 @@ test-crash: programs ## the NFS server killed under load, and what it syncs befo
 
 test-crash-all: programs
 	tests/kill/nfs --all
+
+test-disk: as-root programs ## a guest's file system on a disk whose host has lost its power
+	tests/power-loss/disk raw ext4 back
+
+test-disk-all: as-root programs
+	tests/power-loss/disk
 
 test-chaos: programs ## either side of a link killed, stopped and started under load
 	tests/kill/links

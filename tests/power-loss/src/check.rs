@@ -1,5 +1,6 @@
 //! What must be there after a loss of power: of each worker all up to its last operation that was made durable and had ended, as it was at
-//! one moment since then; and of what was being written then the old or the new, byte by byte.
+//! one moment since then; and of what was being written then the old or the new, byte by byte. Where a file has grown, a file system may
+//! have the length before the data, or the other way round where one was cut off: zeros, then.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,20 +9,22 @@ use std::path::Path;
 use crate::Result;
 use crate::history::{History, State, WORKERS};
 
-/// Whether all is there that was answered when the log had `cut` entries.
-pub fn check(dir: &Path, times: &Path, cut: u64) -> Result<()> {
+/// Whether all is there that was answered when the log had `cut` entries. `in_guest`: all operations were
+/// made durable, and zeros may be where a file has grown or shrunk.
+pub fn check(dir: &Path, times: &Path, cut: u64, in_guest: bool) -> Result<()> {
     let times = fs::read_to_string(times)?;
     for worker in 0..WORKERS {
         let lines = times.lines().map(|line| line.split(' ').map(str::parse).collect());
         let lines = lines.collect::<std::result::Result<Vec<Vec<u64>>, _>>()?;
         let own: Vec<_> = lines.iter().filter(|line| line[0] == worker as u64).collect();
         let history = History::of(worker, own.len());
-        let is_stable = |number: &usize| history.actions[*number].1 && own[*number][3] <= cut;
+        let is_stable = |number: &usize| (in_guest || history.actions[*number].1) && own[*number][3] <= cut;
         let stable = (0..own.len()).rev().find(is_stable).map_or(0, |number| number + 1);
         let begun = own.iter().take_while(|line| line[2] <= cut).count().max(stable);
         let found = listed(&dir.join(worker.to_string()))?;
-        let differences: Vec<_> =
-            (stable..=begun).map(|number| difference(&found, &history.states[number..=begun])).collect();
+        let differences: Vec<_> = (stable..=begun)
+            .map(|number| difference(&found, &history.states[number..=begun], in_guest))
+            .collect();
         if differences.iter().all(Option::is_some) {
             let next = &history.actions[stable..begun];
             return Err(format!(
@@ -48,7 +51,7 @@ fn listed(dir: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
 }
 
 /// Why what was found is not the first of these states: its names, and of each file a length and bytes that it has there or in a later one.
-fn difference(found: &BTreeMap<String, Vec<u8>>, all: &[State]) -> Option<String> {
+fn difference(found: &BTreeMap<String, Vec<u8>>, all: &[State], in_guest: bool) -> Option<String> {
     let names = &all[0].names;
     if !names.keys().eq(found.keys()) {
         return Some(format!("{:?} and not {:?}", found.keys(), names.keys()));
@@ -60,8 +63,11 @@ fn difference(found: &BTreeMap<String, Vec<u8>>, all: &[State]) -> Option<String
         if bytes.len() < lens.clone().min()? || bytes.len() > lens.max()? {
             return Some(format!("{name} has {} bytes and not {}", bytes.len(), versions[0].len()));
         }
-        let is_none =
-            |(at, byte): &(usize, &u8)| versions.iter().all(|version| version.get(*at) != Some(*byte));
+        let is_none = |(at, byte): &(usize, &u8)| {
+            let is_at_end = || versions.iter().any(|version| version.len() <= *at);
+            let is_one = versions.iter().any(|version| version.get(*at) == Some(*byte));
+            !(is_one || in_guest && **byte == 0 && is_at_end())
+        };
         if let Some((at, byte)) = bytes.iter().enumerate().find(is_none) {
             return Some(format!("{name} has {byte} at {at}, and not {:?}", versions[0].get(at)));
         }

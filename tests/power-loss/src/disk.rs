@@ -85,6 +85,16 @@ impl Log {
         Ok(Self { file, entries })
     }
 
+    /// The first bytes of each entry's data.
+    pub fn beginnings(&self) -> Result<Vec<Vec<u8>>> {
+        let beginning = |entry: &Entry| {
+            let mut bytes = vec![0; if entry.flags & DISCARD == 0 { entry.len.min(64) } else { 0 }];
+            self.file.read_exact_at(&mut bytes, entry.data_at)?;
+            Ok(bytes)
+        };
+        self.entries.iter().map(beginning).collect()
+    }
+
     /// Losses of power, in order: right before a flush, when most is open, or anywhere.
     pub fn choices(&self, among: Range<usize>, count: usize) -> Vec<(usize, u64)> {
         let mut random = Rng::with_seed(count as u64);

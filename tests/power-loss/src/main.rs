@@ -1,30 +1,42 @@
-//! `tombolo-power-loss`: the parts of `tests/power-loss/run` that are no business of a shell.
+//! `tombolo-power-loss`: the parts of `tests/power-loss/run` and `tests/power-loss/disk` that are no business of a shell.
 //!
 //! - [`disk`]: the log of all writes to a disk, and disks made of it as a loss of power may leave them.
 //! - [`work`]: programs that work on a mount and write down, for each operation, how far that log was when it began and when it ended.
+//! - [`marks`]: the same of those that work in a guest, on the logged disk itself.
 //! - [`check`]: what of that must be there after a loss of power.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, reason = "choices are what the shell reads")]
+#![allow(clippy::print_stdout, reason = "this is what the shell reads")]
 
 mod check;
 mod disk;
 mod history;
+mod marks;
 mod work;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: tombolo-power-loss old DIR
+       tombolo-power-loss blank DISK AT
        tombolo-power-loss work DIR LOG TIMES FROM TO
+       tombolo-power-loss work-in-guest DIR DISK AT COUNT
+       tombolo-power-loss times LOG
        tombolo-power-loss choices LOG FROM TO COUNT
        tombolo-power-loss image LOG CUT SEED DISK
        tombolo-power-loss check DIR TIMES CUT
+       tombolo-power-loss check-in-guest DIR TIMES CUT
 
 old      makes what is there before all work.
+blank    makes the places for marks, at byte AT of DISK.
 work     performs the operations FROM to TO of each worker in DIR, and adds to TIMES when they began and ended, in entries of LOG.
+work-in-guest  performs COUNT operations of each worker in DIR, makes each durable, and marks their ends at AT of DISK.
+times    prints what work would have added to TIMES, by the marks in LOG.
 choices  names COUNT losses of power between two entries of LOG: each as CUT and SEED.
 image    makes of DISK, which is as it was before LOG, what a loss of power at CUT leaves.
-check    fails unless DIR has what was answered before CUT.";
+check    fails unless DIR has what was answered before CUT.
+check-in-guest  the same of work-in-guest.";
 
 /// Why it does not go on.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -47,6 +59,20 @@ fn run(words: &[&str]) -> Result<()> {
         ["work", dir, log, times, from, to] => {
             work::perform(Path::new(dir), Path::new(log), Path::new(times), from.parse()?..to.parse()?)
         }
+        ["blank", disk, at] => {
+            let disk = File::options().write(true).open(disk)?;
+            Ok(disk.write_all_at(&marks::blank(), at.parse()?)?)
+        }
+        ["work-in-guest", dir, disk, at, count] => {
+            work::perform_in_guest(Path::new(dir), Path::new(disk), at.parse()?, count.parse()?)
+        }
+        ["times", log] => {
+            let log = disk::Log::open(Path::new(log))?;
+            for line in marks::times(log.beginnings()?.into_iter())? {
+                println!("{line}");
+            }
+            Ok(())
+        }
         ["choices", log, from, to, count] => {
             let log = disk::Log::open(Path::new(log))?;
             for (cut, seed) in log.choices(from.parse()?..to.parse()?, count.parse()?) {
@@ -57,7 +83,10 @@ fn run(words: &[&str]) -> Result<()> {
         ["image", log, cut, seed, disk] => {
             disk::Log::open(Path::new(log))?.lose_power(cut.parse()?, seed.parse()?, Path::new(disk))
         }
-        ["check", dir, times, cut] => check::check(Path::new(dir), Path::new(times), cut.parse()?),
+        ["check", dir, times, cut] => check::check(Path::new(dir), Path::new(times), cut.parse()?, false),
+        ["check-in-guest", dir, times, cut] => {
+            check::check(Path::new(dir), Path::new(times), cut.parse()?, true)
+        }
         _ => Err(USAGE.into()),
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use crate::Result;
 use crate::disk::entries;
 use crate::history::{Action, History, State, WORKERS, bytes};
+use crate::marks::Marks;
 
 /// Makes what is there before all work.
 pub fn make_old(dir: &Path) -> Result<()> {
@@ -46,6 +47,27 @@ pub fn perform(dir: &Path, log: &Path, times: &Path, numbers: Range<usize>) -> R
         }
         Ok(())
     };
+    each_worker(one)
+}
+
+/// Performs some operations of each worker, on a file system that lies on `disk`, and marks there when each has ended. Each is made durable:
+/// on a disk's own file system no operation makes those on other files durable too.
+pub fn perform_in_guest(dir: &Path, disk: &Path, at: u64, count: usize) -> Result<()> {
+    let one = |worker: usize| -> std::result::Result<(), String> {
+        let said = |error: &dyn std::fmt::Display| format!("worker {worker}: {error}");
+        let mut marks = Marks::open(disk, at, worker).map_err(|error| said(&error))?;
+        let dir = dir.join(worker.to_string());
+        for (number, (action, _)) in History::of(worker, count).actions.iter().enumerate() {
+            act(&dir, number, action, true).map_err(|error| said(&error))?;
+            marks.ended(worker, number).map_err(|error| said(&error))?;
+        }
+        Ok(())
+    };
+    each_worker(one)
+}
+
+/// At the same time.
+fn each_worker(one: impl Fn(usize) -> std::result::Result<(), String> + Sync) -> Result<()> {
     std::thread::scope(|scope| {
         let one = &one;
         let workers: Vec<_> = (0..WORKERS).map(|worker| scope.spawn(move || one(worker))).collect();
