@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 use tombolo_host_service::logging::{self, Destination, VARIABLE, Verbosity};
 
+use crate::commands::broker::BrokerArgs;
 use crate::commands::cache::CacheArgs;
 use crate::commands::completions::CompletionsArgs;
 use crate::commands::disk::DiskArgs;
@@ -58,6 +59,8 @@ enum Command {
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
+    #[command(hide = true)]
+    Broker(BrokerArgs),
 }
 
 /// How much to log.
@@ -113,6 +116,7 @@ impl Cli {
             Command::Doctor(args) => args.run(),
             Command::Completions(args) => args.run(),
             Command::Man(args) => args.run(),
+            Command::Broker(args) => args.run(),
         }
     }
 }

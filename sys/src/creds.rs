@@ -38,6 +38,12 @@ pub fn own_ids() -> (u32, u32) {
     (own().uid, own().gid)
 }
 
+/// The user, group and supplementary groups that the calling thread acts as right now.
+pub fn acting_as() -> Result<(u32, u32, Vec<u32>)> {
+    let groups = getgroups()?.into_iter().map(Gid::as_raw).collect();
+    Ok((geteuid().as_raw(), getegid().as_raw(), groups))
+}
+
 /// What the kernel still lets a thread do that acts as another user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checks {

@@ -24,6 +24,7 @@ pub mod gather;
 pub mod handle;
 pub mod lock;
 pub mod memfd;
+pub mod mountinfo;
 pub mod namespace;
 pub mod open;
 pub mod packet;

@@ -1,8 +1,10 @@
 //! Opening: names beneath a directory, nameless files, and what is already open, once more.
 
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{self as rfs, Mode};
 
@@ -12,6 +14,7 @@ pub use rustix::fs::OFlags as OpenFlags;
 pub use rustix::fs::ResolveFlags as Resolve;
 
 use crate::errno::{Errno, Result, retry};
+use crate::namespace;
 
 /// Permission bits, with set-user-id, set-group-id and sticky: the lower 12 bits of a mode.
 pub const PERMISSION_BITS: u32 = 0o7777;
@@ -88,12 +91,30 @@ pub fn check_component(name: &[u8]) -> Result<()> {
 ///
 /// It belongs to the process that opened it. After a fork, the child opens its own.
 #[derive(Debug)]
-pub struct OwnDescriptors(OwnedFd);
+pub struct OwnDescriptors {
+    dir: OwnedFd,
+    other: Option<Arc<dyn Reopen>>,
+}
+
+/// Another process, which opens what this one may not.
+pub trait Reopen: fmt::Debug + Send + Sync {
+    /// Opens what `place` stands for once more, as the user that the calling thread acts as.
+    fn reopen(&self, place: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd>;
+
+    /// Gives it another name, as that user.
+    fn link(&self, place: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()>;
+}
 
 impl OwnDescriptors {
     /// Opens `/proc/self/fd`; `ENOENT` where proc is not mounted.
     pub fn open() -> Result<Self> {
-        open_root(Path::new("/proc/self/fd")).map(Self)
+        Ok(Self { dir: open_root(Path::new("/proc/self/fd"))?, other: None })
+    }
+
+    /// Has another process open files of which the kernel knows no path: landlock(7) refuses them to this one. They were found by handle, and their
+    /// names are not in memory.
+    pub fn with_help(self, other: Option<Arc<dyn Reopen>>) -> Self {
+        Self { other, ..self }
     }
 
     /// Opens what `fd` stands for once more, with rights of its own (a new open file description).
@@ -103,7 +124,28 @@ impl OwnDescriptors {
         let mut text = [0; NUMBER_LEN];
         let name = number(fd, &mut text);
         let flags = (flags | OpenFlags::CLOEXEC) - OpenFlags::NOFOLLOW;
-        retry(|| rfs::openat(&self.0, name, flags, Mode::empty()))
+        let opened = retry(|| rfs::openat(&self.dir, name, flags, Mode::empty()));
+        match self.help_with(fd, opened.as_ref().err()) {
+            Some(other) => other.reopen(fd, flags),
+            None => opened,
+        }
+    }
+
+    /// Gives what `fd` stands for another name, as [`namespace::link`] does.
+    pub fn link(&self, fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+        let linked = namespace::link(fd, dir, name);
+        match self.help_with(fd, linked.as_ref().err()) {
+            Some(other) => other.link(fd, dir, name),
+            None => linked,
+        }
+    }
+
+    /// What may do what was refused.
+    fn help_with(&self, fd: BorrowedFd<'_>, refused: Option<&Errno>) -> Option<&dyn Reopen> {
+        let other = self.other.as_deref()?;
+        // Landlock calls a second name a move to where more is allowed.
+        let is_refused = matches!(refused, Some(&(Errno::ACCESS | Errno::XDEV | Errno::PERM)));
+        (is_refused && self.path(fd).is_ok_and(|path| path == PATH_UNKNOWN)).then_some(other)
     }
 
     /// Opens a directory for listing: it needs no detour through proc.
@@ -117,16 +159,19 @@ impl OwnDescriptors {
         let mut text = [0; NUMBER_LEN];
         let name = number(fd, &mut text);
         let mut buffer = [MaybeUninit::<u8>::uninit(); PATH_MAX];
-        let (path, _) = rfs::readlinkat_raw(&self.0, name, &mut buffer)?;
+        let (path, _) = rfs::readlinkat_raw(&self.dir, name, &mut buffer)?;
         Ok(path.to_vec())
     }
 }
 
 impl AsFd for OwnDescriptors {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.dir.as_fd()
     }
 }
+
+/// How the kernel spells the path of a file whose directories it does not know.
+pub const PATH_UNKNOWN: &[u8] = b"/";
 
 /// `/proc/self/fd/N` in a buffer of its own: for the calls that take a path and no descriptor.
 pub(crate) struct OwnPath {

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, accept_with, recvmsg, sendmsg, socketpair,
@@ -59,6 +60,14 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
+/// Waits until a message can be received, or the peer has closed its end. A signal ends it too.
+pub fn wait(socket: impl AsFd) -> Result<()> {
+    match poll(&mut [PollFd::new(&socket, PollFlags::IN)], None) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Sends a message of at least one byte and at most [`DESCRIPTORS_MAX`] descriptors. EAGAIN when the peer does not read, EPIPE when it
 /// is gone.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
@@ -106,6 +115,7 @@ mod tests {
         send(&theirs, b"one", &[writer.as_fd()]).expect("send");
         send(&theirs, b"second", &[]).expect("send");
         drop(writer);
+        wait(&ours).expect("it is there");
         let first = receive(&ours, &mut buffer).expect("a message");
         assert_eq!((&buffer[..first.len], first.descriptors.len(), first.truncated), (&b"one"[..], 1, false));
         let second = receive(&ours, &mut buffer).expect("a message");

@@ -151,7 +151,7 @@ impl Session {
         let _changing = self.changing([Place::Key(dir.identity.key), Place::Key(file.identity.key)]);
         {
             let _acting = self.checked(cx)?;
-            namespace::link(file.fd(), dir.fd(), name.as_bytes())?;
+            self.export.own.link(file.fd(), dir.fd(), name.as_bytes())?;
         }
         if let Some(telling) = self.telling() {
             telling.name(&dir, name);

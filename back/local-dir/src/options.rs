@@ -1,8 +1,11 @@
 //! How a directory is served.
 
+use std::sync::Arc;
+
 use tombolo_core::Limits;
 use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 
+use tombolo_sys::open::Reopen;
 use tombolo_sys::pattern::Pattern;
 
 /// What to do about other file systems that are mounted inside the export.
@@ -31,6 +34,8 @@ pub struct Options {
     pub watch_host: bool,
     /// Files that are [volatile](tombolo_core::fs::Attr::volatile).
     pub ask: Vec<Pattern>,
+    /// What opens files for this process that it may not open itself, where it is in a sandbox.
+    pub help: Option<Arc<dyn Reopen>>,
     /// The threads for what may block.
     pub pool: ThreadPoolLimits,
 }
@@ -47,6 +52,7 @@ impl Default for Options {
             limits: Limits::default(),
             watch_host: false,
             ask: Vec::new(),
+            help: None,
             pool: ThreadPoolLimits::default(),
         }
     }

@@ -2,19 +2,19 @@
 
 use std::io::{self, Write};
 use std::net::TcpListener;
-use std::path::{Path, absolute};
 
 use tombolo_host_runtime::listener::Listener;
 use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::metrics::Endpoint;
-use tombolo_host_service::sandbox::{self, Held};
+use tombolo_host_service::sandbox::Held;
 use tombolo_host_vhost::Settings;
 
 use crate::assembly::keeper::{self, Turn};
 use crate::assembly::options::disk::{DiskOptions, DiskServerOptions};
 use crate::assembly::plan::disk::DiskPlan;
+use crate::assembly::plan::needs::directories_of;
 use crate::assembly::served_disk::{DiskAnswers, PreparedDisk, ServedDisk, guest_sockets};
-use crate::assembly::servers::until_stopped;
+use crate::assembly::servers::{confine, until_stopped};
 use crate::failure::{Failure, Outcome};
 use crate::service::status::Status;
 use crate::service::{self, Counted, Service, prometheus};
@@ -64,12 +64,8 @@ impl Prepared {
         let disk = PreparedDisk::open(plan, &options.kept)?;
         let metrics = prometheus::listen(options.metrics.as_ref())?;
         let mut needs = disk.needs();
-        needs
-            .removes
-            .extend(absolute(control.path()).ok().and_then(|path| path.parent().map(Path::to_owned)));
-        let sandbox = sandbox::enter(options.sandbox, &needs).map_err(|error| {
-            Failure::cannot("confine the server", &error).remedy("--sandbox auto does without")
-        })?;
+        needs.removes.extend(directories_of([control.path().to_owned()]));
+        let sandbox = confine(options.sandbox, &needs)?;
         Ok(Self { control, metrics, disk, sandbox })
     }
 }

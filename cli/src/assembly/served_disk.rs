@@ -1,7 +1,6 @@
 //! A disk that is served: what of it is opened before a sandbox closes, and its front ends from their start to their end.
 
 use std::io::{self, Write};
-use std::path::{Path, absolute};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -20,6 +19,7 @@ use crate::assembly::hints;
 use crate::assembly::options::disk;
 use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::assembly::plan::disk::{DiskPlan, OpenedDisk};
+use crate::assembly::plan::needs::{directories_of, with_targets};
 use crate::assembly::servers::guest_socket::{GuestSocket, SocketAccess};
 use crate::assembly::servers::nbd::{NbdPlace, NbdPlan, NbdSockets};
 use crate::failure::{Failure, Outcome, Reason};
@@ -63,8 +63,8 @@ impl PreparedDisk {
     pub fn needs(&self) -> Needs {
         let mut needs = self.plan.source.needs();
         let made = self.sockets.iter().map(GuestSocket::path).chain(self.nbd.paths());
-        needs.removes = made.filter_map(|path| absolute(path).ok()?.parent().map(Path::to_owned)).collect();
-        needs.reads.extend(self.nbd.certificates());
+        needs.removes = directories_of(made);
+        needs.reads.extend(self.nbd.certificates().into_iter().flat_map(with_targets));
         needs
     }
 

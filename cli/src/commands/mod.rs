@@ -1,5 +1,6 @@
 //! One module per command, each with its arguments and its `run`.
 
+pub mod broker;
 pub mod cache;
 pub mod completions;
 pub mod disk;

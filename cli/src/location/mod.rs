@@ -37,7 +37,7 @@ pub use nfs_options::{NfsOption, NfsOptions};
 pub use nfs_shm::{NfsShmUrl, check as check_over_shm, mount as mount_nfs_shm};
 pub use not_mounted::{NotMounted, ServerState};
 pub use percent::{decoded, encoded};
-pub use shm::ShmLocation;
+pub use shm::{ShmEndpoint, ShmLocation, ShmParts};
 pub use shm_link::mount as mount_shm;
 pub use url::{NfsUrl, Ssh};
 

@@ -15,7 +15,6 @@ use tombolo_back_nfs_client::{
 use tombolo_host_rpc::client::{CallError, Interrupts, Options as RpcOptions, Recovery};
 use tombolo_host_tls::{BadHostName, ClientTls};
 
-use crate::certificates::tls_dir;
 use crate::failure::Reason;
 
 use super::nfs_options::{AttributeTime, NfsOption, NfsOptions};
@@ -127,13 +126,11 @@ fn fill(client: &mut ClientOptions, asked: &NfsOptions, read_only: bool) {
 
 /// What secures the connections, if that is asked for.
 fn tls(url: &NfsUrl, asked: &NfsOptions, transport: Transport) -> Result<Option<Arc<ClientTls>>, NotMounted> {
-    let said = |option| if let NfsOption::Security(security) = option { Some(security) } else { None };
-    let Some(presents) = asked.last(said).flatten() else { return Ok(None) };
+    let Some((presents, dir)) = asked.security() else { return Ok(None) };
     if transport == Transport::Udp {
         return Err(NotMounted::new("xprtsec= takes TCP: there is no TLS over UDP"));
     }
-    let dir = asked.last(|option| if let NfsOption::TlsDir(dir) = option { Some(dir) } else { None });
-    let dir = dir.map_or_else(tls_dir, Ok).map_err(NotMounted::new)?;
+    let dir = dir.map_err(NotMounted::new)?;
     let host = url.host.to_string();
     let host = host
         .trim_matches(['[', ']'])

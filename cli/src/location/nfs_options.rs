@@ -6,6 +6,8 @@ use std::time::Duration;
 use tombolo_host_rpc::client::{InFlight, Options as RpcOptions, Transport};
 use tombolo_host_tls::Presents;
 
+use crate::certificates::tls_dir;
+
 use crate::setting::Setting;
 
 /// Options as they were written, each known and checked. Later ones count.
@@ -113,6 +115,14 @@ impl NfsOptions {
     /// What the last option that says something of it says.
     pub fn last<T>(&self, said: impl FnMut(NfsOption) -> Option<T>) -> Option<T> {
         self.iter().filter_map(said).last()
+    }
+
+    /// What the client shows, and where its certificates are or why nowhere, if TLS is asked for.
+    pub fn security(&self) -> Option<(Presents, Result<PathBuf, String>)> {
+        let said = |option| if let NfsOption::Security(security) = option { Some(security) } else { None };
+        let presents = self.last(said).flatten()?;
+        let dir = self.last(|option| if let NfsOption::TlsDir(dir) = option { Some(dir) } else { None });
+        Some((presents, dir.map_or_else(tls_dir, Ok)))
     }
 
     /// Whether attributes are cached for any time at all, if anything is said about it.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings};
 
-use crate::common::{Scratch, Server, signal};
+use crate::common::{Scratch, signal};
 
 pub const DISK_BYTES: u64 = 1 << 20;
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -236,17 +236,6 @@ fn a_disk_that_is_read_only_is_served_to_many_and_not_changed() {
     server.stop();
 }
 
-/// What a line of proc_pid_status(5) says of each thread.
-fn of_threads(server: &Server, field: &str) -> Vec<String> {
-    let threads = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("threads");
-    let status = threads
-        .map(|thread| fs::read_to_string(thread.expect("one").path().join("status")).expect("its status"));
-    let value = |status: String| {
-        status.lines().find_map(|line| line.strip_prefix(field).map(|value| value.trim().to_owned()))
-    };
-    status.map(|status| value(status).expect("the field")).collect()
-}
-
 #[test]
 fn all_threads_of_a_server_are_in_its_sandbox_also_those_that_came_with_guests() {
     let scratch = with_image();
@@ -261,14 +250,14 @@ fn all_threads_of_a_server_are_in_its_sandbox_also_those_that_came_with_guests()
     let (driver, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, OUT, 7, &[5; 512]).1, 0);
     for (field, wanted) in [("Seccomp:", "2"), ("CapEff:", "0000000000000000"), ("NoNewPrivs:", "1")] {
-        let found = of_threads(&server, field);
+        let found = server.of_threads(field);
         assert!(found.len() > 4 && found.iter().all(|value| value == wanted), "{field} {found:?}");
     }
     drop((driver, queue));
     server.stop();
     assert!(!scratch.path("vm.sock").exists());
     let server = scratch.serve(&["disk", "vm.img", "--nbd", "./n", "--sandbox", "off"], "ready control");
-    assert!(of_threads(&server, "Seccomp:").iter().all(|value| value == "0"), "{}", server.said);
+    assert!(server.of_threads("Seccomp:").iter().all(|value| value == "0"), "{}", server.said);
     server.stop();
     let ssh = ["disk", "nfs+ssh://localhost/x/vm.img", "--nbd", "./n", "--sandbox", "strict"];
     scratch.run(&ssh).failed(1, &["it starts another program", "--sandbox auto"]);

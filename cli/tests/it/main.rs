@@ -17,6 +17,7 @@ mod nfs_shm;
 mod nfs_ssh;
 mod nfs_tls;
 mod proxy;
+mod sandbox;
 mod serve;
 mod sessions;
 mod shm;

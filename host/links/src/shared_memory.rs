@@ -20,6 +20,16 @@ pub enum MemoryLocation {
     Mmapper(PathBuf),
 }
 
+impl MemoryLocation {
+    /// The file that is mapped; of a PCI device there is one only while it is there.
+    pub fn file(&self) -> Result<PathBuf, RegionError> {
+        match self {
+            Self::File(path) | Self::Mmapper(path) => Ok(path.clone()),
+            Self::Pci(address) => pci::file(Path::new(pci::DEVICES), address.as_deref()),
+        }
+    }
+}
+
 /// Memory that was mapped.
 #[derive(Debug)]
 pub struct SharedMemory {

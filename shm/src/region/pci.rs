@@ -24,7 +24,7 @@ const MEMORY_BAR: usize = 2;
 pub fn open(devices: &Path, address: Option<&str>) -> Result<Region, RegionError> {
     let device = find(devices, address)?;
     let bytes = bar_bytes(&device)?;
-    let bar = device.join(format!("resource{MEMORY_BAR}"));
+    let bar = bar_of(&device);
     region_len(&bar, bytes)?;
     let file = OpenOptions::new()
         .read(true)
@@ -33,6 +33,15 @@ pub fn open(devices: &Path, address: Option<&str>) -> Result<Region, RegionError
         .open(&bar)
         .map_err(|source| RegionError::io(bar.display(), source))?;
     map(&bar, &file, bytes)
+}
+
+/// The file that [`open`] maps.
+pub fn file(devices: &Path, address: Option<&str>) -> Result<PathBuf, RegionError> {
+    Ok(bar_of(&find(devices, address)?))
+}
+
+fn bar_of(device: &Path) -> PathBuf {
+    device.join(format!("resource{MEMORY_BAR}"))
 }
 
 fn find(devices: &Path, address: Option<&str>) -> Result<PathBuf, RegionError> {

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
+use tombolo_host_service::sandbox::Strictness;
 
 use crate::failure::Failure;
 use address::ListenAddress;
@@ -121,6 +122,11 @@ pub struct ServerOptions {
     #[arg(long, value_name = "ADDR")]
     #[serde(deserialize_with = "one")]
     pub metrics: Option<ListenAddress>,
+    /// What the server may still do once it is ready: off, auto (what it, the kernel and the user allow of strict; the default), or strict:
+    /// nothing that it does not need, or it does not start.
+    #[arg(long, value_name = "HOW")]
+    #[serde(deserialize_with = "one")]
+    pub sandbox: Option<Strictness>,
     /// The directory for state that must outlive a restart, for clients over NFS and over shared memory: the keys of file handles, and
     /// which requests were performed (by default $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
     #[arg(long, value_name = "DIR")]
@@ -245,6 +251,7 @@ impl ServerOptions {
             submounts: self.submounts.or(below.submounts),
             control: self.control.or(below.control),
             metrics: self.metrics.or(below.metrics),
+            sandbox: self.sandbox.or(below.sandbox),
             state: self.state.or(below.state),
             shm: either(self.shm, below.shm),
             shm_file: either(self.shm_file, below.shm_file),

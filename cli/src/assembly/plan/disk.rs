@@ -20,10 +20,11 @@ use tombolo_sys::creds;
 
 use crate::assembly::options::disk::{DiskOptions, ImageFormat};
 use crate::assembly::options::nbd::{NbdTls, NbdUrl};
+use crate::assembly::plan::needs;
 use crate::assembly::plan::tree::Tree;
 use crate::commands::files::{own_name, user::Myself};
 use crate::failure::Failure;
-use crate::location::{Location, OpenOptions};
+use crate::location::{Location, NfsShmUrl, OpenOptions};
 
 #[derive(Clone, Debug)]
 pub enum DiskSource {
@@ -139,25 +140,15 @@ impl DiskSource {
                 let dir = target.parent().unwrap_or(&target).to_owned();
                 Needs { changes: vec![dir], ..Needs::default() }
             }
-            // Another program makes the connection.
-            Self::File(Location::Nfs(url)) if url.ssh.is_some() => {
-                Needs { executes: true, ..Needs::default() }
+            Self::File(Location::Nfs(url)) => needs::of_client(Some(url)),
+            Self::File(Location::Shm(place) | Location::NfsShm(NfsShmUrl { place, .. })) => {
+                needs::of_shm_client(place)
             }
-            Self::Nbd(_) | Self::File(_) => {
-                let names = [
-                    "/etc",
-                    "/usr/lib",
-                    "/usr/lib64",
-                    "/lib",
-                    "/lib64",
-                    "/usr/share/zoneinfo",
-                    "/run/systemd/resolve",
-                ];
-                let mut reads: Vec<_> = names.into_iter().map(PathBuf::from).collect();
-                if let Self::Nbd(NbdUrl { tls: Some(tls), .. }) = self {
-                    reads.extend(tls.dir());
-                }
-                Needs { connects: true, reads, ..Needs::default() }
+            Self::Nbd(url) => {
+                let mut needs = needs::of_client(None);
+                let dir = url.tls.as_ref().and_then(|tls| tls.dir().ok());
+                needs.reads.extend(dir.iter().flat_map(|dir| needs::with_targets(dir)));
+                needs
             }
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod disk;
+pub mod needs;
 pub mod nfs;
 mod proxy;
 pub mod shm;
@@ -10,6 +11,7 @@ pub mod write_back;
 
 use std::path::PathBuf;
 
+use tombolo_host_service::sandbox::Strictness;
 use tombolo_layer_idmap::{IdMap, Ids};
 use tombolo_sys::pattern::Pattern;
 
@@ -45,6 +47,7 @@ pub struct Plan {
     pub metrics: Option<ListenAddress>,
     /// The directory for state that outlives a restart, where it was asked for.
     pub state: Option<PathBuf>,
+    pub sandbox: Strictness,
 }
 
 /// What stands over each export, besides the counters.
@@ -136,8 +139,9 @@ impl Plan {
         let host_watch = options.host_watch.unwrap_or(front_ends.coherence == Coherence::Push);
         let ids = id_map(&mut options)?;
         let layers = Layers { read_only, submounts: options.submounts.unwrap_or_default(), host_watch, ids };
-        let ServerOptions { control, metrics, state, .. } = options;
-        Ok(Self { exports, disks, cache: None, layers, front_ends, control, metrics, state })
+        let ServerOptions { control, metrics, state, sandbox, .. } = options;
+        let sandbox = sandbox.unwrap_or_default();
+        Ok(Self { exports, disks, cache: None, layers, front_ends, control, metrics, state, sandbox })
     }
 }
 

@@ -58,6 +58,24 @@ fn group_id(group: &str) -> Result<u32, Failure> {
 }
 
 impl GuestSocket {
+    /// Opens all, in their order. Those that were handed in are looked at before any is made: a number of which there is none may be one of
+    /// ours a moment later.
+    pub fn open_all<'a>(
+        places: impl Iterator<Item = &'a VirtioFsSocket> + Clone,
+        access: SocketAccess,
+    ) -> Result<Vec<Self>, Failure> {
+        let mut handed_in = Vec::new();
+        for place in places.clone().filter(|place| matches!(place, VirtioFsSocket::Inherited(_))) {
+            handed_in.push(Self::open(place, access)?);
+        }
+        let mut handed_in = handed_in.into_iter();
+        let next = |place: &VirtioFsSocket| match place {
+            VirtioFsSocket::Inherited(_) => handed_in.next().map(Ok),
+            VirtioFsSocket::Path(_) => Some(Self::open(place, access)),
+        };
+        places.filter_map(next).collect()
+    }
+
     pub fn open(at: &VirtioFsSocket, access: SocketAccess) -> Result<Self, Failure> {
         match at {
             VirtioFsSocket::Path(path) => {

@@ -14,6 +14,7 @@ pub mod state;
 pub mod stdio;
 
 use std::io::{self, Write};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -27,15 +28,19 @@ use tombolo_front_fuse::session::Options as SessionOptions;
 use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
 use tombolo_front_nfs_server::NfsServer;
 use tombolo_host_runtime::descriptors::DescriptorBudget;
+use tombolo_host_runtime::listener::Listener;
 use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::{Answers, Server as ControlServer};
 use tombolo_host_service::metrics::Endpoint;
+use tombolo_host_service::sandbox::broker::{self, Broker};
+use tombolo_host_service::sandbox::{self, Anything, Held, Needs, Strictness};
 use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::Counters as ExportCounters;
 use tombolo_layer_cache::CacheExport;
 use tombolo_layer_idmap as idmap;
 use tombolo_layer_write_back::WriteBackExport;
 
+use crate::commands;
 use crate::commands::mount::reason;
 use crate::failure::{Failure, Outcome};
 use crate::location::NfsOptions;
@@ -47,6 +52,7 @@ use crate::assembly::hints;
 use crate::assembly::hints::nfs::{host_name, reach};
 use crate::assembly::keeper::Turn;
 use crate::assembly::options::nfs::squash_word;
+use crate::assembly::plan::needs;
 use crate::assembly::plan::tree::{OpenedTree, Tree};
 use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
 use crate::assembly::served_disk::{DiskAnswers, PreparedDisk, ServedDisk};
@@ -59,7 +65,19 @@ use shm::ShmServers;
 
 pub fn serve(plan: &Plan) -> Outcome {
     let turn = Turn::wait(&[])?;
-    until_stopped(&turn, || Ok(()), |()| Server::start(plan), |server| server.announce(plan), Server::end)
+    until_stopped(
+        &turn,
+        || Prepared::open(plan),
+        |prepared| Server::start(prepared, plan),
+        |server| server.announce(plan),
+        Server::end,
+    )
+}
+
+/// Gives up what is not needed any more.
+pub fn confine(strictness: Strictness, needs: &Needs) -> Result<Held, Failure> {
+    sandbox::enter(strictness, needs)
+        .map_err(|error| Failure::cannot("confine the server", &error).remedy("--sandbox auto does without"))
 }
 
 /// A server's life: prepared before it has any thread, started, announced, and ended by a signal, or by its keeper.
@@ -94,6 +112,66 @@ pub fn until_stopped<P, S>(
     end(&mut server)
 }
 
+/// What a server has opened before its sandbox closed.
+struct Prepared {
+    places: Places,
+    control: Listener,
+    metrics: Vec<TcpListener>,
+    sandbox: Held,
+}
+
+impl Prepared {
+    /// Takes all sockets before anything else, so that a busy one leaves no trace. Starts no thread: it would stay outside of the sandbox.
+    fn open(plan: &Plan) -> Result<Self, Failure> {
+        let places = Places::take(plan)?;
+        let control = service::control_socket(plan.control.as_deref(), || plan.name())?;
+        let metrics = prometheus::listen(plan.metrics.as_ref())?;
+        let made = places.sockets.iter().map(GuestSocket::path).chain([control.path().to_owned()]);
+        let mut needs = plan.needs(made);
+        places.disks.iter().for_each(|disk| needs::join(&mut needs, disk.needs()));
+        let broker = broker_of(plan, &mut needs)?;
+        let sandbox = confine(plan.sandbox, &needs)?;
+        let places = Places { broker: broker.map(Arc::new), ..places };
+        Ok(Self { places, control, metrics, sandbox })
+    }
+}
+
+/// Starts the broker where one is needed. Without a sandbox, a server does without where none can be had.
+fn broker_of(plan: &Plan, needs: &mut Needs) -> Result<Option<Broker>, Failure> {
+    let is_confined = plan.sandbox != Strictness::Off && needs.anything.is_none();
+    if !(is_confined && needs.serves_users && broker::is_needed()) {
+        return Ok(None);
+    }
+    match commands::broker::start(plan) {
+        Err(failure) if plan.sandbox == Strictness::Auto => {
+            tracing::warn!("{failure}: there is no sandbox");
+            needs.anything = Some(Anything::HasNoBroker);
+            Ok(None)
+        }
+        started => started.map(Some),
+    }
+}
+
+/// Where a plan is reached, but for shared memory.
+struct Places {
+    sockets: Vec<GuestSocket>,
+    ports: Taken,
+    disks: Vec<PreparedDisk>,
+    /// What opens files that are found by handle, where landlock does not let us.
+    broker: Option<Arc<Broker>>,
+}
+
+impl Places {
+    /// What was handed in comes first: another number of it may soon be a socket of our own.
+    fn take(plan: &Plan) -> Result<Self, Failure> {
+        let places = plan.front_ends.guests.iter().map(|guests| &guests.socket);
+        let sockets = GuestSocket::open_all(places, plan.front_ends.socket_access)?;
+        let ports = Taken::take(&plan.front_ends.nfs)?;
+        let disks = plan.disks.iter().map(|disk| PreparedDisk::open(disk, &[])).collect::<Result<_, _>>()?;
+        Ok(Self { sockets, ports, disks, broker: None })
+    }
+}
+
 /// The process: what it was started to serve, and what it was asked for since. Dropped from the top: a watcher of the control socket sees
 /// its end last.
 struct Server {
@@ -103,15 +181,15 @@ struct Server {
     metrics: Vec<Endpoint>,
     _control: ControlServer,
     control_path: String,
+    sandbox: Held,
 }
 
 impl Server {
-    /// Takes all sockets before anything else, so that a busy one leaves no trace.
-    fn start(plan: &Plan) -> Result<Self, Failure> {
-        let control = service::control_socket(plan.control.as_deref(), || plan.name())?;
-        let (serving, status, counted) = Serving::open(plan)?;
+    fn start(prepared: Prepared, plan: &Plan) -> Result<Self, Failure> {
+        let Prepared { places, control, metrics, sandbox } = prepared;
+        let (serving, status, counted) = Serving::open(plan, places)?;
         let service = Service::new(status, counted);
-        let metrics = prometheus::serve(prometheus::listen(plan.metrics.as_ref())?, &service)?;
+        let metrics = prometheus::serve(metrics, &service)?;
         let control_path = control.path().display().to_string();
         let sessions = plan.cache.as_ref().map(|cache| Sessions::new(plan, cache, &service)).transpose()?;
         let answers: Arc<dyn Answers> = match &sessions {
@@ -121,7 +199,7 @@ impl Server {
         let answers = DiskAnswers::over(answers, &serving.disks);
         let _control = ControlServer::start(control, answers)
             .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
-        let mut server = Self { serving, sessions, metrics, _control, control_path };
+        let mut server = Self { serving, sessions, metrics, _control, control_path, sandbox };
         server.serving.admit(plan)?;
         if let Some(sessions) = &server.sessions {
             sessions.obey_signals()?;
@@ -133,6 +211,7 @@ impl Server {
     fn announce(&self, plan: &Plan) -> io::Result<()> {
         let mut out = io::stdout().lock();
         self.serving.announce(plan, &mut out)?;
+        writeln!(out, "ready sandbox {}", self.sandbox)?;
         writeln!(out, "ready control {}", self.control_path)?;
         for metrics in &self.metrics {
             writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
@@ -172,18 +251,11 @@ struct Serving {
 }
 
 impl Serving {
-    /// Takes the sockets, and opens the exports and what is called by address. Guests and mounts come with [`admit`](Self::admit).
-    fn open(plan: &Plan) -> Result<(Self, Status, Counted), Failure> {
-        let sockets = plan
-            .front_ends
-            .guests
-            .iter()
-            .map(|guests| GuestSocket::open(&guests.socket, plan.front_ends.socket_access));
-        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
-        let ports = Taken::take(&plan.front_ends.nfs)?;
-        let disks = plan.disks.iter().map(|disk| PreparedDisk::open(disk, &[]));
-        let disks = disks.collect::<Result<Vec<_>, _>>()?;
-        let opened = plan.exports.iter().enumerate().map(|(index, export)| open(index, export, plan));
+    /// Opens the exports and what is called by address. Guests and mounts come with [`admit`](Self::admit).
+    fn open(plan: &Plan, places: Places) -> Result<(Self, Status, Counted), Failure> {
+        let Places { sockets, ports, disks, broker } = places;
+        let opened = plan.exports.iter().enumerate();
+        let opened = opened.map(|(index, export)| open(index, export, plan, broker.as_ref()));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;
         let session_ids = Arc::new(AtomicU64::new(1));
         let exports: Vec<_> = opened.iter().map(|opened| Arc::clone(&opened.export)).collect();
@@ -334,7 +406,12 @@ struct OpenedExport {
     write_back: Option<Arc<WriteBackExport>>,
 }
 
-fn open(index: usize, planned: &PlannedExport, plan: &Plan) -> Result<OpenedExport, Failure> {
+fn open(
+    index: usize,
+    planned: &PlannedExport,
+    plan: &Plan,
+    broker: Option<&Arc<Broker>>,
+) -> Result<OpenedExport, Failure> {
     // A cache that refuses changes itself has its lease to write.
     let is_leased =
         plan.cache.as_ref().is_some_and(|cache| cache.is_read_only() && cache.takes_lease(&planned.tree));
@@ -343,6 +420,7 @@ fn open(index: usize, planned: &PlannedExport, plan: &Plan) -> Result<OpenedExpo
         submounts: plan.layers.submounts.into(),
         watch_host: plan.layers.host_watch,
         ask: planned.ask.clone(),
+        help: broker.map(|broker| Arc::clone(broker) as _),
         ..DirOptions::default()
     };
     // All NFS clients of an export share a session, and each of them has a limit of its own.

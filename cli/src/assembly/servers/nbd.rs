@@ -1,6 +1,6 @@
 //! A disk over NBD: plain, and with TLS.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tombolo_core::block::BlockDevice;
@@ -92,8 +92,8 @@ impl NbdSockets {
     }
 
     /// The directory of certificates, which are read again when they were changed.
-    pub fn certificates(&self) -> Option<PathBuf> {
-        self.tls_dir.clone()
+    pub fn certificates(&self) -> Option<&Path> {
+        self.tls_dir.as_deref()
     }
 
     /// Serves the disk until the servers are dropped.

@@ -23,8 +23,8 @@ use tombolo_host_runtime::{lock, signals, time_slices};
 use tombolo_host_service::state_dir::StateDir;
 use tombolo_sys::{process, socket};
 
-use super::Server;
 use super::state::state_path;
+use super::{Prepared, Server};
 use crate::assembly::plan::Plan;
 use crate::failure::{Failure, Outcome};
 
@@ -93,12 +93,13 @@ fn joined(place: &Path) -> Option<UnixStream> {
 fn serve_all(plan: &Plan, listener: &Listener, streams: Streams) -> Outcome {
     let cannot = |error: io::Error| Failure::cannot(SERVING, &error);
     time_slices::ask_for_short();
+    let prepared = Prepared::open(plan)?;
     let (stop, stopped) = mpsc::channel();
     signals::on_stop(move |signal| {
         let _ = stop.send(signal);
     })
     .map_err(cannot)?;
-    let mut server = Server::start(plan)?;
+    let mut server = Server::start(prepared, plan)?;
     let door = Door(Mutex::new(server.serving.stdio()));
     let (ours, served) = UnixStream::pair().map_err(cannot)?;
     door.admit(served);

@@ -250,6 +250,17 @@ impl Server {
         self.child.id()
     }
 
+    /// What the kernel says of each thread in the line that begins so (proc_pid_status(5)).
+    pub fn of_threads(&self, field: &str) -> Vec<String> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("threads");
+        let status =
+            threads.filter_map(|thread| fs::read_to_string(thread.expect("one").path().join("status")).ok());
+        let value = |status: String| {
+            status.lines().find_map(|line| line.strip_prefix(field).map(|value| value.trim().to_owned()))
+        };
+        status.map(|status| value(status).expect("the field")).collect()
+    }
+
     /// The address in the line that says that NFS is ready.
     pub fn nfs_address(&self) -> &str {
         self.address_of("ready nfs ")

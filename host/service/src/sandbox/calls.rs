@@ -1,4 +1,4 @@
-//! System calls, by seccomp(2): those on a list, and all others fail with EPERM.
+//! System calls, by seccomp(2): those on a list. All others fail with ENOSYS, as in a kernel that does not have them: libraries then do without.
 
 use std::collections::HashMap;
 use std::env::consts::ARCH;
@@ -20,7 +20,6 @@ pub enum CallsError {
     List(#[from] seccompiler::Error),
 }
 
-const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 
 /// Memory, threads, time and waiting: what every program does.
@@ -64,13 +63,10 @@ const PROCESS: &[&str] = &[
     "getrusage",
     "sysinfo",
     "uname",
-    "poll",
     "ppoll",
-    "select",
     "pselect6",
     "epoll_create1",
     "epoll_ctl",
-    "epoll_wait",
     "epoll_pwait",
     "epoll_pwait2",
     "eventfd2",
@@ -80,12 +76,23 @@ const PROCESS: &[&str] = &[
     "pipe2",
     "socketpair",
     "dup",
-    "dup2",
     "dup3",
     "close",
     "close_range",
     "fcntl",
     "memfd_create",
+    "msync",
+    "mincore",
+    "getppid",
+    "getresuid",
+    "getresgid",
+    "getgroups",
+    "capget",
+    "times",
+    "rt_sigpending",
+    "rt_sigsuspend",
+    "sched_getscheduler",
+    "sched_getparam",
 ];
 
 /// Files that are open, and those that landlock lets it open.
@@ -102,23 +109,17 @@ const FILES: &[&str] = &[
     "pwritev2",
     "lseek",
     "fstat",
-    "stat",
-    "lstat",
     "newfstatat",
     "statx",
     "statfs",
     "fstatfs",
-    "access",
     "faccessat",
     "faccessat2",
-    "readlink",
     "readlinkat",
     "getcwd",
-    "open",
     "openat",
     "openat2",
     "getdents64",
-    "unlink",
     "unlinkat",
     "ftruncate",
     "fallocate",
@@ -131,8 +132,30 @@ const FILES: &[&str] = &[
     "tee",
     "vmsplice",
     "flock",
+    "sendfile",
+    "readahead",
 ];
 
+/// The same by their older names, which x86 alone has.
+const OLDER: &[&str] = &[
+    "dup2",
+    "pipe",
+    "poll",
+    "select",
+    "pause",
+    "eventfd",
+    "epoll_create",
+    "epoll_wait",
+    "getrlimit",
+    "getpgrp",
+    "stat",
+    "lstat",
+    "access",
+    "readlink",
+    "open",
+    "creat",
+    "unlink",
+];
 /// Connections that came here.
 const ACCEPTED: &[&str] = &[
     "accept",
@@ -152,6 +175,9 @@ const ACCEPTED: &[&str] = &[
 
 /// Connections that are made.
 const MADE: &[&str] = &["socket", "connect", "bind"];
+
+/// Sockets that are listened at anew; whether another one does is found by connecting.
+const LISTENING: &[&str] = &["listen"];
 
 /// The same of files in directories. A C library's umask(2) cannot fail, so callers do not expect it to.
 const CHANGES: &[&str] = &[
@@ -180,11 +206,28 @@ const CHANGES: &[&str] = &[
     "lremovexattr",
     "fremovexattr",
     "name_to_handle_at",
+    "open_by_handle_at",
     "umask",
-    "getgroups",
-    "capget",
     "syncfs",
+    "truncate",
 ];
+
+const OLDER_CHANGES: &[&str] = &[
+    "mkdir",
+    "mknod",
+    "rmdir",
+    "link",
+    "symlink",
+    "rename",
+    "chmod",
+    "chown",
+    "lchown",
+    "utime",
+    "utimes",
+    "futimesat",
+];
+/// Files in the name of other users, by handle, and word of what others do to them.
+const OF_USERS: &[&str] = &["setresuid", "setresgid", "setgroups", "capset", "fanotify_mark"];
 
 /// What an ioctl(2) may ask of a descriptor: flags of its own, bytes to read, whether it is a terminal and how large, a device's size and its file system's
 /// UUID. Others can put words into the terminal that a process was started from (TIOCSTI), or make it a device's master.
@@ -204,39 +247,44 @@ const IOCTLS: [u32; 10] = [
 /// Calls that take a process or a thread and are for this one only, by the place of that argument; 0 is the caller.
 const OF_ITSELF: [(&str, u8); 3] = [("prlimit64", 0), ("sched_setaffinity", 0), ("sched_setattr", 0)];
 
-/// Flags of clone(2): threads of this process, in its namespaces. Of prctl(2): threads' names.
+/// Of prctl(2): PR_SET_NAME, PR_GET_NAME and PR_CAPBSET_READ.
+const PRCTLS: [u64; 3] = [15, 16, 23];
+
+/// Flags of clone(2): threads of this process, in its namespaces.
 const CLONE_THREAD: u64 = 0x1_0000;
 /// CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 const CLONE_NAMESPACES: u64 = 0x2_0000 | 0x200_0000 | 0x7c00_0000;
-const PR_SET_NAME: u64 = 15;
+const CLONE_FS: u64 = 0x200;
+/// Flags of fanotify_init(2): events name files by handle, in place of opening them, and none of them waits for an answer.
+const FAN_REPORT_FID: u64 = 0x200;
+const FAN_CLASSES: u64 = 0xc;
 
 pub(super) fn confine(needs: &Needs) -> Result<(), CallsError> {
-    let processor = TargetArch::try_from(ARCH)?;
-    let known = |filter: Value| -> Result<BpfProgram, CallsError> {
-        let text = json!({ "server": filter }).to_string();
-        let compiled: HashMap<_, _> = compile_from_json(text.as_bytes(), processor)?;
-        Ok(compiled.into_values().next().unwrap_or_default())
-    };
-    // A C library falls back to clone(2), whose flags can be looked at, where there is no clone3(2).
-    let old_clone = known(json!({
-        "mismatch_action": "allow",
-        "match_action": { "errno": ENOSYS },
-        "filter": [{ "syscall": "clone3" }],
-    }))?;
-    let list = known(json!({
-        "mismatch_action": { "errno": EPERM },
-        "match_action": "allow",
-        "filter": allowed(needs),
-    }))?;
-    // Of several that refuse a call, any is heard; the list comes last, as it has no room for another.
-    apply_filter_all_threads(&old_clone)?;
-    apply_filter_all_threads(&list)?;
-    Ok(())
+    Ok(apply_filter_all_threads(&program(needs, TargetArch::try_from(ARCH)?)?)?)
 }
 
-fn allowed(needs: &Needs) -> Vec<Value> {
+fn program(needs: &Needs, processor: TargetArch) -> Result<BpfProgram, CallsError> {
+    let list = json!({ "server": {
+        "mismatch_action": { "errno": ENOSYS },
+        "match_action": "allow",
+        "filter": allowed(needs, processor),
+    }});
+    let compiled: HashMap<_, _> = compile_from_json(list.to_string().as_bytes(), processor)?;
+    Ok(compiled.into_values().next().unwrap_or_default())
+}
+
+fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
     let lists = [PROCESS, FILES, ACCEPTED];
-    let more = [(needs.connects, MADE), (!needs.changes.is_empty(), CHANGES)];
+    let (makes_sockets, is_x86) = (!needs.listens_in.is_empty(), matches!(processor, TargetArch::x86_64));
+    let changes = needs.serves_users || !needs.changes.is_empty();
+    let more = [
+        (needs.connects || makes_sockets, MADE),
+        (is_x86, OLDER),
+        (is_x86 && changes, OLDER_CHANGES),
+        (needs.listens || makes_sockets, LISTENING),
+        (changes, CHANGES),
+        (needs.serves_users, OF_USERS),
+    ];
     let more = more.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, list)| list);
     let names = lists.into_iter().chain(more).flatten();
     let mut allowed: Vec<_> = names.map(|name| json!({ "syscall": name })).collect();
@@ -246,12 +294,39 @@ fn allowed(needs: &Needs) -> Vec<Value> {
     let equal = |index: u8, value: u64| dword(index, json!("eq"), value);
     let threads = json!({ "masked_eq": CLONE_THREAD | CLONE_NAMESPACES });
     allowed.extend([
-        json!({ "syscall": "clone3" }),
         only("clone", dword(0, threads, CLONE_THREAD)),
-        only("prctl", equal(0, PR_SET_NAME)),
         only("tgkill", equal(0, u64::from(std::process::id()))),
     ]);
+    if changes {
+        // A mask of permission bits for one thread.
+        allowed.push(only("unshare", equal(0, CLONE_FS)));
+    }
+    if needs.serves_users {
+        let kinds = json!({ "masked_eq": FAN_REPORT_FID | FAN_CLASSES });
+        allowed.push(only("fanotify_init", dword(0, kinds, FAN_REPORT_FID)));
+    }
     allowed.extend(OF_ITSELF.map(|(name, index)| only(name, equal(index, 0))));
+    allowed.extend(PRCTLS.map(|option| only("prctl", equal(0, option))));
     allowed.extend(IOCTLS.map(|command| only("ioctl", equal(1, command.into()))));
     allowed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_processor_has_a_list() {
+        let all = Needs {
+            changes: vec!["/".into()],
+            listens_in: vec!["/".into()],
+            listens: true,
+            connects: true,
+            serves_users: true,
+            ..Needs::default()
+        };
+        for processor in [TargetArch::x86_64, TargetArch::aarch64] {
+            assert!(!program(&all, processor).expect("all calls are known").is_empty());
+        }
+    }
 }

@@ -32,10 +32,11 @@ impl fmt::Display for Confined {
     }
 }
 
-/// What every program may read: its own limits, and the kernel's sources of nothing and of chance.
-const ALWAYS: [&str; 5] = [
-    "/proc/self/status",
-    "/proc/self/cgroup",
+/// What every program may read: what the kernel says of it, its limits, and the kernel's source of chance.
+const ALWAYS: [&str; 6] = [
+    "/proc/self",
+    "/proc/sys/kernel/hostname",
+    "/proc/sys/kernel/random/boot_id",
     "/sys/fs/cgroup",
     "/sys/devices/system/cpu/online",
     "/dev/urandom",
@@ -48,25 +49,41 @@ fn reading() -> BitFlags<AccessFs> {
 
 /// All but executing, and making devices.
 fn changing() -> BitFlags<AccessFs> {
-    AccessFs::from_all(WANTED) & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock)
+    AccessFs::from_all(WANTED) & !(devices() | AccessFs::Execute)
+}
+
+fn devices() -> BitFlags<AccessFs> {
+    AccessFs::MakeChar | AccessFs::MakeBlock
+}
+
+/// Making sockets and taking them away; their directory is opened and locked meanwhile.
+fn listening() -> BitFlags<AccessFs> {
+    AccessFs::MakeSock | AccessFs::RemoveFile | AccessFs::ReadDir
 }
 
 /// Confines this thread and those that it starts. A path that is not there is left out: it cannot be opened later either.
 pub(super) fn confine(needs: &Needs, is_strict: bool) -> Result<Confined, RulesetError> {
+    let mut rules = Ruleset::default();
+    if !needs.changes.is_empty() {
+        // Before Linux 5.19 nothing could be moved from one directory to another: better no rules than those.
+        let whole = if is_strict { CompatLevel::HardRequirement } else { CompatLevel::SoftRequirement };
+        rules = rules.set_compatibility(whole).handle_access(AccessFs::Refer)?;
+    }
     let level = if is_strict { CompatLevel::HardRequirement } else { CompatLevel::BestEffort };
-    let mut rules = Ruleset::default()
+    rules = rules
         .set_compatibility(level)
         .handle_access(AccessFs::from_all(WANTED))?
-        // What listens does so by now.
-        .handle_access(AccessNet::BindTcp)?
         .scope(Scope::from_all(WANTED))?;
+    // What listens does so by now. What connects may choose a port for it; to listen there is no call on its list.
     if !needs.connects {
-        rules = rules.handle_access(AccessNet::ConnectTcp)?;
+        rules = rules.handle_access(AccessNet::ConnectTcp | AccessNet::BindTcp)?;
     }
     let mut rules = rules.create()?;
     rules = beneath(rules, &ALWAYS.map(PathBuf::from), reading())?;
     rules = beneath(rules, &needs.reads, reading())?;
-    rules = beneath(rules, &needs.changes, changing())?;
+    let makes = if needs.serves_users { devices() } else { BitFlags::EMPTY };
+    rules = beneath(rules, &needs.changes, changing() | makes)?;
+    rules = beneath(rules, &needs.listens_in, listening())?;
     rules = beneath(rules, &needs.removes, AccessFs::RemoveFile.into())?;
     Ok(match rules.restrict_self()?.ruleset {
         RulesetStatus::FullyEnforced => Confined::Wholly,
@@ -81,7 +98,8 @@ fn beneath(
     access: BitFlags<AccessFs>,
 ) -> Result<RulesetCreated, RulesetError> {
     let opened = |path: &PathBuf| match PathFd::new(path) {
-        Ok(opened) => Some(opened),
+        // A rule is for an inode, and proc makes new ones of what is not in use: they stay open.
+        Ok(opened) => Some(&*Box::leak(Box::new(opened))),
         Err(PathFdError::OpenCall { source, .. }) => {
             tracing::debug!(path = %path.display(), %source, "not there: left out of the sandbox");
             None

@@ -3,16 +3,19 @@
 //! Three parts, each of which holds by itself: landlock (files, ports, signals), a list of system calls (seccomp), and no capabilities. All
 //! are inherited by threads that are started later and cannot be taken back, so [`enter`] comes before the first thread.
 //!
-//! Reading order: here; `files`, `calls`.
+//! Reading order: here; `files`, `calls`; `broker`.
 
+pub mod broker;
 mod calls;
 mod files;
 
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use caps::CapSet;
+use caps::errors::CapsError;
+use caps::{CapSet, Capability, CapsHashSet};
 use thiserror::Error as ThisError;
 
 /// How much a sandbox has to hold.
@@ -45,14 +48,48 @@ impl FromStr for Strictness {
 pub struct Needs {
     /// Files that are opened for reading, and directories with all below them.
     pub reads: Vec<PathBuf>,
-    /// Directories in which it does all that its user may.
+    /// Directories in which it does all that its user may, and files that it writes.
     pub changes: Vec<PathBuf>,
     /// Directories whose files it may remove: the sockets that it has made.
     pub removes: Vec<PathBuf>,
+    /// Directories in which it makes sockets, and removes them.
+    pub listens_in: Vec<PathBuf>,
+    /// It begins to listen at sockets that it has bound.
+    pub listens: bool,
     /// It connects to servers: any port, and sockets of this host.
     pub connects: bool,
-    /// It starts other programs, of which nothing is known: then there is no sandbox.
-    pub executes: bool,
+    /// It serves directories of this host: as far as it may, it acts as other users there, finds files by handle, makes devices, and is told what
+    /// other processes change.
+    pub serves_users: bool,
+    /// Why it may need anything at all: then there is no sandbox.
+    pub anything: Option<Anything>,
+}
+
+/// What a process does that cannot be confined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anything {
+    /// It starts other programs, of which nothing is known.
+    Executes,
+    /// It mounts, and unmounts at its end.
+    Mounts,
+    /// It is told later what else to serve, from where and at which places.
+    IsTold,
+    /// What it is to reach is not there, and may come at any place.
+    Waits,
+    /// It finds files by handle, and could start no broker.
+    HasNoBroker,
+}
+
+impl fmt::Display for Anything {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Executes => "it starts another program, which cannot be confined with it",
+            Self::Mounts => "it mounts, which landlock does not allow",
+            Self::IsTold => "it is given sessions later, which may need anything",
+            Self::Waits => "what it is to reach is not there yet, and may come at any place",
+            Self::HasNoBroker => "the process that opens files for it could not be started",
+        })
+    }
 }
 
 /// What holds of a sandbox that was entered.
@@ -60,21 +97,34 @@ pub struct Needs {
 pub struct Held {
     files: files::Confined,
     calls: bool,
-    capabilities: bool,
+    capabilities: Capabilities,
+}
+
+/// Which capabilities are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Capabilities {
+    None,
+    /// Those that are needed.
+    Few,
+    /// All that there were.
+    Kept,
 }
 
 /// Why there is no sandbox, or less of one than was asked for.
 #[derive(Debug, ThisError)]
 pub enum SandboxError {
-    /// What is started may need anything.
-    #[error("it starts another program, which cannot be confined with it")]
-    Executes,
+    /// It may need anything.
+    #[error("{0}")]
+    Anything(Anything),
     /// Files and ports are not confined.
     #[error("landlock does not hold: {0}")]
     Files(String),
     /// System calls are not.
     #[error("system calls cannot be confined (seccomp)")]
     Calls(#[from] calls::CallsError),
+    /// The broker has no socket, no directory or no proc any more.
+    #[error("the broker")]
+    Broker(#[from] io::Error),
     /// Capabilities stay.
     #[error("capabilities cannot be dropped: {0}")]
     Capabilities(String),
@@ -82,7 +132,8 @@ pub enum SandboxError {
 
 impl Held {
     /// Nothing does.
-    pub const NOTHING: Self = Self { files: files::Confined::Not, calls: false, capabilities: false };
+    pub const NOTHING: Self =
+        Self { files: files::Confined::Not, calls: false, capabilities: Capabilities::Kept };
 }
 
 impl fmt::Display for Held {
@@ -94,7 +145,11 @@ impl fmt::Display for Held {
             "landlock={} seccomp={} capabilities={}",
             self.files,
             word(self.calls),
-            if self.capabilities { "none" } else { "kept" }
+            match self.capabilities {
+                Capabilities::None => "none",
+                Capabilities::Few => "few",
+                Capabilities::Kept => "kept",
+            }
         )
     }
 }
@@ -105,8 +160,9 @@ pub fn enter(strictness: Strictness, needs: &Needs) -> Result<Held, SandboxError
         return Ok(Held::NOTHING);
     }
     let is_strict = strictness == Strictness::Strict;
-    if needs.executes {
-        return if is_strict { Err(SandboxError::Executes) } else { Ok(Held::NOTHING) };
+    if let Some(why) = needs.anything {
+        tracing::debug!(%why, "no sandbox");
+        return if is_strict { Err(SandboxError::Anything(why)) } else { Ok(Held::NOTHING) };
     }
     let files = match files::confine(needs, is_strict) {
         Ok(confined) => confined,
@@ -116,12 +172,19 @@ pub fn enter(strictness: Strictness, needs: &Needs) -> Result<Held, SandboxError
             files::Confined::Not
         }
     };
-    let capabilities = match drop_capabilities() {
-        Ok(()) => true,
+    let (calls, capabilities) = give_up_rights(strictness, needs)?;
+    Ok(Held { files, calls, capabilities })
+}
+
+/// Drops capabilities and calls. Whether calls are confined, and which capabilities are left.
+fn give_up_rights(strictness: Strictness, needs: &Needs) -> Result<(bool, Capabilities), SandboxError> {
+    let is_strict = strictness == Strictness::Strict;
+    let capabilities = match drop_capabilities(needs) {
+        Ok(left) => left,
         Err(error) if is_strict => return Err(SandboxError::Capabilities(error.to_string())),
         Err(error) => {
             tracing::warn!(%error, "capabilities stay");
-            false
+            Capabilities::Kept
         }
     };
     // Last: what is done above is not on the list.
@@ -133,13 +196,46 @@ pub fn enter(strictness: Strictness, needs: &Needs) -> Result<Held, SandboxError
             false
         }
     };
-    Ok(Held { files, calls, capabilities })
+    Ok((calls, capabilities))
 }
 
-/// All of them, from each set of this thread. The bounding set, which only matters for programs that are started, needs the right to.
-fn drop_capabilities() -> Result<(), caps::errors::CapsError> {
-    for set in [CapSet::Ambient, CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
-        caps::clear(None, set)?;
+/// What serving directories to users takes: to act as them, to reach what only root may, to make all kinds of files, and, of CAP_SYS_ADMIN, to
+/// watch a file system and to change attributes of the kind `trusted`. Mounting, of which it is the right too, is no call on the list.
+const OF_FILES: [Capability; 11] = [
+    Capability::CAP_CHOWN,
+    Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_DAC_READ_SEARCH,
+    Capability::CAP_FOWNER,
+    Capability::CAP_FSETID,
+    Capability::CAP_SETGID,
+    Capability::CAP_SETUID,
+    Capability::CAP_MKNOD,
+    Capability::CAP_SETFCAP,
+    Capability::CAP_SYS_RESOURCE,
+    Capability::CAP_SYS_ADMIN,
+];
+
+/// All that are not needed, from each set of this thread; from the bounding set too, where it may:
+/// that one only matters for programs that are started.
+fn drop_capabilities(needs: &Needs) -> Result<Capabilities, CapsError> {
+    let mut wanted: CapsHashSet = if needs.serves_users { OF_FILES.into() } else { CapsHashSet::default() };
+    if needs.connects {
+        // Many NFS servers want to be called from a port below 1024.
+        wanted.insert(Capability::CAP_NET_BIND_SERVICE);
     }
-    Ok(())
+    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
+        for unneeded in caps::all().difference(&wanted) {
+            // One that this kernel does not know.
+            let _ = caps::drop(None, CapSet::Bounding, *unneeded);
+        }
+    }
+    caps::clear(None, CapSet::Ambient)?;
+    caps::clear(None, CapSet::Inheritable)?;
+    let mut is_any = false;
+    for set in [CapSet::Effective, CapSet::Permitted] {
+        let left: CapsHashSet = caps::read(None, set)?.intersection(&wanted).copied().collect();
+        is_any |= !left.is_empty();
+        caps::set(None, set, &left)?;
+    }
+    Ok(if is_any { Capabilities::Few } else { Capabilities::None })
 }

@@ -18,7 +18,7 @@ use tombolo_host_runtime::lock;
 use tombolo_host_runtime::signals::{self, UserSignal};
 use tombolo_host_service::control::{Answers, Start};
 
-use super::{Left, Serving};
+use super::{Left, Places, Serving};
 use crate::assembly::options::session::SessionOptions;
 use crate::assembly::plan::Plan;
 use crate::assembly::plan::cache::CachePlan;
@@ -199,7 +199,7 @@ impl Sessions {
             |error| Failure::cannot(format_args!("make the directory {}", self.dir.display()), &error);
         fs::create_dir_all(&self.dir).map_err(cannot)?;
         let open = || -> Result<Opened, Failure> {
-            let (mut serving, status, counted) = Serving::open(plan)?;
+            let (mut serving, status, counted) = Serving::open(plan, Places::take(plan)?)?;
             serving.admit(plan)?;
             Ok((serving, status, counted))
         };

@@ -1,0 +1,159 @@
+//! What serving a plan goes on to need once its sockets are there: what the sandbox leaves it.
+
+use std::fs;
+use std::path::{Path, PathBuf, absolute};
+
+use tombolo_host_links::registry::Directory;
+use tombolo_host_links::shared_memory::MemoryLocation;
+use tombolo_host_service::control;
+use tombolo_host_service::sandbox::{Anything, Needs};
+use tombolo_host_service::state_dir::StateDir;
+
+use super::Plan;
+use super::tree::Tree;
+use crate::assembly::servers::state::state_path;
+use crate::location::{NfsOptions, NfsShmUrl, NfsUrl, ShmEndpoint, ShmLocation, ShmParts};
+
+/// What finding names and users of this host takes to read.
+const NAMES: [&str; 9] = [
+    "/etc",
+    "/usr/lib",
+    "/usr/lib64",
+    "/lib",
+    "/lib64",
+    "/usr/share/zoneinfo",
+    "/run/systemd/resolve",
+    "/run/systemd/userdb",
+    "/var/lib/sss/mc",
+];
+
+/// Files that are often links to where another program writes them anew.
+const LINKS: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
+
+/// Where the kernel says what devices there are.
+const PCI_DEVICES: [&str; 2] = ["/sys/bus/pci/devices", "/sys/devices"];
+
+/// Of the client of a server that is elsewhere.
+pub fn of_client(url: Option<&NfsUrl>) -> Needs {
+    // Another program makes the connection.
+    let anything = url.is_some_and(|url| url.ssh.is_some()).then_some(Anything::Executes);
+    let names =
+        NAMES.map(PathBuf::from).into_iter().chain(LINKS.map(Path::new).into_iter().filter_map(target_of));
+    let reads = names.chain(url.into_iter().flat_map(|url| certificates(&url.options))).collect();
+    Needs { connects: true, reads, anything, ..Needs::default() }
+}
+
+/// Of the client of a server that is met over shared memory.
+pub fn of_shm_client(place: &ShmLocation) -> Needs {
+    let mut needs = of_client(None);
+    match place.parts() {
+        Ok(ShmParts { at: ShmEndpoint::Memory(memory), .. }) => need_memory(&mut needs, &memory),
+        Ok(ShmParts { at: ShmEndpoint::Socket(_), .. }) => {}
+        Err(_) => needs.anything = Some(Anything::Waits),
+    }
+    needs
+}
+
+fn need_memory(needs: &mut Needs, memory: &MemoryLocation) {
+    if matches!(memory, MemoryLocation::Pci(_)) {
+        needs.reads.extend(PCI_DEVICES.map(PathBuf::from));
+    }
+    // Why there is no such device is said when it is used.
+    let file = memory.file().ok();
+    let (there, missing): (Vec<_>, Vec<_>) = file.into_iter().partition(|file| file.exists());
+    needs.changes.extend(there);
+    needs.changes.extend(directories_of(missing));
+}
+
+/// The certificates that a client's options ask for.
+pub fn certificates(options: &NfsOptions) -> Vec<PathBuf> {
+    let dir = options.security().and_then(|(_, dir)| dir.ok());
+    dir.map_or_else(Vec::new, |dir| with_targets(&dir))
+}
+
+/// A directory, and those that the links in it lead to.
+pub fn with_targets(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let targets = entries.filter_map(|entry| target_of(&entry.path()));
+    std::iter::once(dir.to_owned()).chain(targets).collect()
+}
+
+/// The directory of what a link leads to.
+fn target_of(link: &Path) -> Option<PathBuf> {
+    let target = link.is_symlink().then(|| link.canonicalize().ok()).flatten()?;
+    let dir = target.parent().filter(|dir| dir.parent().is_some());
+    Some(dir.unwrap_or(&target).to_owned())
+}
+
+/// The directories that these files lie in.
+pub fn directories_of(files: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
+    files.into_iter().filter_map(|path| absolute(path).ok()?.parent().map(Path::to_owned)).collect()
+}
+
+impl Plan {
+    /// What serving it goes on to need. `made` are the sockets that are there.
+    pub fn needs(&self, made: impl IntoIterator<Item = PathBuf>) -> Needs {
+        let mut needs = Needs { removes: directories_of(made), ..Needs::default() };
+        for export in &self.exports {
+            match &export.tree {
+                Tree::Dir(dir) if self.layers.read_only && self.cache.is_none() => {
+                    needs.reads.push(dir.clone());
+                    needs.serves_users = true;
+                }
+                Tree::Dir(dir) => {
+                    needs.changes.push(dir.clone());
+                    needs.serves_users = true;
+                }
+                Tree::Nfs(url) => join(&mut needs, of_client(Some(url))),
+                Tree::Shm(place) | Tree::NfsShm(NfsShmUrl { place, .. }) => {
+                    join(&mut needs, of_shm_client(place));
+                }
+            }
+        }
+        self.need_of_front_ends(&mut needs);
+        if self.cache.is_some() {
+            needs.anything = Some(Anything::IsTold);
+        }
+        if !self.front_ends.mounts.is_empty() {
+            needs.anything = Some(Anything::Mounts);
+        }
+        needs
+    }
+
+    fn need_of_front_ends(&self, needs: &mut Needs) {
+        let (nfs, shm) = (&self.front_ends.nfs, &self.front_ends.shm);
+        // Callers are refused until they are served.
+        needs.listens = !nfs.ports.is_empty();
+        needs.reads.extend(nfs.tls_dir.iter().flat_map(|dir| with_targets(dir)));
+        if nfs.manage_gids {
+            join(needs, of_client(None));
+        }
+        if (nfs.is_any() || shm.is_any())
+            && let Ok(state) = state_path(self.state.as_deref())
+        {
+            // It is made now: a directory that is not there cannot be allowed. Why it cannot be had is said when it is used.
+            let _ = StateDir::open(&state);
+            needs.changes.push(state);
+        }
+        if shm.is_any() {
+            // Where the list of servers is. Made now, as the state is; that there is none is said when it is used.
+            let _ = Directory::open(&control::default_directory());
+            needs.changes.push(control::default_directory());
+        }
+        needs.listens_in.extend(directories_of(shm.sockets.iter().map(|place| place.socket.clone())));
+        needs.reads.extend(shm.policy.clone());
+        shm.memory.iter().for_each(|memory| need_memory(needs, &memory.place));
+    }
+}
+
+/// Adds what serving something else takes.
+pub fn join(needs: &mut Needs, more: Needs) {
+    needs.reads.extend(more.reads);
+    needs.changes.extend(more.changes);
+    needs.removes.extend(more.removes);
+    needs.listens_in.extend(more.listens_in);
+    needs.listens |= more.listens;
+    needs.connects |= more.connects;
+    needs.serves_users |= more.serves_users;
+    needs.anything = needs.anything.or(more.anything);
+}

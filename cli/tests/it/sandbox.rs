@@ -1,0 +1,161 @@
+//! The sandbox of `tombolo serve`, as an operator sees it. What a server that was taken over can still do is tested in `host/service`.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::process::Command;
+
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use tombolo_nfs_tests::client::{Caller, Expect, Nfs, Transport, mode};
+use tombolo_wire_nfs3::args::MknodWhat;
+use tombolo_wire_nfs3::{FileHandleBuf, SpecData3, Status};
+
+use crate::common::{MountPlace, Scratch};
+
+const HELD: &str = "ready sandbox landlock=on seccomp=on capabilities=few\n";
+
+fn client(address: &str) -> Nfs {
+    Nfs::connect(Transport::Tcp, address.parse().expect("an address")).expect("a connection")
+}
+
+#[test]
+fn all_threads_of_a_server_are_in_its_sandbox_and_keep_no_capability_that_it_does_not_need() {
+    let scratch = Scratch::new();
+    let words = [
+        "serve",
+        "tree",
+        "--nfs",
+        "0",
+        "--shm",
+        "link.sock",
+        "--virtiofs",
+        "vm.sock",
+        "--state",
+        "kept",
+        "--metrics",
+        "0",
+        "--sandbox",
+        "strict",
+    ];
+    let server = scratch.serve(&words, "ready metrics");
+    assert!(server.said.contains(HELD), "{}", server.said);
+    let address = server.nfs_address();
+    assert!(client(address).lookup(&client(address).root("/tree"), b"none").status().is_some());
+    for (field, wanted) in [("Seccomp:", "2"), ("NoNewPrivs:", "1")] {
+        let found = server.of_threads(field);
+        assert!(found.len() > 4 && found.iter().all(|value| value == wanted), "{field} {found:?}");
+    }
+    // CAP_KILL, CAP_NET_ADMIN, CAP_SYS_MODULE, CAP_SYS_CHROOT, CAP_SYS_PTRACE.
+    let unneeded = 1 << 5 | 1 << 12 | 1 << 16 | 1 << 18 | 1 << 19;
+    for field in ["CapEff:", "CapPrm:", "CapBnd:"] {
+        for found in server.of_threads(field) {
+            let found = u64::from_str_radix(&found, 16).expect("a set");
+            assert_eq!(found & unneeded, 0, "{field} {found:x}");
+        }
+    }
+    server.stop();
+    assert!(!scratch.path("vm.sock").exists() && !scratch.path("link.sock").exists());
+    let server =
+        scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--sandbox", "off"], "ready control");
+    assert!(server.said.contains("ready sandbox landlock=off seccomp=off capabilities=kept\n"));
+    assert!(server.of_threads("Seccomp:").iter().all(|value| value == "0"));
+    server.stop();
+    let ssh = ["serve", "nfs+ssh://localhost/x", "--nfs", "0", "--sandbox", "strict"];
+    scratch.run(&ssh).failed(1, &["it starts another program", "--sandbox auto"]);
+}
+
+#[test]
+fn a_server_in_its_sandbox_does_for_its_clients_all_that_it_did_without() {
+    let scratch = Scratch::new();
+    let words = ["serve", "tree", "--nfs", "0", "--squash", "none", "--state", "kept", "--sandbox", "strict"];
+    let server = scratch.serve(&words, "ready control");
+    let root_user = client(server.nfs_address());
+    let root = root_user.root("/tree");
+    fs::set_permissions(scratch.path("tree"), PermissionsExt::from_mode(0o777)).expect("chmod");
+    let user = client(server.nfs_address()).as_caller(Caller::with_groups(4321, 4321, &[777]));
+    let dir = user.mkdir(&root, b"dir", mode(0o700)).done().handle();
+    assert_eq!(fs::metadata(scratch.path("tree/dir")).expect("stat").uid(), 4321);
+    let other = client(server.nfs_address()).as_caller(Caller::with_groups(5432, 5432, &[]));
+    assert_eq!(other.lookup(&dir, b"x").status(), Some(&Status::Acces));
+    let node = MknodWhat::CharDevice(mode(0o600), SpecData3 { major: 1, minor: 3 });
+    root_user.mknod(&root, b"null", node).done();
+    assert!(fs::metadata(scratch.path("tree/null")).expect("stat").file_type().is_char_device());
+    // From one directory to another.
+    root_user.rename(&root, b"null", &dir, b"moved").done();
+    root_user.remove(&dir, b"moved").done();
+    user.rmdir(&root, b"dir").done();
+    server.stop();
+}
+
+#[test]
+fn programs_on_a_mount_of_a_server_in_its_sandbox_do_all_that_they_did_without() {
+    let Some(place) = MountPlace::new() else { return };
+    let scratch = &place.0;
+    let server = scratch.serve_shm(&["--sandbox", "strict", "--host-watch"]);
+    scratch.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    let script = r#"set -e
+umask 077; echo one >f; mkdir d; mkfifo d/fifo; mknod d/null c 1 3
+ln f d/hard; ln -s f soft; mv d/hard d/moved; cp --sparse=always f g
+chmod 640 f; chown 4321:4321 f; touch -d @7 f; truncate -s 100000 g
+fallocate -p -o 4096 -l 4096 g; flock g true; sync -f g; rm -r d soft
+test "$(stat -c '%a %u %Y' f)" = '640 4321 7'; test "$(stat -c %a g)" = 600"#;
+    let ran = Command::new("sh").args(["-c", script]).current_dir(place.mnt()).output().expect("sh");
+    assert!(ran.status.success(), "{ran:?}");
+    let (file, mut value) = (place.mnt().join("f"), [0; 8]);
+    setxattr(&file, "user.a", b"b", XattrFlags::empty()).expect("set");
+    assert_eq!(getxattr(&file, "user.a", &mut value), Ok(1));
+    fs::write(scratch.path("tree/another"), "").expect("written");
+    assert!(place.mnt().join("another").exists());
+    place.umount();
+    server.stop();
+}
+
+/// What the kernel has in memory of files that are not in use.
+fn forget_names() {
+    fs::write("/proc/sys/vm/drop_caches", "2").expect("forgotten: the tests need root");
+}
+
+/// A file of some KiB in the tree that `with` writes, and what is in it.
+fn cold_file(scratch: &Scratch) -> Vec<u8> {
+    let bytes: Vec<u8> = (0..20_000_u32).map(|at| at as u8).collect();
+    fs::write(scratch.path("tree/cold"), &bytes).expect("written");
+    bytes
+}
+
+#[test]
+fn a_file_is_found_by_its_handle_after_a_restart_also_when_the_kernel_has_forgotten_its_name() {
+    let scratch = Scratch::new();
+    let bytes = cold_file(&scratch);
+    fs::create_dir(scratch.path("tree/dir")).expect("made");
+    let words = ["serve", "tree", "--nfs", "0", "--squash", "none", "--state", "kept", "--sandbox", "strict"];
+    let start = || scratch.serve(&words, "ready control");
+    let server = start();
+    let nfs = client(server.nfs_address());
+    let root = nfs.root("/tree");
+    let (file, dir): (FileHandleBuf, FileHandleBuf) =
+        (nfs.lookup(&root, b"cold").done().handle, nfs.lookup(&root, b"dir").done().handle);
+    drop(nfs);
+    server.stop();
+    forget_names();
+    let server = start();
+    let nfs = client(server.nfs_address());
+    nfs.link(&file, &dir, b"second").done();
+    server.stop();
+    fs::remove_file(scratch.path("tree/dir/second")).expect("it is there");
+    forget_names();
+    let server = start();
+    let nfs = client(server.nfs_address());
+    let read = nfs.read(&file, 0, 1 << 16).done();
+    assert_eq!(&read.bytes[..], &bytes[..]);
+    server.stop();
+    forget_names();
+    let server = start();
+    let stranger = client(server.nfs_address()).as_caller(Caller::with_groups(4321, 4321, &[]));
+    fs::set_permissions(scratch.path("tree/cold"), PermissionsExt::from_mode(0o600)).expect("chmod");
+    server.stop();
+    drop(stranger);
+    forget_names();
+    let server = start();
+    let stranger = client(server.nfs_address()).as_caller(Caller::with_groups(4321, 4321, &[]));
+    assert_eq!(stranger.read(&file, 0, 10).status(), Some(&Status::Acces));
+    server.stop();
+}

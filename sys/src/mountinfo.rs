@@ -1,0 +1,42 @@
+//! What `/proc/self/mountinfo` says of mounts (proc_pid_mountinfo(5)), line by line.
+
+/// The kernel's number of the mount: the first field. `None` for what is no such line.
+pub fn number(line: &[u8]) -> Option<u64> {
+    std::str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?.parse().ok()
+}
+
+/// Where a line says that something is mounted: the fifth field, in which blanks and backslashes are written as three octal digits. `None` for what is
+/// no such line.
+pub fn point(line: &[u8]) -> Option<Vec<u8>> {
+    let field = line.split(|&byte| byte == b' ').nth(4)?;
+    let mut point = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let escaped = (byte == b'\\').then(|| after.split_first_chunk::<3>()).flatten();
+        if let Some((digits, after)) = escaped {
+            let value = digits.iter().try_fold(0_u32, |value, digit| {
+                (b'0'..=b'7').contains(digit).then(|| value * 8 + u32::from(digit - b'0'))
+            });
+            point.push(u8::try_from(value?).ok()?);
+            rest = after;
+        } else {
+            point.push(byte);
+            rest = after;
+        }
+    }
+    Some(point)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_is_read_with_its_blanks() {
+        let line = b"36 35 98:0 /mnt1 /mnt/a\\040b\\134c rw,noatime master:1 - ext3 /dev/root rw";
+        assert_eq!(point(line).as_deref(), Some(&b"/mnt/a b\\c"[..]));
+        assert_eq!(number(line), Some(36));
+        assert_eq!((point(b"36 35"), number(b"x 35")), (None, None));
+        assert_eq!(point(b"1 2 3 4 /\\999 x"), None);
+    }
+}
