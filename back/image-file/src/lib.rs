@@ -20,5 +20,5 @@ mod room;
 mod transfer;
 
 pub use image::ImageFile;
-pub use opening::OpenError;
-pub use qcow2::{Qcow2Image, Qcow2OpenError};
+pub use opening::{Locked, OpenError};
+pub use qcow2::{ChainLink, Checked, Damage, Qcow2Image, Qcow2OpenError};

@@ -3,7 +3,7 @@
 use std::fs::{self, File, FileType};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ impl ImageFile {
         is_direct: bool,
         lane: Lane,
     ) -> Result<Arc<Self>, OpenError> {
-        let OpenOptions { block_bytes, read_only, .. } = *options;
+        let read_only = options.read_only;
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
         // Looked at before: opening a pipe waits for its other end.
         let kind = fs::metadata(path).map_err(failed)?.file_type();
@@ -96,7 +96,32 @@ impl ImageFile {
         {
             return Err(OpenError::InUse { path: path.to_owned(), held });
         }
-        let is_block_device = kind.is_block_device();
+        Self::of_file(path, file, options, is_direct, lane)
+    }
+
+    /// Makes a raw image of `size_bytes`, all of it a hole, that only its owner may use. What lies at `path` is emptied, but for an image
+    /// that another process has.
+    pub fn create(
+        path: &Path,
+        size_bytes: u64,
+        options: &OpenOptions,
+        lane: Lane,
+    ) -> Result<Arc<Self>, OpenError> {
+        let file = emptied(path)?;
+        file.set_len(size_bytes).map_err(|source| OpenError::Open { path: path.to_owned(), source })?;
+        Self::of_file(path, file, options, false, lane)
+    }
+
+    fn of_file(
+        path: &Path,
+        file: File,
+        options: &OpenOptions,
+        is_direct: bool,
+        lane: Lane,
+    ) -> Result<Arc<Self>, OpenError> {
+        let OpenOptions { block_bytes, read_only, .. } = *options;
+        let failed = |source| OpenError::Open { path: path.to_owned(), source };
+        let is_block_device = file.metadata().map_err(failed)?.file_type().is_block_device();
         let in_memory =
             !is_block_device && file_system_stat(file.as_fd()).is_ok_and(|found| found.magic == MAGIC_TMPFS);
         let alignment = match is_direct && !in_memory {
@@ -114,6 +139,47 @@ impl ImageFile {
         }
         let image = ImageFile::new(file, geometry, read_only, in_memory, is_block_device, alignment, lane);
         Ok(Arc::new(image))
+    }
+}
+
+/// A file at `path`, made or emptied, that no other process has.
+pub(crate) fn emptied(path: &Path) -> Result<File, OpenError> {
+    let failed = |source| OpenError::Open { path: path.to_owned(), source };
+    let mut options = fs::OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    let file = file.map_err(failed)?;
+    let own = file.metadata().map_err(failed)?;
+    if !own.is_file() {
+        return Err(OpenError::NotADisk { path: path.to_owned() });
+    }
+    lock(path, &file)?;
+    // Until it was locked another may have given it another name, under which it is not to be emptied. Nor is what a link leads to.
+    let named = fs::symlink_metadata(path).map_err(failed)?;
+    if (named.dev(), named.ino()) != (own.dev(), own.ino()) {
+        return Err(OpenError::InUse { path: path.to_owned(), held: "has another file there" });
+    }
+    file.set_len(0).map_err(failed)?;
+    Ok(file)
+}
+
+fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Open { path: path.to_owned(), source };
+    match claim::claim(file.as_fd(), true).map_err(|errno| failed(errno.into()))? {
+        Some(held) => Err(OpenError::InUse { path: path.to_owned(), held }),
+        None => Ok(()),
+    }
+}
+
+/// A file that is locked as a writer of an image locks it, until this is dropped: no other begins to use it.
+#[derive(Debug)]
+pub struct Locked(#[expect(dead_code, reason = "the lock is its open file's")] File);
+
+impl Locked {
+    /// Locks the file at `path`, unless another process has it.
+    pub fn take(path: &Path) -> Result<Self, OpenError> {
+        let file = File::open(path).map_err(|source| OpenError::Open { path: path.to_owned(), source })?;
+        lock(path, &file)?;
+        Ok(Self(file))
     }
 }
 

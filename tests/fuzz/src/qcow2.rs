@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tombolo_back_image_file::Qcow2Image;
+use tombolo_back_image_file::{Checked, Qcow2Image};
 use tombolo_core::block::{BlockDevice, OpenOptions, Range, Zeroing};
 use tombolo_core::{Ctx, SessionId, Stability};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
@@ -29,6 +29,12 @@ pub fn run(bytes: &[u8]) {
     }
     let is_sound = image == sound;
     let bed = Bed::new(&image);
+    let checked = Qcow2Image::check(&bed.path);
+    if is_sound {
+        let Ok(Checked { damages_count: 0, leaked_bytes: Some(0), .. }) = checked else {
+            panic!("{checked:?}")
+        };
+    }
     let Some(disk) = bed.open(false) else {
         assert!(!is_sound, "a sound image is not opened");
         return;

@@ -3,6 +3,9 @@
 //! The format is the crate imago's. It has no word for what can be answered without waiting, so all requests go to the pool; and data are
 //! copied once more, as it takes no memory that a guest can change meanwhile.
 
+mod chain;
+mod check;
+mod header;
 mod opening;
 mod tables;
 
@@ -21,6 +24,8 @@ use tombolo_core::{Answer, Ctx, Error, Result, Stability};
 use tombolo_host_runtime::thread_pool::Lane;
 use tombolo_mem::{Sink, Source};
 
+pub use chain::ChainLink;
+pub use check::{Checked, Damage};
 pub use opening::Qcow2OpenError;
 
 /// At most so much is copied at a time, in bytes.

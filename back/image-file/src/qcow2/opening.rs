@@ -10,13 +10,16 @@ use std::sync::Arc;
 use imago::file::File as Storage;
 use imago::qcow2::Qcow2;
 use imago::raw::Raw;
-use imago::{FormatAccess, StorageOpenOptions};
+use imago::{
+    DenyImplicitOpenGate, FormatAccess, FormatCreateBuilder, FormatDriverBuilder, StorageOpenOptions,
+};
 use thiserror::Error as ThisError;
 use tombolo_core::block::{BlockSizeError, Geometry, OpenOptions};
 use tombolo_host_runtime::thread_pool::Lane;
 
 use super::{Qcow2Image, tables};
 use crate::claim;
+use crate::opening::{OpenError, emptied};
 
 /// Why a qcow2 image was not opened.
 #[derive(Debug, ThisError)]
@@ -30,6 +33,9 @@ pub enum Qcow2OpenError {
         #[source]
         source: io::Error,
     },
+    /// A new one cannot be made there.
+    #[error(transparent)]
+    Create(#[from] OpenError),
     /// What is in it is no qcow2 image, or a damaged one.
     #[error("{} is no sound qcow2 image", path.display())]
     Format {
@@ -95,7 +101,7 @@ pub enum Qcow2OpenError {
 }
 
 /// So many images stand on each other at most.
-const CHAIN_MAX: usize = 64;
+pub(super) const CHAIN_MAX: usize = 64;
 
 type Result<T> = std::result::Result<T, Qcow2OpenError>;
 
@@ -108,14 +114,7 @@ impl Qcow2Image {
         backing_dir: Option<&Path>,
         lane: Lane,
     ) -> Result<Arc<Self>> {
-        let found = |path: &Path| {
-            path.canonicalize().map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
-        };
-        let path = found(path)?;
-        let own = path.parent().unwrap_or(Path::new("/")).to_owned();
-        let allowed: Vec<_> =
-            [Some(own), backing_dir.map(found).transpose()?].into_iter().flatten().collect();
-        let opener = Opener { allowed, locks: options.locks };
+        let (opener, path) = Opener::new(path, backing_dir, options.locks)?;
         // The format's code panics over some damage.
         let opened = catch_unwind(AssertUnwindSafe(|| opener.qcow2(&path, !options.read_only, 0)));
         let format = opened.unwrap_or_else(|_| {
@@ -130,13 +129,43 @@ impl Qcow2Image {
     }
 }
 
-struct Opener {
+impl Qcow2Image {
+    /// Makes a qcow2 image of `size_bytes` that stands on no other and has no data, and that only its owner may use. What lies at `path` is
+    /// emptied, but for an image that another process has.
+    pub fn create(path: &Path, size_bytes: u64, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>> {
+        let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
+        let file = emptied(path)?;
+        let opening = StorageOpenOptions::new().filename(path).write(true);
+        let storage = Storage::from_open_file(file, opening).map_err(failed)?;
+        let builder = Qcow2::<Storage>::create_builder(storage).size(size_bytes);
+        let image = builder
+            .create_open(DenyImplicitOpenGate::default(), |image| {
+                Ok(Qcow2::<Storage>::builder(image).backing(None).write(true))
+            })
+            .map_err(failed)?;
+        let geometry = Geometry::of_file(size_bytes).in_blocks(options.block_bytes)?;
+        Ok(Arc::new(Self::new(FormatAccess::new(image), geometry, false, lane)))
+    }
+}
+
+pub(super) struct Opener {
     /// Directories in which files may lie that an image names.
     allowed: Vec<PathBuf>,
     locks: bool,
 }
 
 impl Opener {
+    /// For the image at `path`, and where that really lies.
+    pub fn new(path: &Path, backing_dir: Option<&Path>, locks: bool) -> Result<(Self, PathBuf)> {
+        let found = |path: &Path| {
+            path.canonicalize().map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
+        };
+        let path = found(path)?;
+        let own = path.parent().unwrap_or(Path::new("/")).to_owned();
+        let allowed = [Some(own), backing_dir.map(found).transpose()?].into_iter().flatten().collect();
+        Ok((Self { allowed, locks }, path))
+    }
+
     fn qcow2(&self, path: &Path, is_writer: bool, depth: usize) -> Result<FormatAccess<Storage>> {
         if depth > CHAIN_MAX {
             return Err(Qcow2OpenError::Chain { path: path.to_owned() });
@@ -172,20 +201,28 @@ impl Opener {
         depth: usize,
     ) -> Result<FormatAccess<Storage>> {
         let path = self.place(image, name)?;
-        match format {
-            Some("qcow2") => self.qcow2(&path, false, depth + 1),
-            Some("raw") => Raw::open_image(self.storage(&path, self.file(&path, false)?, false)?, false)
+        match self.format(image, &path, format)? {
+            "qcow2" => self.qcow2(&path, false, depth + 1),
+            _ => Raw::open_image(self.storage(&path, self.file(&path, false)?, false)?, false)
                 .map(FormatAccess::new)
                 .map_err(|source| Qcow2OpenError::Open { path, source }),
+        }
+    }
+
+    /// The format that an image says another has which it stands on: one of those that are known.
+    pub fn format(&self, image: &Path, path: &Path, said: Option<&str>) -> Result<&'static str> {
+        match said {
+            Some("qcow2") => Ok("qcow2"),
+            Some("raw") => Ok("raw"),
             Some(format) => {
                 Err(Qcow2OpenError::FormatUnknown { image: image.to_owned(), format: format.to_owned() })
             }
-            None => Err(Qcow2OpenError::FormatUnsaid { image: image.to_owned(), path }),
+            None => Err(Qcow2OpenError::FormatUnsaid { image: image.to_owned(), path: path.to_owned() }),
         }
     }
 
     /// The file that an image names, from its own directory on, if it may be opened.
-    fn place(&self, image: &Path, name: &str) -> Result<PathBuf> {
+    pub fn place(&self, image: &Path, name: &str) -> Result<PathBuf> {
         let named = image.parent().unwrap_or(Path::new("/")).join(name);
         let path =
             named.canonicalize().map_err(|source| Qcow2OpenError::Open { path: named.clone(), source })?;
@@ -201,7 +238,7 @@ impl Opener {
             .map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
     }
 
-    fn file(&self, path: &Path, is_writer: bool) -> Result<fs::File> {
+    pub fn file(&self, path: &Path, is_writer: bool) -> Result<fs::File> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
         // A pipe would wait for its other end.
         if !crate::opening::is_disk(fs::metadata(path).map_err(failed)?.file_type()) {

@@ -7,4 +7,5 @@ mod extended;
 mod lost;
 mod model;
 mod qcow2;
+mod qcow2_check;
 mod tls;

@@ -14,13 +14,13 @@ use crate::common::{cx, read, write};
 
 const SIZE: u64 = 8 << 20;
 
-struct Images {
+pub struct Images {
     dir: tempfile::TempDir,
     pool: ThreadPool,
 }
 
 /// What one of QEMU's tools says; it must end well.
-fn qemu(program: &str, arguments: &[&str]) -> String {
+pub fn qemu(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().expect(program);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -28,23 +28,23 @@ fn qemu(program: &str, arguments: &[&str]) -> String {
     said
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 
 impl Images {
     /// In memory: what is made durable is another test's.
-    fn new() -> Self {
+    pub fn new() -> Self {
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         Self { dir: tempfile::tempdir_in("/dev/shm").expect("a directory"), pool }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// A new image, by `qemu-img create` with these options.
-    fn create(&self, name: &str, options: &[&str], size_bytes: u64) -> PathBuf {
+    pub fn create(&self, name: &str, options: &[&str], size_bytes: u64) -> PathBuf {
         let (path, size) = (self.path(name), size_bytes.to_string());
         let sizes: &[&str] = if size_bytes == 0 { &[] } else { &[&size] };
         qemu("qemu-img", &[&["create", "-q", "-f", "qcow2"], options, &[text(&path)], sizes].concat());

@@ -1,0 +1,250 @@
+//! Whether the tables of an image agree with each other (the qcow2 specification, "Host cluster management" and "Cluster mapping").
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::Qcow2Image;
+use super::header::{Header, damaged, u64_at};
+use super::opening::{Opener, Qcow2OpenError};
+use super::tables::{OFFSET_MASK, TABLE_BYTES_MAX, count_in};
+
+/// Where the offset lies in an entry of a mapping table, and its flags.
+const PLACE_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
+const IS_COUNTED_ONCE: u64 = 1 << 63;
+const IS_COMPRESSED: u64 = 1 << 62;
+/// Bits that nothing is said by, in L1 and in L2 tables.
+const L1_RESERVED: u64 = 0x7F00_0000_0000_01FF;
+const L2_RESERVED: u64 = 0x3F00_0000_0000_01FE;
+
+/// An image of 16 TiB in clusters of 64 KiB, whose counts take 512 MiB at most.
+const CLUSTERS_MAX: u64 = 1 << 28;
+
+/// So much of what is wrong is kept by name.
+const DAMAGES_MAX: usize = 10;
+
+/// Something that is wrong in an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// What.
+    pub what: &'static str,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {:#x}", self.what, self.offset)
+    }
+}
+
+/// What was found in an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// What is wrong, the first ten.
+    pub damages: Vec<Damage>,
+    /// How much is wrong in all.
+    pub damages_count: u64,
+    /// Room that is counted and not used, in bytes: it is lost until that is mended, and nothing else is. Not known of an image with
+    /// snapshots or bitmaps.
+    pub leaked_bytes: Option<u64>,
+}
+
+impl Checked {
+    fn add(&mut self, offset: u64, what: &'static str) {
+        self.damages_count += 1;
+        if self.damages.len() < DAMAGES_MAX {
+            self.damages.push(Damage { offset, what });
+        }
+    }
+}
+
+impl Qcow2Image {
+    /// Looks at all tables of the image at `path`, and at none of those that it stands on. Nothing is changed, and while it is looked at nothing
+    /// else may write to it.
+    pub fn check(path: &Path) -> Result<Checked, Qcow2OpenError> {
+        let (opener, path) = Opener::new(path, None, true)?;
+        let file = opener.file(&path, false)?;
+        check(&file).map_err(|source| Qcow2OpenError::Format { path, source })
+    }
+}
+
+fn check(file: &File) -> io::Result<Checked> {
+    let header = Header::read(file)?;
+    header.check_features()?;
+    let clusters = crate::opening::size_of(file)?.div_ceil(header.cluster_bytes());
+    if clusters > CLUSTERS_MAX {
+        return Err(damaged("it has more clusters than can be counted"));
+    }
+    let mut walk = Walk {
+        file,
+        cluster_bytes: header.cluster_bytes(),
+        used: vec![0; clusters as usize],
+        shared: Vec::new(),
+        found: Checked::default(),
+    };
+    walk.used_by(0, header.cluster_bytes());
+    let counts = walk.counts(&header)?;
+    walk.mapping(&header)?;
+    walk.compare(&header, &counts)?;
+    Ok(walk.found)
+}
+
+struct Walk<'a> {
+    file: &'a File,
+    cluster_bytes: u64,
+    /// How often each cluster of the file is used.
+    used: Vec<u16>,
+    /// Entries of the mapping: the cluster that each names, and whether it says that it alone does.
+    shared: Vec<(u64, bool)>,
+    found: Checked,
+}
+
+impl Walk<'_> {
+    /// Counts a part of the file as used. False if it is not there, which is told.
+    fn used_by(&mut self, offset: u64, len_bytes: u64) -> bool {
+        let (first, last) =
+            (offset / self.cluster_bytes, (offset.saturating_add(len_bytes) - 1) / self.cluster_bytes);
+        match self.used.get_mut(first as usize..=last as usize) {
+            Some(used) => {
+                used.iter_mut().for_each(|count| *count = count.saturating_add(1));
+                true
+            }
+            None => {
+                self.found.add(offset, "a cluster is used that lies beyond the file's end,");
+                false
+            }
+        }
+    }
+
+    fn check_reserved(&mut self, table: u64, bits: u64) {
+        if bits != 0 {
+            self.found.add(table, "a table has an entry with bits that say nothing,");
+        }
+    }
+
+    /// The same of one that a table names.
+    fn cluster_used(&mut self, offset: u64) -> bool {
+        if !offset.is_multiple_of(self.cluster_bytes) {
+            self.found.add(offset, "a cluster is used that does not begin where one can,");
+            return false;
+        }
+        self.used_by(offset, self.cluster_bytes)
+    }
+
+    /// A table of entries. The file may end within it, but not within the part that counts.
+    fn table(&self, offset: u64, len_bytes: u64) -> io::Result<Vec<u64>> {
+        if len_bytes > TABLE_BYTES_MAX {
+            return Err(damaged("its tables are too large"));
+        }
+        let mut bytes = vec![0; len_bytes as usize];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match self.file.read_at(&mut bytes[filled..], offset.saturating_add(filled as u64))? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        Ok((0..bytes.len() / 8).map(|index| u64_at(&bytes, index * 8)).collect())
+    }
+
+    /// Where the blocks of counts lie, zero for those that are not there.
+    fn counts(&mut self, header: &Header) -> io::Result<Vec<u64>> {
+        let len_bytes = u64::from(header.refcount_table_clusters) << header.cluster_bits;
+        let table = self.table(header.refcount_table_offset, len_bytes)?;
+        for entry in &table {
+            self.check_reserved(header.refcount_table_offset, entry & !OFFSET_MASK);
+        }
+        for number in 0..u64::from(header.refcount_table_clusters) {
+            self.cluster_used(header.refcount_table_offset.saturating_add(number << header.cluster_bits));
+        }
+        Ok(table
+            .into_iter()
+            .map(|entry| match entry & OFFSET_MASK {
+                0 => 0,
+                block => block * u64::from(self.cluster_used(block)),
+            })
+            .collect())
+    }
+
+    fn mapping(&mut self, header: &Header) -> io::Result<()> {
+        if header.l1_entries == 0 {
+            return Ok(());
+        }
+        let len_bytes = u64::from(header.l1_entries) * 8;
+        let l1 = self.table(header.l1_offset, len_bytes)?;
+        self.used_by(header.l1_offset, len_bytes);
+        for entry in l1 {
+            self.check_reserved(header.l1_offset, entry & L1_RESERVED);
+            let offset = entry & PLACE_MASK;
+            if offset == 0 || !self.cluster_used(offset) {
+                continue;
+            }
+            self.names(offset, entry);
+            // One that was walked already is told of by its count.
+            if self.used[(offset / self.cluster_bytes) as usize] == 1 {
+                for entry in self.table(offset, self.cluster_bytes)? {
+                    self.mapped(header, offset, entry);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&mut self, offset: u64, entry: u64) {
+        self.shared.push((offset / self.cluster_bytes, entry & IS_COUNTED_ONCE != 0));
+    }
+
+    /// Where a cluster of the disk lies, as this table says.
+    fn mapped(&mut self, header: &Header, table: u64, entry: u64) {
+        if entry & IS_COMPRESSED != 0 {
+            // "Compressed Clusters Descriptor": the offset, and behind it how many sectors more are touched.
+            let sectors_at = 62 - (header.cluster_bits - 8);
+            let offset = entry & ((1 << sectors_at) - 1);
+            let sectors = (entry & (IS_COMPRESSED - 1)) >> sectors_at;
+            // The file may end in the last sector.
+            let file_end = self.used.len() as u64 * self.cluster_bytes;
+            let end =
+                (offset - offset % 512).saturating_add((sectors + 1) * 512).min(file_end.max(offset + 1));
+            self.used_by(offset, end - offset);
+            return;
+        }
+        self.check_reserved(table, entry & L2_RESERVED);
+        let offset = entry & PLACE_MASK;
+        // Data in another file are not counted here.
+        if offset != 0 && !header.has_data_file && self.cluster_used(offset) {
+            self.names(offset, entry);
+        }
+    }
+
+    /// What is counted, with what is used.
+    fn compare(&mut self, header: &Header, counts: &[u64]) -> io::Result<()> {
+        let per_block = 1 << header.block_bits();
+        let mut counted = vec![0; self.used.len()];
+        for (counted, block) in counted.chunks_mut(per_block).zip(counts).filter(|(_, block)| **block != 0) {
+            let mut bytes = vec![0; self.cluster_bytes as usize];
+            self.file.read_exact_at(&mut bytes, *block)?;
+            for (index, counted) in counted.iter_mut().enumerate() {
+                *counted = count_in(&bytes, index, header.refcount_order);
+            }
+        }
+        let mut leaked = 0;
+        for (index, (used, counted)) in std::mem::take(&mut self.used).into_iter().zip(&counted).enumerate() {
+            if u64::from(used) > *counted {
+                let what = "a cluster is used more often than is counted";
+                self.found.add(index as u64 * self.cluster_bytes, what);
+            }
+            leaked += u64::from(u64::from(used) < *counted) * self.cluster_bytes;
+        }
+        self.found.leaked_bytes = Some(leaked).filter(|_| !header.has_more);
+        for (cluster, is_once) in std::mem::take(&mut self.shared) {
+            if is_once != (counted[cluster as usize] == 1) {
+                let what = "a table says other than the count whether it alone uses the cluster";
+                self.found.add(cluster * self.cluster_bytes, what);
+            }
+        }
+        Ok(())
+    }
+}

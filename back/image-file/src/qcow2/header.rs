@@ -1,0 +1,166 @@
+//! The header of a qcow2 image and its extensions (the qcow2 specification, "Header", "Header extensions").
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+const MAGIC: u32 = 0x5146_49fb;
+
+/// How long a header of version 2 is, and one of version 3 at least, in bytes.
+const LEN_V2: usize = 72;
+const LEN_V3: usize = 104;
+
+/// Types of extensions.
+const END: u32 = 0;
+const BACKING_FORMAT: u32 = 0xe279_2aca;
+const FEATURE_NAMES: u32 = 0x6803_f857;
+const DATA_FILE_NAME: u32 = 0x4441_5441;
+
+/// Incompatible features.
+const IS_DIRTY: u64 = 1;
+const IS_CORRUPT: u64 = 1 << 1;
+const HAS_DATA_FILE: u64 = 1 << 2;
+
+/// So long is the name of a file that it stands on at most, in bytes; and so long are extensions together that are looked at.
+const NAME_BYTES_MAX: usize = 1023;
+const EXTENSIONS_BYTES_MAX: usize = 64 << 10;
+
+/// What the header of an image says.
+#[derive(Debug, Default)]
+pub(super) struct Header {
+    pub cluster_bits: u32,
+    /// The disk's length, in bytes.
+    pub size_bytes: u64,
+    pub l1_entries: u32,
+    pub l1_offset: u64,
+    pub refcount_table_offset: u64,
+    pub refcount_table_clusters: u32,
+    /// Each count has two to the power of this many bits.
+    pub refcount_order: u32,
+    /// What it stands on, as it is written there.
+    pub backing_file: Option<String>,
+    pub backing_format: Option<String>,
+    pub data_file: Option<String>,
+    pub has_data_file: bool,
+    /// Clusters are used by what is not looked at here: snapshots, bitmaps.
+    pub has_more: bool,
+    incompatible_features: u64,
+}
+
+pub(super) fn damaged(what: &'static str) -> io::Error {
+    io::Error::other(what)
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes)
+}
+
+impl Header {
+    /// Reads it. An error says what is wrong.
+    pub fn read(file: &File) -> io::Result<Self> {
+        let mut bytes = [0; LEN_V3];
+        // An image of version 2 may be shorter than a header of version 3.
+        file.read_exact_at(&mut bytes[..LEN_V2], 0).map_err(|_| damaged("it is too short"))?;
+        if u32_at(&bytes, 0) != MAGIC {
+            return Err(damaged("it does not begin as one"));
+        }
+        let version = u32_at(&bytes, 4);
+        if !(2..=3).contains(&version) {
+            return Err(damaged("its version is neither 2 nor 3"));
+        }
+        let is_long = version == 3;
+        if is_long {
+            file.read_exact_at(&mut bytes, 0).map_err(|_| damaged("it is too short"))?;
+        }
+        let mut header = Self {
+            cluster_bits: u32_at(&bytes, 20),
+            size_bytes: u64_at(&bytes, 24),
+            l1_entries: u32_at(&bytes, 36),
+            l1_offset: u64_at(&bytes, 40),
+            refcount_table_offset: u64_at(&bytes, 48),
+            refcount_table_clusters: u32_at(&bytes, 56),
+            refcount_order: if is_long { u32_at(&bytes, 96) } else { 4 },
+            has_more: u32_at(&bytes, 60) > 0,
+            incompatible_features: if is_long { u64_at(&bytes, 72) } else { 0 },
+            ..Self::default()
+        };
+        header.has_data_file = header.incompatible_features & HAS_DATA_FILE != 0;
+        if !(9..=21).contains(&header.cluster_bits) || header.refcount_order > 6 {
+            return Err(damaged("its header is damaged"));
+        }
+        let len = if is_long { u32_at(&bytes, 100) as usize } else { LEN_V2 };
+        if is_long && !(LEN_V3..=header.cluster_bytes() as usize).contains(&len) {
+            return Err(damaged("its header is damaged"));
+        }
+        header.read_names(file, len, u64_at(&bytes, 8), u32_at(&bytes, 16) as usize)?;
+        Ok(header)
+    }
+
+    pub fn cluster_bytes(&self) -> u64 {
+        1 << self.cluster_bits
+    }
+
+    /// A block holds counts of two to the power of this many clusters.
+    pub fn block_bits(&self) -> u32 {
+        self.cluster_bits + 3 - self.refcount_order
+    }
+
+    /// Fails if its tables may not be believed, or are others than those that are known.
+    pub fn check_features(&self) -> io::Result<()> {
+        match self.incompatible_features & !HAS_DATA_FILE {
+            0 => Ok(()),
+            features if features & IS_CORRUPT != 0 => Err(damaged("it is marked as damaged")),
+            features if features & IS_DIRTY != 0 => {
+                Err(damaged("it was not closed in good order: qemu-img check -r all counts anew"))
+            }
+            _ => Err(damaged("it has features that are not known here")),
+        }
+    }
+
+    fn read_names(&mut self, file: &File, len: usize, name_at: u64, name_len: usize) -> io::Result<()> {
+        if name_at != 0 && name_len != 0 {
+            if name_len > NAME_BYTES_MAX {
+                return Err(damaged("the name of what it stands on is too long"));
+            }
+            let mut name = vec![0; name_len];
+            file.read_exact_at(&mut name, name_at)?;
+            self.backing_file = Some(text(name)?);
+        }
+        let end = if name_at == 0 { self.cluster_bytes() } else { name_at.min(self.cluster_bytes()) };
+        let mut rest = vec![0; (end as usize).saturating_sub(len).min(EXTENSIONS_BYTES_MAX)];
+        let mut filled = 0;
+        // The file may end before the cluster does.
+        while filled < rest.len() {
+            match file.read_at(&mut rest[filled..], (len + filled) as u64)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        rest.truncate(filled);
+        self.take_extensions(&rest)
+    }
+
+    fn take_extensions(&mut self, mut rest: &[u8]) -> io::Result<()> {
+        while rest.len() >= 8 && u32_at(rest, 0) != END {
+            let len = u32_at(rest, 4) as usize;
+            let data = rest.get(8..).and_then(|data| data.get(..len));
+            let data = data.ok_or_else(|| damaged("an extension of its header is too long"))?;
+            match u32_at(rest, 0) {
+                BACKING_FORMAT => self.backing_format = Some(text(data.to_vec())?),
+                DATA_FILE_NAME => self.data_file = Some(text(data.to_vec())?),
+                FEATURE_NAMES => {}
+                _ => self.has_more = true,
+            }
+            rest = rest.get(8 + len.next_multiple_of(8)..).unwrap_or(&[]);
+        }
+        Ok(())
+    }
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| damaged("a name in its header is no text"))
+}
