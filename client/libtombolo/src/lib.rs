@@ -15,6 +15,7 @@ mod above;
 mod buffer_pool;
 mod cached;
 pub mod copy;
+pub mod disk;
 mod file;
 mod listing;
 mod node;

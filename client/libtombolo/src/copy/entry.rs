@@ -49,7 +49,7 @@ impl Entry {
     pub fn part(&self, work: &Work) -> Result<(NameBuf, Claim), Trouble> {
         let dir = self.dir()?;
         let longest = dir.tree().fs().profile().name_max;
-        let part = part::name_of(self.name(), longest).map_err(|error| (Step::Make, error))?;
+        let part = part::part_name(self.name(), longest).map_err(|error| (Step::Make, error))?;
         let claim = work.claims.take(dir.id(), &part).ok_or((Step::Twice, Error::Busy))?;
         Ok((part, claim))
     }

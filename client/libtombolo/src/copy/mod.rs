@@ -50,7 +50,7 @@ use directory::{Directory, Entered};
 pub use event::{Event, Failure, Observer, Step};
 use links::Links;
 pub use measure::measure;
-pub use part::unfinished_name;
+pub use part::{part_name, unfinished_name};
 use tally::Counters;
 pub use tally::Tally;
 

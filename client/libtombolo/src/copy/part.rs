@@ -5,8 +5,9 @@ use tombolo_core::fs::{NAME_MAX, Name, NameBuf};
 
 const SUFFIX: &[u8] = b".tombolo-part";
 
-/// `.NAME.tombolo-part`, with the end of a long name replaced by a digest of the whole.
-pub(super) fn name_of(name: Name<'_>, longest: u32) -> Result<NameBuf> {
+/// What a file of this name is called until it is complete: `.NAME.tombolo-part`, with the end of a name that would be longer than `longest`
+/// bytes replaced by a digest of the whole.
+pub fn part_name(name: Name<'_>, longest: u32) -> Result<NameBuf> {
     let longest = (longest as usize).clamp(64, NAME_MAX);
     let bytes = name.as_bytes();
     let mut part = vec![b'.'];
@@ -41,7 +42,7 @@ mod tests {
 
     #[test]
     fn long_names_have_parts_of_their_own() {
-        let part = |bytes: &[u8]| name_of(Name::new(bytes).unwrap(), 255).unwrap();
+        let part = |bytes: &[u8]| part_name(Name::new(bytes).unwrap(), 255).unwrap();
         assert_eq!(part(b"a").as_name().as_bytes(), b".a.tombolo-part");
         let (one, other) = ([b'x'; 255], {
             let mut name = [b'x'; 255];

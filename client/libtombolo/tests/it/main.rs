@@ -4,6 +4,7 @@ mod cached;
 mod common;
 mod copying;
 mod deep;
+mod disks;
 mod interrupted;
 mod paths;
 mod streams;

@@ -1,0 +1,176 @@
+//! A copy of a disk onto another, which can go on where an earlier one was broken off.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use tombolo_core::Result as CoreResult;
+use tombolo_core::block::{BlockDevice, Range};
+
+use super::fault::{Fault, Step};
+use super::pieces::{Piece, cx};
+use super::tally::Watched;
+use super::transfer::{Buffers, bytes_of, parts_of, read, write, zero};
+use super::walk::{Walk, unit_bytes};
+
+/// How often what was copied is made durable and told, besides [`Copy::durable_every_bytes`].
+const DURABLE_EVERY: Duration = Duration::from_secs(5);
+
+/// A disk that is to become a copy of another.
+#[derive(Clone)]
+pub struct Copy {
+    /// What is copied, all of it.
+    pub from: Arc<dyn BlockDevice>,
+    /// Where to: at least as long. What lies behind the source's length is left as it is.
+    pub to: Arc<dyn BlockDevice>,
+    /// All before is durable already, in bytes.
+    pub start: u64,
+    /// All that follows the start is known to read as zeroes in `to`.
+    pub is_blank: bool,
+    /// What was copied is made durable and told after so many bytes, or after five seconds.
+    pub durable_every_bytes: u64,
+    /// Raised when it is to end early, in good order.
+    pub stop: Arc<AtomicBool>,
+    /// How far it is.
+    pub watched: Watched,
+}
+
+/// How a copy ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All is there, and durable.
+    Complete,
+    /// It was stopped.
+    Stopped,
+}
+
+/// What has come to its end.
+#[derive(Clone, Copy)]
+enum Event {
+    Copied { end: u64 },
+    Durable { end: u64 },
+}
+
+struct Going<F> {
+    copy: Arc<Copy>,
+    buffers: Buffers,
+    walk: Walk<Event>,
+    /// All before is copied.
+    copied: u64,
+    /// All before was durable when it was looked at last, and when that was.
+    durable: u64,
+    since: Instant,
+    is_flushing: bool,
+    on_durable: F,
+}
+
+impl Copy {
+    /// Copies, and calls `on_durable` with each place before which all is durable: the record of it may be a `start` later. When it fails or
+    /// is stopped, what was copied is made durable and told all the same, unless it was a flush that failed.
+    pub async fn run(self, on_durable: impl FnMut(u64) -> CoreResult<()>) -> Result<Ended, Fault> {
+        let unit_bytes = unit_bytes([&*self.from, &*self.to]);
+        let start = self.start - self.start % unit_bytes;
+        let walk = Walk::over(self.from.clone(), start, unit_bytes);
+        self.watched.found_done(start);
+        let mut going = Going {
+            copy: Arc::new(self),
+            buffers: Buffers::default(),
+            walk,
+            copied: start,
+            durable: start,
+            since: Instant::now(),
+            is_flushing: false,
+            on_durable,
+        };
+        let ended = going.go().await;
+        if let Err(fault) = &ended {
+            let mut may_have_lost = fault.step == Step::Flush;
+            // What is under way may still be written to; and it is in order up to the first that failed.
+            while let Some(event) = going.walk.window.next().await {
+                may_have_lost |= matches!(event, Err(Fault { step: Step::Flush, .. }));
+            }
+            // A disk that has lost what it had answered says so once: the next flush would make something else durable.
+            if may_have_lost {
+                return ended;
+            }
+        }
+        let last = going.make_durable().await;
+        ended.and_then(|ended| last.map(|()| ended))
+    }
+
+    async fn piece(self: Arc<Self>, buffers: Buffers, piece: Piece) -> Result<Event, Fault> {
+        let Piece { range, is_zero } = piece;
+        if is_zero {
+            self.zeroes(range).await?;
+        } else {
+            let mut buffer = buffers.take();
+            read(&*self.from, range, &buffer, Step::Read).await?;
+            let bytes =
+                bytes_of(&mut buffer, range.len_bytes).map_err(Fault::at(Step::Read, range.offset))?;
+            let mut begin = 0;
+            for (end, is_zero) in parts_of(bytes) {
+                let (offset, len_bytes) = (range.offset + begin as u64, (end - begin) as u64);
+                if is_zero {
+                    self.zeroes(Range { offset, len_bytes }).await?;
+                } else {
+                    write(&*self.to, range.offset, begin..end, &buffer).await?;
+                    self.watched.data(len_bytes);
+                }
+                begin = end;
+            }
+            buffers.give(buffer);
+        }
+        Ok(Event::Copied { end: range.end() })
+    }
+
+    async fn zeroes(&self, range: Range) -> Result<(), Fault> {
+        if !self.is_blank {
+            zero(&*self.to, range).await?;
+        }
+        self.watched.zeroes(range.len_bytes);
+        Ok(())
+    }
+
+    async fn flush(self: Arc<Self>, end: u64) -> Result<Event, Fault> {
+        let answer = self.to.flush(&cx());
+        self.to.submit();
+        answer.resolve().await.map_err(Fault::at(Step::Flush, end))?;
+        Ok(Event::Durable { end })
+    }
+}
+
+impl<F: FnMut(u64) -> CoreResult<()>> Going<F> {
+    async fn go(&mut self) -> Result<Ended, Fault> {
+        let (copy, buffers) = (self.copy.clone(), self.buffers.clone());
+        let begin = |piece| copy.clone().piece(buffers.clone(), piece);
+        while let Some(event) = self.walk.next(&copy.stop, begin).await? {
+            self.see(event)?;
+        }
+        Ok(if self.walk.is_stopped { Ended::Stopped } else { Ended::Complete })
+    }
+
+    fn see(&mut self, event: Event) -> Result<(), Fault> {
+        match event {
+            Event::Copied { end } => {
+                self.copied = end;
+                let is_due = self.since.elapsed() >= DURABLE_EVERY
+                    || end - self.durable >= self.copy.durable_every_bytes;
+                // It begins after all before this place was answered, so it makes that durable.
+                if is_due && !self.is_flushing {
+                    self.is_flushing = true;
+                    self.walk.window.add(self.copy.clone().flush(end));
+                }
+                Ok(())
+            }
+            Event::Durable { end } => {
+                (self.durable, self.since, self.is_flushing) = (end, Instant::now(), false);
+                (self.on_durable)(end).map_err(Fault::at(Step::Record, end))
+            }
+        }
+    }
+
+    async fn make_durable(&mut self) -> Result<(), Fault> {
+        let event = self.copy.clone().flush(self.copied).await?;
+        self.see(event)
+    }
+}

@@ -1,0 +1,22 @@
+//! Whole disks: what lies where on one, copies that can go on later, comparisons, and what cannot be read.
+//!
+//! All of them walk a disk in pieces, many of which are under way at once, and leave out what is known to be zero.
+//!
+//! Main types: [`Copy`], [`Room`], [`Unreadable`]. Reading order: `pieces`, `transfer` (one piece), `walk` (many), `copy`.
+
+mod compare;
+mod copy;
+mod fault;
+mod pieces;
+mod room;
+mod tally;
+mod transfer;
+mod unreadable;
+mod walk;
+
+pub use compare::compare;
+pub use copy::{Copy, Ended};
+pub use fault::{Fault, Step};
+pub use room::Room;
+pub use tally::{Tally, Watched};
+pub use unreadable::{Unreadable, unreadable};

@@ -1,0 +1,104 @@
+//! One piece: read, looked at for zeroes, written.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tombolo_core::block::{BlockDevice, Range, Zeroing};
+use tombolo_core::{Error, Result as CoreResult, Stability};
+use tombolo_mem::Buffer;
+
+use super::fault::{Fault, Step};
+use super::pieces::{PIECE_BYTES, cx};
+
+/// Zeroes of so many bytes, at a multiple of that, are left out, or become a hole.
+pub(super) const ZERO_UNIT_BYTES: usize = 4 << 10;
+
+/// Memory of pieces that are done, for the next ones.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Buffers(Arc<Mutex<Vec<Buffer>>>);
+
+impl Buffers {
+    pub fn take(&self) -> Buffer {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        kept.unwrap_or_else(|| Buffer::new(PIECE_BYTES as usize))
+    }
+
+    pub fn give(&self, buffer: Buffer) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+    }
+}
+
+/// Fills the beginning of `buffer` from the disk.
+pub(super) async fn read(
+    disk: &dyn BlockDevice,
+    range: Range,
+    buffer: &Buffer,
+    step: Step,
+) -> Result<(), Fault> {
+    let answer = disk.read(&cx(), range.offset, buffer.sink(0..range.len_bytes as usize));
+    disk.submit();
+    answer.resolve().await.map_err(Fault::at(step, range.offset))
+}
+
+/// The first `len` bytes of what was read.
+pub(super) fn bytes_of(buffer: &mut Buffer, len: u64) -> CoreResult<&[u8]> {
+    let bytes = buffer.as_slice().and_then(|bytes| bytes.get(..len as usize));
+    bytes.ok_or_else(|| Error::io("the disk has answered and goes on to write"))
+}
+
+/// Writes a part of `buffer` to the disk; what it holds begins at `base` there.
+pub(super) async fn write(
+    disk: &dyn BlockDevice,
+    base: u64,
+    part: std::ops::Range<usize>,
+    buffer: &Buffer,
+) -> Result<(), Fault> {
+    let offset = base + part.start as u64;
+    let answer = disk.write(&cx(), offset, Stability::Unstable, buffer.source(part));
+    disk.submit();
+    answer.resolve().await.map_err(Fault::at(Step::Write, offset))
+}
+
+/// Has the range read as zeroes, whatever was there.
+pub(super) async fn zero(disk: &dyn BlockDevice, range: Range) -> Result<(), Fault> {
+    let how = Zeroing { may_unmap: true, ..Zeroing::default() };
+    let answer = disk.write_zeroes(&cx(), range, how);
+    disk.submit();
+    answer.resolve().await.map_err(Fault::at(Step::Zero, range.offset))
+}
+
+/// Where data and zeroes change, in units: the end of each part, and whether it is zero.
+pub(super) fn parts_of(bytes: &[u8]) -> Vec<(usize, bool)> {
+    let mut parts: Vec<(usize, bool)> = Vec::new();
+    let mut end = 0;
+    for unit in bytes.chunks(ZERO_UNIT_BYTES) {
+        end += unit.len();
+        let is_zero = are_zero(unit);
+        match parts.last_mut() {
+            Some(last) if last.1 == is_zero => last.0 = end,
+            _ => parts.push((end, is_zero)),
+        }
+    }
+    parts
+}
+
+/// Lines at a time, so that the compiler makes vectors of them.
+pub(super) fn are_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(64).all(|line| line.iter().fold(0, |all, byte| all | byte) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_units_of_zeroes_are_zero() {
+        let mut bytes = vec![0; 5 * ZERO_UNIT_BYTES];
+        bytes[ZERO_UNIT_BYTES] = 1;
+        bytes[4 * ZERO_UNIT_BYTES - 1] = 1;
+        let units = |parts: Vec<(usize, bool)>| -> Vec<_> {
+            parts.into_iter().map(|(end, is_zero)| (end / ZERO_UNIT_BYTES, is_zero)).collect()
+        };
+        assert_eq!(units(parts_of(&bytes)), [(1, true), (2, false), (3, true), (4, false), (5, true)]);
+        assert_eq!(parts_of(&[0; 512]), [(512, true)], "the end of a disk");
+    }
+}

@@ -1,0 +1,57 @@
+//! A walk over a disk: many pieces under way at once, their results in order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tombolo_core::block::{BlockDevice, Range};
+
+use super::fault::Fault;
+use super::pieces::{Piece, Pieces};
+use super::transfer::ZERO_UNIT_BYTES;
+use crate::run::Window;
+
+/// So many pieces are under way at once: their memory, of a MiB each, is what a disk that is far away needs.
+const PIECES_MAX: usize = 16;
+
+/// The unit in which disks are walked together, in bytes: the largest of their blocks, or what zeroes are left out in.
+pub(super) fn unit_bytes<'a>(disks: impl IntoIterator<Item = &'a dyn BlockDevice>) -> u64 {
+    let blocks = disks.into_iter().map(|disk| u64::from(disk.geometry().block_bytes));
+    blocks.fold(ZERO_UNIT_BYTES as u64, u64::max)
+}
+
+pub(super) struct Walk<T> {
+    pieces: Pieces,
+    /// What is under way: pieces, and what else was added, which is taken in its turn.
+    pub window: Window<Result<T, Fault>>,
+    is_at_end: bool,
+    /// It has ended early.
+    pub is_stopped: bool,
+}
+
+impl<T> Walk<T> {
+    /// A walk over all of the disk from `start` on, a multiple of `unit_bytes`.
+    pub fn over(disk: Arc<dyn BlockDevice>, start: u64, unit_bytes: u64) -> Self {
+        let size_bytes = disk.geometry().size_bytes;
+        let rest = Range { offset: start, len_bytes: size_bytes.saturating_sub(start) };
+        let pieces = Pieces::of(disk, rest, unit_bytes);
+        Self { pieces, window: Window::new(), is_at_end: false, is_stopped: false }
+    }
+
+    /// The next result. Before it waits it has `begin` begin more pieces, unless `stop` is raised. `None` when none is left.
+    pub async fn next<F>(&mut self, stop: &AtomicBool, begin: impl Fn(Piece) -> F) -> Result<Option<T>, Fault>
+    where
+        F: Future<Output = Result<T, Fault>> + Send + 'static,
+    {
+        while !self.is_at_end && self.window.len() < PIECES_MAX {
+            self.is_stopped |= stop.load(Ordering::Relaxed);
+            if self.is_stopped {
+                break;
+            }
+            match self.pieces.next().await {
+                Some(piece) => self.window.add(begin(piece?)),
+                None => self.is_at_end = true,
+            }
+        }
+        self.window.next().await.transpose()
+    }
+}
