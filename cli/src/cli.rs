@@ -95,7 +95,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => args.run(),
             Command::Proxy(args) => args.run(),
-            Command::Disk(args) => args.run(),
+            Command::Disk(args) => args.run(self.log),
             Command::Mount(args) => args.run(self.log),
             Command::Umount(args) => args.run(),
             Command::Ls(args) => args.run(),

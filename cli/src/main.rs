@@ -11,6 +11,7 @@ mod failure;
 mod invocation;
 mod location;
 mod mount_point;
+mod progress;
 mod service;
 mod setting;
 mod suggestion;

@@ -4,7 +4,6 @@ pub mod broker;
 pub mod cache;
 pub mod completions;
 pub mod disk;
-mod disk_info;
 pub mod doctor;
 pub mod files;
 pub mod keys;

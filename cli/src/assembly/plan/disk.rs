@@ -157,10 +157,10 @@ impl DiskSource {
     pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
         let disk: Arc<dyn BlockDevice> = match self {
             Self::Raw(path) => ImageFile::open(path, options, pool.lane())
-                .map_err(|error| Failure::cannot("serve a disk", &error))?,
+                .map_err(|error| Failure::cannot("use a disk", &error))?,
             Self::Qcow2 { path, backing_dir } => {
                 Qcow2Image::open(path, options, backing_dir.as_deref(), pool.lane())
-                    .map_err(|error| Failure::cannot("serve a disk", &error))?
+                    .map_err(|error| Failure::cannot("use a disk", &error))?
             }
             Self::Nbd(url) => {
                 let tls = url.tls.as_ref().map(NbdTls::open).transpose()?;
@@ -185,7 +185,7 @@ fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<OpenedDis
     let is_own = matches!(location, Location::Dir(_)) && !creds::may_assume();
     let checks = if is_own { PermissionCheck::Caller } else { PermissionCheck::BackEnd };
     let client = Client { session: SESSION, label: "disk".into(), checks };
-    let serving = format!("serve {location} as a disk");
+    let serving = format!("use {location} as a disk");
     let fs = opened.export.attach(&client).map_err(|error| Failure::cannot(&serving, &error))?;
     let cx = Ctx { identity, ..Ctx::root(SESSION) };
     let disk = block_on(FileDisk::open(fs, cx, &opened.path, options))

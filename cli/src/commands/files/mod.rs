@@ -10,7 +10,7 @@ mod exports;
 mod ls;
 mod mkdir;
 mod mv;
-mod open_path;
+pub mod open_path;
 pub mod problem;
 mod rm;
 pub mod shown;

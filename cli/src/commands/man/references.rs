@@ -13,13 +13,16 @@ pub fn files(name: &str) -> Files {
         "tombolo-upgrade" => &[KEEPERS],
         "tombolo-links" => &[LINKS],
         "tombolo-doctor" => &[("/dev/fuse", "what mounts need"), FUSE_CONF],
-        "tombolo-cp" => {
-            &[(".NAME.tombolo-part", "a file that is not complete yet, beside the place of NAME")]
+        "tombolo-cp" => &[PART],
+        "tombolo-disk-convert" => {
+            &[PART, ("convert-NAME/record in the state directory", "how far a conversion into NAME has come")]
         }
         _ => &[],
     }
 }
 
+const PART: (&str, &str) =
+    (".NAME.tombolo-part", "a file that is not complete yet, beside the place of NAME");
 const CONTROL: (&str, &str) = (
     "$XDG_RUNTIME_DIR/tombolo/NAME.sock",
     "control sockets of running servers; without that variable in /run/tombolo for root, in /tmp/tombolo-UID for others",

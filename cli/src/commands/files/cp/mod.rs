@@ -6,7 +6,6 @@ mod sink;
 mod source;
 mod target;
 
-use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,11 +16,12 @@ use tombolo_core::Stability;
 use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
+use crate::progress::{Screen, Style};
 
 use super::open_path::{OpenPath, Opener};
 use super::shown::size;
 use super::stop;
-use progress::{Progress, Style};
+use progress::Progress;
 use report::Report;
 use sink::Sink;
 use source::Source;
@@ -132,8 +132,8 @@ impl CpArgs {
             };
         }
         let to = self.open_target(&mut opener, &sources)?;
-        let style = Style::for_user(log.quiet > 0, self.progress, io::stderr().is_terminal());
-        let report = Arc::new(Report::new(style, to.tree.clone()));
+        let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
+        let report = Arc::new(Report::new(screen.clone(), to.tree.clone()));
         let copier = Copier::start(self.options(to.is_remote, log.verbose > 0), report.clone())
             .map_err(|error| Failure::cannot("start a thread", &error))?;
         let rules = NameRules {
@@ -151,7 +151,7 @@ impl CpArgs {
         })
         .map_err(|error| Failure::cannot("watch for signals", &error))?;
         let start = Instant::now();
-        let mut progress = Progress::start(style, report.clone(), copier.watcher(), opener.watched());
+        let mut progress = Progress::start(&screen, copier.watcher(), opener.watched());
         for Source { place, node, name, .. } in sources {
             progress.measure(node.clone());
             let from = From { node, path: place.label };

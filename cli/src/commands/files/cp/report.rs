@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use indicatif::ProgressBar;
 use libtombolo::Tree;
 use libtombolo::copy::{Event, Failure as CopyFailure, Observer, Step};
 use tombolo_host_runtime::signals::StopSignal;
@@ -14,14 +14,14 @@ use crate::failure::Failure;
 
 use super::super::problem::{self, SQUASHED};
 use super::super::shown::{self, size};
-use super::progress::Style;
+use crate::progress::Screen;
 
 /// So many parts are told of by name.
 const PARTS_NAMED_MAX: usize = 10;
 
 /// Prints failures as they come, around the bar if there is one.
 pub struct Report {
-    bar: Option<ProgressBar>,
+    screen: Arc<Screen>,
     /// The user, which may be another one to the server.
     to: Tree,
     stopped: OnceLock<StopSignal>,
@@ -30,22 +30,17 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(style: Style, to: Tree) -> Self {
-        let bar = (style == Style::Bar).then(super::progress::bar);
-        Self { bar, to, stopped: OnceLock::new(), parts: Mutex::default(), parts_count: AtomicU64::new(0) }
-    }
-
-    pub fn bar(&self) -> Option<&ProgressBar> {
-        self.bar.as_ref()
+    pub fn new(screen: Arc<Screen>, to: Tree) -> Self {
+        Self { screen, to, stopped: OnceLock::new(), parts: Mutex::default(), parts_count: AtomicU64::new(0) }
     }
 
     pub fn print(&self, failure: &Failure) {
-        self.around_bar(|| failure.print());
+        self.screen.around_bar(|| failure.print());
     }
 
     pub fn stopping(&self, signal: StopSignal) {
         let _ = self.stopped.set(signal);
-        self.say(&format!("{signal}: finishing what is under way; once more ends at once"));
+        self.screen.say(&format!("{signal}: finishing what is under way; once more ends at once"));
     }
 
     pub fn stopped_by(&self) -> Option<StopSignal> {
@@ -56,7 +51,7 @@ impl Report {
     pub fn sum_up(&self) {
         let parts = self.parts();
         for (path, size_bytes) in parts.iter() {
-            self.say(&format!(
+            self.screen.say(&format!(
                 "{} is not complete: {} kept for --resume",
                 shown::name(path),
                 size(*size_bytes)
@@ -64,24 +59,12 @@ impl Report {
         }
         let unnamed = self.parts_count.load(Ordering::Relaxed).saturating_sub(parts.len() as u64);
         if unnamed > 0 {
-            self.say(&format!("and {unnamed} more that are not complete"));
+            self.screen.say(&format!("and {unnamed} more that are not complete"));
         }
         if self.stopped_by().is_some() {
-            self.say("interrupted: the same command with --resume goes on");
+            self.screen.say("interrupted: the same command with --resume goes on");
         } else if !parts.is_empty() {
-            self.say("the same command with --resume goes on with what is not complete");
-        }
-    }
-
-    pub fn say(&self, text: &str) {
-        // With standard error closed it is not said.
-        self.around_bar(|| drop(writeln!(io::stderr(), "tombolo: {text}")));
-    }
-
-    fn around_bar(&self, print: impl FnOnce()) {
-        match &self.bar {
-            Some(bar) => bar.suspend(print),
-            None => print(),
+            self.screen.say("the same command with --resume goes on with what is not complete");
         }
     }
 
@@ -133,7 +116,7 @@ impl Observer for Report {
             Event::Copied { from, to } => {
                 let line = format!("{} -> {}", shown::name(&from), shown::name(&to));
                 // With standard error closed it is not said.
-                self.around_bar(|| drop(writeln!(io::stdout(), "{line}")));
+                self.screen.around_bar(|| drop(writeln!(io::stdout(), "{line}")));
             }
             Event::PartKept { to, size_bytes } => {
                 self.parts_count.fetch_add(1, Ordering::Relaxed);

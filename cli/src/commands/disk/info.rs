@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use libtombolo::block_on;
+use libtombolo::disk::Room;
 use serde::Serialize;
-use tombolo_core::block::{Allocation, BlockDevice, OpenOptions, Range};
-use tombolo_core::{Ctx, Error, Result as CoreResult, SessionId};
+use tombolo_back_image_file::{ChainLink, Qcow2Image};
+use tombolo_core::block::OpenOptions;
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
 use crate::assembly::options::disk::ImageFormat;
@@ -43,17 +45,22 @@ struct Info {
     disk: String,
     size_bytes: u64,
     block_bytes: u32,
-    #[serde(flatten)]
-    room: Room,
-}
-
-/// How many bytes are what; together the whole disk.
-#[derive(Default, Serialize)]
-struct Room {
     data_bytes: u64,
     /// Room is taken, and it reads as zeroes.
     zero_bytes: u64,
     hole_bytes: u64,
+    /// A qcow2 image, and what it stands on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    images: Vec<Image>,
+}
+
+#[derive(Serialize)]
+struct Image {
+    path: PathBuf,
+    format: &'static str,
+    size_bytes: u64,
+    cluster_bytes: Option<u64>,
+    data_file: Option<PathBuf>,
 }
 
 impl DiskInfoArgs {
@@ -63,14 +70,17 @@ impl DiskInfoArgs {
         let options = OpenOptions { read_only: true, locks: false, ..OpenOptions::default() };
         let opened = source.open(&options, &pool)?;
         let disk = &*opened.disk;
-        let room = Room::of(disk)
+        let room = block_on(Room::of(disk))
             .map_err(|error| Failure::cannot(format_args!("ask what {source} holds"), &error))?;
         let geometry = disk.geometry();
         let info = Info {
             disk: source.to_string(),
             size_bytes: geometry.size_bytes,
             block_bytes: geometry.block_bytes,
-            room,
+            data_bytes: room.data_bytes,
+            zero_bytes: room.zero_bytes,
+            hole_bytes: room.hole_bytes,
+            images: images(&source),
         };
         let text = if self.json {
             serde_json::to_string_pretty(&info).map_err(|error| Failure::cannot("write JSON", &error))?
@@ -81,49 +91,30 @@ impl DiskInfoArgs {
     }
 }
 
-impl Room {
-    /// Asks for all extents, some at a time.
-    fn of(disk: &dyn BlockDevice) -> CoreResult<Self> {
-        const COUNT_MAX: usize = 1024;
-        /// What one question covers at most, in bytes: NBD counts with 32 bits.
-        const ASKED_MAX: u64 = 1 << 30;
-        let (cx, mut room, mut offset) = (Ctx::root(SessionId(0)), Self::default(), 0);
-        loop {
-            let left_bytes = disk.geometry().size_bytes.saturating_sub(offset);
-            if left_bytes == 0 {
-                return Ok(room);
-            }
-            let range = Range { offset, len_bytes: left_bytes.min(ASKED_MAX) };
-            let asked = disk.extents(&cx, range, COUNT_MAX);
-            disk.submit();
-            let extents = asked.wait()?;
-            // An answer without extents would be asked for without end.
-            if extents.next_offset() <= offset {
-                return Err(Error::Io { source: None });
-            }
-            offset = extents.next_offset();
-            for extent in extents.as_slice() {
-                *match extent.allocation {
-                    Allocation::Data => &mut room.data_bytes,
-                    Allocation::Zero => &mut room.zero_bytes,
-                    Allocation::Hole => &mut room.hole_bytes,
-                } += extent.len_bytes;
-            }
-        }
-    }
+/// It was opened, so there is no more to say of a chain that cannot be followed.
+fn images(source: &DiskSource) -> Vec<Image> {
+    let DiskSource::Qcow2 { path, backing_dir } = source else { return Vec::new() };
+    let image = |link| {
+        let ChainLink { path, format, size_bytes, cluster_bytes, data_file } = link;
+        Image { path, format, size_bytes, cluster_bytes, data_file }
+    };
+    Qcow2Image::chain(path, backing_dir.as_deref()).0.into_iter().map(image).collect()
 }
 
 impl Info {
     fn text(&self) -> String {
         let of = |bytes| format!("{} ({bytes} bytes)", shown::short_size(bytes));
-        let Room { data_bytes, zero_bytes, hole_bytes } = self.room;
         let lines = [
             ("disk", self.disk.clone()),
             ("size", of(self.size_bytes)),
-            ("data", of(data_bytes)),
-            ("zeroes", of(zero_bytes)),
-            ("holes", of(hole_bytes)),
+            ("data", of(self.data_bytes)),
+            ("zeroes", of(self.zero_bytes)),
+            ("holes", of(self.hole_bytes)),
         ];
-        lines.map(|(name, value)| format!("{name:<8}{value}")).join("\n")
+        let below = self.images.iter().skip(1);
+        let below = below.map(|image| ("over", format!("{} ({})", image.path.display(), image.format)));
+        let lines: Vec<_> =
+            lines.into_iter().chain(below).map(|(name, value)| format!("{name:<8}{value}")).collect();
+        lines.join("\n")
     }
 }

@@ -1,16 +1,32 @@
-//! `tombolo disk`: a disk for guests.
+//! `tombolo disk`: a disk for guests, and what can be done with one without a guest.
+
+mod check;
+mod convert;
+mod info;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Subcommand};
+use indicatif::ProgressBar;
+use libtombolo::disk::Watched;
+use tombolo_core::block::BlockDevice;
 
 use crate::assembly::disk;
 use crate::assembly::options::disk::{DiskOptions, DiskServerOptions, size};
 use crate::assembly::plan::disk::DiskSource;
-use crate::commands::disk_info::DiskInfoArgs;
+use crate::cli::LogArgs;
+use crate::commands::files::shown::size as size_text;
+use crate::commands::files::stop;
 use crate::commands::umount::server_that;
 use crate::failure::{Failure, Outcome};
+use crate::progress::{Screen, Shown};
 use crate::service::status::ExportStatus;
+
+use check::DiskCheckArgs;
+use convert::DiskConvertArgs;
+use info::DiskInfoArgs;
 
 /// Give guests and others a disk: an image (raw or qcow2), a block device of this host, a disk of an NBD server, or a file of an NFS server.
 ///
@@ -31,6 +47,8 @@ pub struct DiskArgs {
 #[derive(Subcommand)]
 enum Action {
     Info(DiskInfoArgs),
+    Check(DiskCheckArgs),
+    Convert(Box<DiskConvertArgs>),
     /// Change the size of a disk that is served, or take in that it was changed; its guests are told.
     ///
     /// What lies behind a smaller size is gone.
@@ -55,7 +73,9 @@ Examples:
   tombolo disk nbd://ship/vm --vhost-user /run/vm1.sock
   tombolo disk nfs://ship/images/vm.img --vhost-user /run/vm1.sock
   tombolo disk resize vm.img 20G
-  tombolo disk info vm.img";
+  tombolo disk info vm.img
+  tombolo disk check vm.qcow2
+  tombolo disk convert vm.img vm.qcow2";
 
 const RESIZE_EXAMPLES: &str = "\
 Examples:
@@ -63,9 +83,11 @@ Examples:
   lvextend -L +10G /dev/vg0/vm1 && tombolo disk resize /dev/vg0/vm1";
 
 impl DiskArgs {
-    pub fn run(&self) -> Outcome {
+    pub fn run(&self, log: LogArgs) -> Outcome {
         match (&self.action, &self.disk) {
             (Some(Action::Info(asked)), _) => asked.run(),
+            (Some(Action::Check(asked)), _) => asked.run(log),
+            (Some(Action::Convert(asked)), _) => asked.run(log),
             (Some(Action::Resize { file, size }), _) => resize(file, size.as_deref()),
             (None, Some(options)) => disk::serve(options.clone(), &self.server),
             (None, None) => Err(Failure::usage(
@@ -92,4 +114,42 @@ fn resize(file: &Path, size: Option<&str>) -> Outcome {
     };
     let size = size.map_or_else(|| "size".into(), |size| format!("size={size}"));
     server.set(&format!("{size},disk={name}")).map(drop).map_err(|error| Failure::cannot(&resizing, &error))
+}
+
+/// What the first SIGINT or SIGTERM raises.
+fn stopping(screen: &Arc<Screen>) -> Result<Arc<AtomicBool>, Failure> {
+    let (stop, screen) = (Arc::new(AtomicBool::new(false)), screen.clone());
+    let raised = stop.clone();
+    stop::on_signal(move |signal| {
+        raised.store(true, Ordering::Relaxed);
+        screen.say(&format!("{signal}: finishing what is under way; once more ends at once"));
+    })
+    .map_err(|error| Failure::cannot("watch for signals", &error))?;
+    Ok(stop)
+}
+
+/// How far a walk over a disk is.
+struct Shower {
+    size_bytes: u64,
+    watched: Watched,
+    doing: &'static str,
+}
+
+impl Shower {
+    fn new(doing: &'static str, source: &dyn BlockDevice, watched: &Watched) -> Self {
+        Self { size_bytes: source.geometry().size_bytes, watched: watched.clone(), doing }
+    }
+}
+
+impl Shown for Shower {
+    fn draw(&self, bar: &ProgressBar) {
+        bar.set_length(self.size_bytes);
+        bar.set_position(self.watched.tally().done_bytes);
+        bar.set_message(self.doing);
+    }
+
+    fn line(&self) -> String {
+        let done_bytes = self.watched.tally().done_bytes;
+        format!("{} of {} {}", size_text(done_bytes), size_text(self.size_bytes), self.doing)
+    }
 }

@@ -1,0 +1,188 @@
+//! `tombolo disk check`: whether an image's tables agree with each other, and whether all data can be read.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use libtombolo::block_on;
+use libtombolo::disk::{Unreadable, Watched, unreadable};
+use serde::Serialize;
+use tombolo_back_image_file::{Checked, Qcow2Image, Qcow2OpenError};
+use tombolo_core::block::OpenOptions;
+use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+
+use crate::assembly::options::disk::ImageFormat;
+use crate::assembly::plan::disk::DiskSource;
+use crate::cli::LogArgs;
+use crate::commands::files::shown::size;
+use crate::commands::files::{print, stop};
+use crate::failure::{Failure, Outcome, Reason};
+use crate::progress::{Progress, Screen, Style};
+
+use super::{Shower, stopping};
+
+/// Look whether a disk is sound: whether the tables of a qcow2 image, and of those that it stands on, agree with each other, and whether
+/// all data of the disk can be read.
+///
+/// Nothing is changed, and a disk that is written to by others meanwhile is not looked at. Ends with 1 if something is wrong.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DiskCheckArgs {
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+    /// Tell how far it is every 10 seconds, where there is no terminal for a bar.
+    #[arg(long)]
+    progress: bool,
+    /// What kind of image it is (by default qcow2 where the name ends in .qcow2, else raw).
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<ImageFormat>,
+    /// Where images may lie that a qcow2 image stands on, besides its own directory.
+    #[arg(long, value_name = "DIR")]
+    backing_dir: Option<PathBuf>,
+    /// The disk, as for a server of it.
+    file: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo disk check vm.qcow2
+  tombolo disk check nbd://ship/vm --progress";
+
+/// So many places that cannot be read are told by name.
+const UNREADABLE_MAX: usize = 10;
+
+/// What was found, as it goes out as JSON.
+#[derive(Serialize)]
+struct Found {
+    disk: String,
+    images: Vec<Image>,
+    /// Bytes that were read: all data, unless an image is damaged.
+    data_bytes: u64,
+    unreadable_bytes: u64,
+    unreadable: Vec<Place>,
+}
+
+/// A qcow2 image.
+#[derive(Serialize)]
+struct Image {
+    path: PathBuf,
+    damages_count: u64,
+    damages: Vec<String>,
+    leaked_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Place {
+    offset: u64,
+    len_bytes: u64,
+    reason: String,
+}
+
+impl DiskCheckArgs {
+    pub fn run(&self, log: LogArgs) -> Outcome {
+        let source = DiskSource::of_word(&self.file, self.format, self.backing_dir.as_deref())?;
+        let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
+        let images = images(&source)?;
+        let mut found = Found {
+            disk: source.to_string(),
+            images,
+            data_bytes: 0,
+            unreadable_bytes: 0,
+            unreadable: Vec::new(),
+        };
+        // What tables say that are damaged leads anywhere.
+        if found.images.iter().all(|image| image.damages_count == 0) {
+            found.read(&source, &screen)?;
+        }
+        if self.json {
+            let text = serde_json::to_string_pretty(&found);
+            print(&text.map_err(|error| Failure::cannot("write JSON", &error))?)?;
+        } else {
+            print(&found.text())?;
+        }
+        if found.is_sound() { Ok(()) } else { Err(Failure::silent()) }
+    }
+}
+
+/// The tables of an image, and of all that it stands on.
+fn images(source: &DiskSource) -> Result<Vec<Image>, Failure> {
+    let DiskSource::Qcow2 { path, backing_dir } = source else { return Ok(Vec::new()) };
+    let cannot = |error: &Qcow2OpenError| Failure::cannot("check a disk", error);
+    let (links, fault) = Qcow2Image::chain(path, backing_dir.as_deref());
+    if let Some(fault) = fault {
+        return Err(cannot(&fault));
+    }
+    let images = links.into_iter().filter(|link| link.cluster_bytes.is_some()).map(|link| {
+        let checked = Qcow2Image::check(&link.path).map_err(|error| cannot(&error))?;
+        let Checked { damages, damages_count, leaked_bytes } = checked;
+        let damages = damages.iter().map(ToString::to_string).collect();
+        Ok(Image { path: link.path, damages_count, damages, leaked_bytes })
+    });
+    images.collect()
+}
+
+impl Found {
+    fn read(&mut self, source: &DiskSource, screen: &Arc<Screen>) -> Outcome {
+        let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
+        let stop = stopping(screen)?;
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let disk = source.open(&options, &pool)?.disk;
+        let watched = Watched::default();
+        let progress = Progress::start(screen, Arc::new(Shower::new("read", &*disk, &watched)));
+        let found = block_on(unreadable(disk, UNREADABLE_MAX, &stop, watched.clone()));
+        drop(progress);
+        let Unreadable { ranges, bytes, .. } =
+            found.map_err(|fault| Failure::cannot(format_args!("check {source}"), &fault))?;
+        if let Some(signal) = stop::came() {
+            return Err(Failure::stopped(signal));
+        }
+        self.data_bytes = watched.tally().data_bytes - bytes;
+        self.unreadable_bytes = bytes;
+        self.unreadable = ranges
+            .into_iter()
+            .map(|(range, error)| Place {
+                offset: range.offset,
+                len_bytes: range.len_bytes,
+                reason: Reason::from(&error).into(),
+            })
+            .collect();
+        Ok(())
+    }
+
+    fn is_sound(&self) -> bool {
+        self.unreadable_bytes == 0 && self.images.iter().all(|image| image.damages_count == 0)
+    }
+
+    fn text(&self) -> String {
+        let mut lines = Vec::new();
+        for image in &self.images {
+            let path = image.path.display();
+            for damage in &image.damages {
+                lines.push(format!("{path}: {damage}"));
+            }
+            match image.damages_count.saturating_sub(image.damages.len() as u64) {
+                0 => {}
+                more => lines.push(format!("{path}: and {more} more")),
+            }
+            if let Some(leaked @ 1..) = image.leaked_bytes {
+                let leaked = size(leaked);
+                lines.push(format!(
+                    "{path}: {leaked} are counted and not used: qemu-img check -r leaks frees them"
+                ));
+            }
+        }
+        for Place { offset, len_bytes, reason } in &self.unreadable {
+            lines.push(format!("{}: {len_bytes} bytes at {offset} cannot be read: {reason}", self.disk));
+        }
+        let (read, unreadable) = (size(self.data_bytes), size(self.unreadable_bytes));
+        lines.push(match (self.is_sound(), self.unreadable_bytes) {
+            (true, _) => format!("{} is sound: {read} of data were read", self.disk),
+            (false, 0) => format!("{} is damaged: qemu-img check -r all may mend it", self.disk),
+            (false, _) => {
+                format!("{} is damaged: {read} of data were read, {unreadable} cannot be", self.disk)
+            }
+        });
+        lines.join("\n")
+    }
+}

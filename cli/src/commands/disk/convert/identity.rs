@@ -1,0 +1,140 @@
+//! What tells one version of a disk from another, so that what was copied of one is not taken for a part of another.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use libtombolo::{Last, block_on};
+use tombolo_back_image_file::Qcow2Image;
+use tombolo_core::block::BlockDevice;
+use tombolo_core::fs::{Attr, Create, Exclusive, Mode, NewMode, OpenFlags, SetAttr};
+
+use crate::assembly::plan::disk::DiskSource;
+use crate::commands::files::open_path::Opener;
+use crate::failure::Failure;
+use crate::location::{End, Location};
+
+/// Of a source: it is another one as soon as anything in it has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    pub text: String,
+    /// Whether it really tells. Of block devices and NBD servers nothing but the length is known.
+    pub tells: bool,
+}
+
+impl Version {
+    pub fn of(source: &DiskSource, disk: &dyn BlockDevice) -> Result<Self, Failure> {
+        let looking = |error| Failure::cannot(format_args!("look at {source}"), &error);
+        let mut version = Self { text: disk.geometry().size_bytes.to_string(), tells: true };
+        match source {
+            DiskSource::Raw(path) => version.add(path).map_err(looking)?,
+            DiskSource::Qcow2 { path, backing_dir } => {
+                let (links, fault) = Qcow2Image::chain(path, backing_dir.as_deref());
+                if let Some(fault) = fault {
+                    return Err(Failure::cannot(format_args!("look at {source}"), &fault));
+                }
+                for link in links {
+                    for path in [Some(link.path), link.data_file].into_iter().flatten() {
+                        version.add(&path).map_err(looking)?;
+                    }
+                }
+            }
+            DiskSource::Nbd(_) => version.tells = false,
+            DiskSource::File(location) => {
+                let Attr { fsid, fileid, size, mtime, ctime, .. } = attr_of(location)?;
+                version.text = format!(
+                    "{fsid}:{fileid}:{size}:{}.{}:{}.{}",
+                    mtime.secs, mtime.nanos, ctime.secs, ctime.nanos
+                );
+            }
+        }
+        Ok(version)
+    }
+
+    fn add(&mut self, path: &Path) -> std::io::Result<()> {
+        let it = fs::metadata(path)?;
+        if it.file_type().is_block_device() {
+            self.text += &format!(" {}", it.rdev());
+            self.tells = false;
+            return Ok(());
+        }
+        self.text += &format!(
+            " {}:{}:{}:{}.{}:{}.{}",
+            it.dev(),
+            it.ino(),
+            it.size(),
+            it.mtime(),
+            it.mtime_nsec(),
+            it.ctime(),
+            it.ctime_nsec()
+        );
+        Ok(())
+    }
+}
+
+/// What tells a copy from another that has its name later, whatever is in it.
+pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
+    match source {
+        DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. } => {
+            let it = fs::metadata(path)
+                .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
+            // Numbers of files that were removed are given again, times of birth are not.
+            let born = it.created().ok().and_then(|born| born.duration_since(std::time::UNIX_EPOCH).ok());
+            Ok(format!("{}:{}:{}:{:?}", it.dev(), it.ino(), it.rdev(), born.unwrap_or_default()))
+        }
+        DiskSource::Nbd(_) => Ok(String::new()),
+        DiskSource::File(location) => {
+            let Attr { fsid, fileid, .. } = attr_of(location)?;
+            Ok(format!("{fsid}:{fileid}"))
+        }
+    }
+}
+
+/// Bytes behind the last whole sector, which no disk has.
+pub fn stray_bytes(source: &DiskSource) -> Result<u64, Failure> {
+    let len = match source {
+        DiskSource::Raw(path) => fs::metadata(path).map_or(0, |it| it.size()),
+        DiskSource::File(location) => attr_of(location)?.size,
+        DiskSource::Qcow2 { .. } | DiskSource::Nbd(_) => 0,
+    };
+    Ok(len % u64::from(tombolo_core::block::SECTOR_BYTES))
+}
+
+fn attr_of(location: &Location) -> Result<Attr, Failure> {
+    let place = Opener::new().open(location, End::Target)?;
+    let node = place.found(Last::Follow)?;
+    node.attr_now().wait().map_err(|error| place.cannot("look at", &error))
+}
+
+/// How long the file is, if there is one.
+pub fn len_of(location: &Location) -> Result<Option<u64>, Failure> {
+    let place = Opener::new().open(location, End::Target)?;
+    match place.find(Last::Follow) {
+        Ok(node) => node
+            .attr_now()
+            .wait()
+            .map(|attr| Some(attr.size))
+            .map_err(|error| place.cannot("look at", &error)),
+        Err(tombolo_core::Error::NotFound) => Ok(None),
+        Err(error) => Err(place.cannot("look at", &error)),
+    }
+}
+
+/// Makes a file of this length, all of it a hole. There must be none, unless `is_there`: that becomes one.
+pub fn make(location: &Location, size_bytes: u64, mode: Mode, is_there: bool) -> Result<(), Failure> {
+    let place = Opener::new().open(location, End::Target)?;
+    let made = block_on(async {
+        let (dir, name) = place.tree.find_target(&place.path).await?;
+        let how = Create {
+            mode: NewMode { mode, umask: place.tree.umask() },
+            flags: OpenFlags::READ | OpenFlags::WRITE,
+            exclusive: if is_there { Exclusive::No } else { Exclusive::Yes },
+        };
+        let file = dir.create(name.as_name(), how).await?;
+        for size in [0, size_bytes] {
+            file.set_attr(&SetAttr { size: Some(size), ..SetAttr::default() }).resolve().await?;
+        }
+        Ok(())
+    });
+    made.map_err(|error| place.cannot("make", &error))
+}

@@ -1,0 +1,247 @@
+//! Where a disk is converted to.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use libtombolo::copy::part_name;
+use tombolo_back_image_file::{ImageFile, Locked, Qcow2Image};
+use tombolo_core::block::{BlockDevice, OpenOptions, Range, Zeroing};
+use tombolo_core::fs::{Mode, NAME_MAX, Name};
+use tombolo_core::{Ctx, Error, Result as CoreResult, SessionId};
+use tombolo_host_runtime::thread_pool::ThreadPool;
+use tombolo_sys::namespace::{RenameFlags, rename};
+
+use super::identity;
+use super::record::Record;
+use crate::assembly::plan::disk::DiskSource;
+use crate::commands::files::user::Myself;
+use crate::failure::{Failure, Outcome};
+
+/// Disks become blank in units of so many bytes.
+const UNIT_BYTES: u64 = 4096;
+
+pub struct Target {
+    /// What is written to.
+    pub disk: DiskSource,
+    place: Place,
+}
+
+enum Place {
+    /// A file of this host, which gets its name when it is complete.
+    Beside { name: PathBuf, mode: u32, old: Option<Old> },
+    /// A file of a file system that is not there yet, or was made by a conversion that has come no further.
+    New { mode: Mode, is_begun: bool },
+    /// What is there already, and is written over.
+    There,
+}
+
+/// The file that is replaced.
+struct Old {
+    _lock: Locked,
+    uid: u32,
+    gid: u32,
+}
+
+/// What a conversion begins with.
+pub struct Prepared {
+    pub disk: Arc<dyn BlockDevice>,
+    /// It reads as zeroes from its start on.
+    pub is_blank: bool,
+}
+
+impl Target {
+    /// Looks what is there, for a disk of `size_bytes`. What holds something is taken if it may be written over, or if an earlier conversion
+    /// into it is known.
+    pub fn of(
+        to: &DiskSource,
+        size_bytes: u64,
+        overwrites: bool,
+        record: Option<&Record>,
+        myself: &Myself,
+    ) -> Result<Self, Failure> {
+        let mode = Mode::new(0o666 & !myself.umask.bits());
+        let of_place = |place| Self { disk: to.clone(), place };
+        let may_write = || if record.is_some() { Ok(()) } else { there_already(to, overwrites, WRITES_OVER) };
+        match to {
+            DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. } => {
+                let failed = |error: io::Error| Failure::cannot(format_args!("convert to {to}"), &error);
+                let name = resolved(path).map_err(failed)?;
+                match fs::metadata(&name) {
+                    Ok(found) if found.is_file() => {
+                        there_already(to, overwrites, "replaces it when the copy is complete")?;
+                        let _lock = Locked::take(&name)
+                            .map_err(|error| Failure::cannot(format_args!("replace {to}"), &error))?;
+                        let old = Old { _lock, uid: found.uid(), gid: found.gid() };
+                        Self::beside(to, name, found.mode() & 0o7777, Some(old)).map_err(failed)
+                    }
+                    Ok(_) => may_write().map(|()| of_place(Place::There)),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        Self::beside(to, name, mode.bits(), None).map_err(failed)
+                    }
+                    Err(error) => Err(failed(error)),
+                }
+            }
+            DiskSource::File(location) => match identity::len_of(location)? {
+                None => Ok(of_place(Place::New { mode, is_begun: false })),
+                // It was not there when a conversion began that has come no further.
+                Some(len) if record.is_some_and(Record::has_just_begun) && [0, size_bytes].contains(&len) => {
+                    Ok(of_place(Place::New { mode, is_begun: true }))
+                }
+                Some(_) => may_write().map(|()| of_place(Place::There)),
+            },
+            DiskSource::Nbd(_) => may_write().map(|()| of_place(Place::There)),
+        }
+    }
+
+    /// Fails where what is there may not be written over, and an earlier conversion has not left it.
+    pub fn must_be_ours(&self, overwrites: bool) -> Outcome {
+        match self.place {
+            Place::There => there_already(&self.disk, overwrites, WRITES_OVER),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether opening it makes a file that no later conversion knows by itself.
+    pub fn is_new(&self) -> bool {
+        matches!(self.place, Place::New { .. })
+    }
+
+    fn beside(to: &DiskSource, name: PathBuf, mode: u32, old: Option<Old>) -> io::Result<Self> {
+        let own = Name::new(name.file_name().unwrap_or_default().as_bytes()).map_err(io::Error::other)?;
+        let part = part_name(own, NAME_MAX as u32).map_err(io::Error::other)?;
+        let path = name.with_file_name(OsStr::from_bytes(part.as_name().as_bytes()));
+        let disk = match to {
+            DiskSource::Qcow2 { .. } => DiskSource::Qcow2 { path, backing_dir: None },
+            _ => DiskSource::Raw(path),
+        };
+        Ok(Self { disk, place: Place::Beside { name, mode, old } })
+    }
+
+    /// The file that is written to under another name than its own.
+    fn part(&self) -> Option<&Path> {
+        match (&self.place, &self.disk) {
+            (Place::Beside { .. }, DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. }) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Opens it for a disk of `size_bytes`, all of whose first `start` bytes are there; without them as new.
+    pub fn open(&self, size_bytes: u64, start: u64, pool: &ThreadPool) -> Result<Prepared, Failure> {
+        let options = OpenOptions::default();
+        let making = format!("make {}", self.disk);
+        match (&self.place, &self.disk) {
+            (Place::Beside { .. }, DiskSource::Raw(path)) if start == 0 => {
+                let disk = ImageFile::create(path, size_bytes, &options, pool.lane());
+                let disk = disk.map_err(|error| Failure::cannot(making, &error))?;
+                return Ok(Prepared { disk, is_blank: true });
+            }
+            (Place::Beside { .. }, DiskSource::Qcow2 { path, .. }) if start == 0 => {
+                let disk = Qcow2Image::create(path, size_bytes, &options, pool.lane());
+                let disk = disk.map_err(|error| Failure::cannot(making, &error))?;
+                return Ok(Prepared { disk, is_blank: true });
+            }
+            (Place::New { mode, is_begun }, DiskSource::File(location)) => {
+                identity::make(location, size_bytes, *mode, *is_begun)?;
+                let disk = self.disk.open(&options, pool)?.disk;
+                return Ok(Prepared { disk, is_blank: true });
+            }
+            _ => {}
+        }
+        let disk = self.disk.open(&options, pool)?.disk;
+        if disk.profile().read_only {
+            let reason = "it is served read-only";
+            return Err(Failure::cannot(format_args!("write to {}", self.disk), reason));
+        }
+        let block_bytes = disk.geometry().block_bytes;
+        if !size_bytes.is_multiple_of(u64::from(block_bytes)) {
+            let reason = format!(
+                "its blocks have {block_bytes} bytes, of which the source's {size_bytes} bytes are no multiple"
+            );
+            return Err(Failure::cannot(format_args!("convert to {}", self.disk), reason));
+        }
+        let is_blank = blank_from(&*disk, start, size_bytes)
+            .map_err(|error| Failure::cannot(format_args!("empty {}", self.disk), &error))?;
+        let has_bytes = disk.geometry().size_bytes;
+        if has_bytes < size_bytes {
+            let reason = format!("it has {has_bytes} bytes, and the source {size_bytes}");
+            return Err(Failure::cannot(format_args!("convert to {}", self.disk), reason)
+                .remedy("make it as large first"));
+        }
+        Ok(Prepared { disk, is_blank })
+    }
+
+    /// Gives it its name. All data are durable before.
+    pub fn finish(&self) -> Outcome {
+        let (Place::Beside { name, mode, old }, Some(part)) = (&self.place, self.part()) else {
+            return Ok(());
+        };
+        let named = || -> io::Result<()> {
+            let file = File::open(part)?;
+            if let Some(Old { uid, gid, .. }) = old {
+                // Where that is not allowed the copy is this user's.
+                let _ = fchown(&file, Some(*uid), Some(*gid));
+            }
+            file.set_permissions(Permissions::from_mode(*mode))?;
+            file.sync_all()?;
+            let dir = File::open(name.parent().unwrap_or(Path::new("/")))?;
+            let flags = if old.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+            let [from, to] = [part, name].map(|path| path.file_name().unwrap_or_default().as_bytes());
+            rename(dir.as_fd(), from, dir.as_fd(), to, flags)?;
+            dir.sync_all()
+        };
+        named().map_err(|error| Failure::cannot(format_args!("give {} its name", name.display()), &error))
+    }
+
+    /// Nothing of it is worth to be kept. False if it stays all the same.
+    pub fn abandon(&self) -> bool {
+        self.part().is_some_and(|part| fs::remove_file(part).is_ok())
+    }
+}
+
+const WRITES_OVER: &str = "writes over what it holds";
+
+fn there_already(to: &DiskSource, overwrites: bool, force: &str) -> Outcome {
+    if overwrites {
+        return Ok(());
+    }
+    let reason = "it is there already";
+    Err(Failure::cannot(format_args!("convert to {to}"), reason).remedy(format_args!("--force {force}")))
+}
+
+/// Where the file lies, or would: links are followed.
+fn resolved(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
+            let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            Ok(parent.unwrap_or(Path::new(".")).canonicalize()?.join(name))
+        }
+        found => found,
+    }
+}
+
+/// Makes the disk `size_bytes` long, and all of it from `start` on zero, by cutting it off. False if its length is not ours to change.
+fn blank_from(disk: &dyn BlockDevice, start: u64, size_bytes: u64) -> CoreResult<bool> {
+    let Some(resize) = disk.resize() else { return Ok(false) };
+    let cx = Ctx::root(SessionId(0));
+    // No disk is empty.
+    let kept_bytes = start.max(UNIT_BYTES).min(size_bytes);
+    match resize.set_size(&cx, kept_bytes).wait() {
+        Err(Error::NotSupported) => return Ok(false),
+        cut => cut?,
+    }
+    if kept_bytes > start {
+        let range = Range { offset: start, len_bytes: kept_bytes - start };
+        let zeroed = disk.write_zeroes(&cx, range, Zeroing::default());
+        disk.submit();
+        zeroed.wait()?;
+    }
+    resize.set_size(&cx, size_bytes).wait()?;
+    Ok(true)
+}

@@ -1,0 +1,175 @@
+//! `tombolo disk convert`, against qemu-img.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Ran, Scratch, numbers};
+use crate::disk::run;
+
+const MIB: u64 = 1 << 20;
+const DISK_BYTES: u64 = 16 * MIB;
+
+/// An image with data, holes and zeroes that are written.
+fn make_image(path: &Path) {
+    let file = fs::File::create(path).expect("create");
+    file.set_len(DISK_BYTES).expect("truncate");
+    file.write_all_at(numbers().as_bytes(), MIB).expect("write");
+    file.write_all_at(&vec![0; MIB as usize], 9 * MIB).expect("write");
+    file.write_all_at(&[7; 70_000], DISK_BYTES - 70_000).expect("write");
+}
+
+fn with_source() -> Scratch {
+    let scratch = Scratch::new();
+    make_image(&scratch.path("from.img"));
+    scratch
+}
+
+#[track_caller]
+fn compare(scratch: &Scratch, format: &str, other: &str) {
+    let words = ["compare", "-f", "raw", "-F", format, &scratch.text("from.img"), &scratch.text(other)];
+    assert!(run("qemu-img", &words).contains("identical"));
+}
+
+fn room_of(path: &Path) -> u64 {
+    fs::metadata(path).expect("stat").blocks() * 512
+}
+
+#[test]
+fn a_disk_is_converted_between_all_that_it_can_lie_in_and_stays_sparse() {
+    let scratch = with_source();
+    let (files, url) = scratch.serve_nfs();
+    let nfs = format!("{url}/vm.img");
+    let convert = |from: &str, to: &str, more: &[&str]| {
+        let ran = scratch.run(&[&["disk", "convert", from, to, "--verify"], more].concat());
+        ran.succeeded();
+        assert!(ran.out.contains("compared, and the same"), "{}", ran.out);
+    };
+    convert("from.img", "one.qcow2", &[]);
+    compare(&scratch, "qcow2", "one.qcow2");
+    run("qemu-img", &["check", &scratch.text("one.qcow2")]);
+    convert("one.qcow2", &nfs, &[]);
+    compare(&scratch, "raw", "tree/vm.img");
+    convert(&nfs, "dir:two.img", &[]);
+    compare(&scratch, "raw", "two.img");
+    // What is there is written over, on a disk whose length is its server's too.
+    fs::write(scratch.path("old.img"), vec![0xaa; DISK_BYTES as usize]).expect("write");
+    let server = scratch.serve(&["disk", "old.img", "--nbd", "./old.nbd"], "ready control");
+    let nbd = format!("nbd+unix:///old.img?socket={}", scratch.text("old.nbd"));
+    convert("dir:two.img", &nbd, &["--force"]);
+    compare(&scratch, "raw", "old.img");
+    convert(&nbd, "three.img", &[]);
+    compare(&scratch, "raw", "three.img");
+    server.stop();
+    for name in ["tree/vm.img", "two.img", "three.img", "old.img", "one.qcow2"] {
+        assert!(room_of(&scratch.path(name)) < 5 * MIB, "{name}");
+    }
+    convert("three.img", "one.qcow2", &["--force", "--format", "raw"]);
+    compare(&scratch, "raw", "one.qcow2");
+    convert("two.img", &nfs, &["--force"]);
+    compare(&scratch, "raw", "tree/vm.img");
+    files.stop();
+}
+
+#[test]
+fn a_conversion_replaces_nothing_unasked_and_nothing_that_is_in_use() {
+    let scratch = with_source();
+    fs::write(scratch.path("there.img"), [1; 512]).expect("write");
+    fs::set_permissions(scratch.path("there.img"), fs::Permissions::from_mode(0o640)).expect("chmod");
+    fs::write(scratch.path("odd.img"), [1; 1000]).expect("write");
+    let server = scratch.serve(&["disk", "there.img", "--nbd", "./there.nbd"], "ready control");
+    let nbd = format!("disk convert from.img nbd+unix:///there.img?socket={} -f", scratch.text("there.nbd"));
+    scratch.all_fail(&[
+        ("disk convert from.img there.img", 1, &["there already", "--force replaces"]),
+        ("disk convert from.img there.img --resume", 1, &["there already", "--force replaces"]),
+        ("disk convert from.img dir:there.img", 1, &["there already", "--force writes over"]),
+        ("disk convert from.img there.img --force", 1, &["there.img is in use"]),
+        ("disk convert there.img new.img", 1, &["there.img is in use"]),
+        (&nbd, 1, &["512 bytes", "make it as large first"]),
+        ("disk convert from.img ./from.img --force", 2, &["into itself"]),
+        ("disk convert odd.img new.img", 1, &["last 488 bytes", "truncate"]),
+        ("disk convert missing.img new.img", 1, &["missing.img"]),
+        ("disk convert from.img missing/new.img", 1, &["No such file"]),
+    ]);
+    server.stop();
+    assert_eq!(fs::read(scratch.path("there.img")).expect("read"), [1; 512]);
+    let replaced = scratch.run(&["disk", "convert", "from.img", "there.img", "--force", "--json"]);
+    replaced.succeeded();
+    let done: serde_json::Value = serde_json::from_str(&replaced.out).expect("JSON");
+    assert_eq!(done["size_bytes"].as_u64(), Some(DISK_BYTES));
+    let both = ["data_bytes", "zero_bytes"].map(|name| done[name].as_u64().expect("a number"));
+    assert_eq!(both.iter().sum::<u64>(), DISK_BYTES);
+    compare(&scratch, "raw", "there.img");
+    let mode = fs::metadata(scratch.path("there.img")).expect("stat").permissions().mode();
+    assert_eq!(mode & 0o777, 0o640, "as it was");
+}
+
+#[test]
+fn a_conversion_that_found_no_room_goes_on_where_it_was_unless_the_source_has_changed() {
+    let scratch = with_source();
+    let limited = |blocks: &str, to: &str| {
+        let mut command = scratch.program(Path::new("sh"), &["-c"]);
+        let program = env!("CARGO_BIN_EXE_tombolo");
+        // A file that would grow beyond that is an error to the program, not its end.
+        command.arg(format!(
+            "trap '' XFSZ; ulimit -f {blocks}; exec {program} disk convert from.img {to} --resume -q"
+        ));
+        Ran::new(command)
+    };
+    let broken = limited("5000", "to.qcow2");
+    assert_eq!(broken.code, Some(1), "{broken:?}");
+    for part in ["cannot write at offset", "to.qcow2", "--resume goes on"] {
+        assert!(broken.err.contains(part), "{part}: {}", broken.err);
+    }
+    assert!(!scratch.path("to.qcow2").exists());
+    let resumed = scratch.run(&["disk", "convert", "from.img", "to.qcow2", "--resume", "--json"]);
+    resumed.succeeded();
+    let done: serde_json::Value = serde_json::from_str(&resumed.out).expect("JSON");
+    assert!(done["resumed_bytes"].as_u64() > Some(MIB), "{}", resumed.out);
+    compare(&scratch, "qcow2", "to.qcow2");
+
+    fs::remove_file(scratch.path("to.qcow2")).expect("remove");
+    assert_eq!(limited("5000", "to.qcow2").code, Some(1));
+    let source = fs::File::options().write(true).open(scratch.path("from.img")).expect("open");
+    source.write_all_at(b"news", MIB).expect("write");
+    let anew = scratch.run(&["disk", "convert", "from.img", "to.qcow2", "--resume"]);
+    assert!(anew.code == Some(0) && anew.err.contains("changed") && anew.err.contains("anew"), "{anew:?}");
+    compare(&scratch, "qcow2", "to.qcow2");
+    assert!(!scratch.path(".to.qcow2.tombolo-part").exists());
+
+    // Broken off when the file was made, and nothing was in it.
+    assert_eq!(limited("8", "dir:to.img").code, Some(1));
+    assert_eq!(fs::metadata(scratch.path("to.img")).expect("stat").len(), 0);
+    scratch.run(&["disk", "convert", "from.img", "dir:to.img", "--resume"]).succeeded();
+    compare(&scratch, "raw", "to.img");
+}
+
+/// Kills conversions at many moments; the same command goes on each time, and what comes out at last is right.
+#[test]
+fn a_conversion_that_is_killed_again_and_again_comes_to_the_right_end() {
+    let scratch = with_source();
+    let (files, url) = scratch.serve_nfs();
+    let nfs = format!("{url}/vm.img");
+    for (to, copy, format) in
+        [("to.qcow2", "to.qcow2", "qcow2"), ("to.img", "to.img", "raw"), (&nfs, "tree/vm.img", "raw")]
+    {
+        let words = ["disk", "convert", "from.img", to, "--resume"];
+        for time_ms in [5, 20, 40, 60, 80, 110] {
+            let mut child =
+                scratch.tombolo(&words).stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("start");
+            thread::sleep(Duration::from_millis(time_ms));
+            child.kill().expect("kill");
+            if child.wait().expect("wait").success() {
+                break;
+            }
+        }
+        // One that was killed when it had just ended has nothing to go on with.
+        let last = scratch.run(&words);
+        assert!(last.code == Some(0) || last.err.contains("there already"), "{last:?}");
+        compare(&scratch, format, copy);
+    }
+    files.stop();
+}
