@@ -64,12 +64,12 @@ impl Screen {
     }
 }
 
-/// A bar that nothing is on yet.
-fn bar() -> ProgressBar {
+/// A bar of bytes that nothing is on yet; without a terminal nothing is seen of it.
+pub fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-    let known = "{bar:24} {bytes}/{total_bytes}  {msg}  {binary_bytes_per_sec}  {eta} left";
+    let template = "{bar:24} {bytes}/{total_bytes}  {msg}  {binary_bytes_per_sec}  {eta} left";
     // A template that is wrong would be seen by the first test; without one the bar is a plain one.
-    if let Ok(style) = ProgressStyle::with_template(known) {
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
     bar

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Ran, Scratch, numbers};
+use crate::common::{Ran, Scratch, numbers, signal, until};
 use crate::disk::run;
 
 const MIB: u64 = 1 << 20;
@@ -38,6 +38,15 @@ fn room_of(path: &Path) -> u64 {
     fs::metadata(path).expect("stat").blocks() * 512
 }
 
+/// How much of it has data, as QEMU sees it.
+fn data_of(path: &Path, format: &str) -> u64 {
+    let map = run("qemu-img", &["map", "--output=json", "-f", format, path.to_str().expect("text")]);
+    let map: serde_json::Value = serde_json::from_str(&map).expect("JSON");
+    let extents = map.as_array().expect("a list").iter();
+    let data = extents.filter(|extent| extent["data"] == true && extent["zero"] == false);
+    data.map(|extent| extent["length"].as_u64().expect("a number")).sum()
+}
+
 #[test]
 fn a_disk_is_converted_between_all_that_it_can_lie_in_and_stays_sparse() {
     let scratch = with_source();
@@ -66,6 +75,14 @@ fn a_disk_is_converted_between_all_that_it_can_lie_in_and_stays_sparse() {
     server.stop();
     for name in ["tree/vm.img", "two.img", "three.img", "old.img", "one.qcow2"] {
         assert!(room_of(&scratch.path(name)) < 5 * MIB, "{name}");
+    }
+    // QEMU finds the same data in all of them, in units of 4 KiB or clusters.
+    let data_bytes = numbers().len() as u64 + 70_000;
+    for (name, format) in [("from.img", "raw"), ("two.img", "raw"), ("one.qcow2", "qcow2")] {
+        let found = data_of(&scratch.path(name), format);
+        let written_zeroes = if name == "from.img" { MIB } else { 0 };
+        let spare = found.checked_sub(data_bytes + written_zeroes);
+        assert!(spare.is_some_and(|spare| spare < 4 << 16), "{name}: {found}");
     }
     convert("three.img", "one.qcow2", &["--force", "--format", "raw"]);
     compare(&scratch, "raw", "one.qcow2");
@@ -145,6 +162,40 @@ fn a_conversion_that_found_no_room_goes_on_where_it_was_unless_the_source_has_ch
     assert_eq!(fs::metadata(scratch.path("to.img")).expect("stat").len(), 0);
     scratch.run(&["disk", "convert", "from.img", "dir:to.img", "--resume"]).succeeded();
     compare(&scratch, "raw", "to.img");
+}
+
+/// Its source's server does not answer meanwhile.
+#[test]
+fn a_conversion_that_is_interrupted_ends_in_good_order_and_leaves_nothing_of_no_use() {
+    let scratch = with_source();
+    let server = scratch.serve(&["disk", "from.img", "--nbd", "./from.nbd"], "ready control");
+    let url = format!("nbd+unix:///from.img?socket={}", scratch.text("from.nbd"));
+    let before = scratch.listing();
+    server.signal("STOP");
+    let mut command = scratch.tombolo(&["disk", "convert", &url, "to.img"]);
+    let convert = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
+    until("it watches for signals", || watches_for_interrupts(convert.id()));
+    signal(convert.id(), "INT");
+    server.signal("CONT");
+    let ended = convert.wait_with_output().expect("wait");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    assert!(
+        said.contains("SIGINT: finishing what is under way") && said.contains("--resume goes on"),
+        "{said}"
+    );
+    assert_eq!(scratch.listing(), before);
+    server.stop();
+}
+
+fn watches_for_interrupts(pid: u32) -> bool {
+    const INTERRUPT: u64 = 1 << (2 - 1);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let set = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+        u64::from_str_radix(line.trim(), 16).expect("a number")
+    };
+    (set("SigCgt:") | set("SigBlk:")) & INTERRUPT != 0
 }
 
 /// Kills conversions at many moments; the same command goes on each time, and what comes out at last is right.

@@ -1,13 +1,13 @@
 //! `tombolo cache fill`: fetches trees before they are needed.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use libtombolo::{Above, Last, Node, StreamError, Tree, User, block_on};
 use tombolo_back_local_dir::Options as DirOptions;
 use tombolo_core::fs::{FileType, OpenFlags};
@@ -20,6 +20,7 @@ use crate::commands::files::user::Myself;
 use crate::commands::files::{problem, shown, stop};
 use crate::failure::{Failure, Outcome};
 use crate::location::NfsOptions;
+use crate::progress::bar;
 
 #[derive(Args)]
 pub struct FillArgs {
@@ -228,16 +229,4 @@ impl io::Write for Counted<'_> {
 
 fn next(files: &Mutex<mpsc::Receiver<(Node, String)>>) -> Option<(Node, String)> {
     files.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
-}
-
-fn bar() -> ProgressBar {
-    let target =
-        if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(0), target);
-    let style =
-        ProgressStyle::with_template("{bar:24} {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta} left");
-    if let Ok(style) = style {
-        bar.set_style(style);
-    }
-    bar
 }
