@@ -81,6 +81,7 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
             publish(args, &table::guest::run(&plan, &wanted)?, out)
         }
         TableArgs::Disk { disk } => publish(args, &table::disk::run(&plan, disk)?, out),
+        TableArgs::Nbd { disk } => publish(args, &table::nbd::run(&plan, disk)?, out),
         TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
         TableArgs::Nfs(nfs) => run_nfs(args, nfs, &plan, out),
         TableArgs::Atomic(atomic) => run_atomic(args, atomic, &plan, out),
@@ -112,7 +113,8 @@ fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     let [virtio, mount] = FUSE_TABLES;
     let guest: Table = |plan| table::guest::run(plan, &GuestJob::new("lua"));
     let disk: Table = |plan| table::disk::run(plan, Path::new(args::DISK));
-    for table in [table::waist::run as Table, virtio, mount, disk, table::memory::run, guest] {
+    let nbd: Table = |plan| table::nbd::run(plan, Path::new(args::DISK));
+    for table in [table::waist::run as Table, virtio, mount, disk, nbd, table::memory::run, guest] {
         publish_or_leave_out(args, "", table(plan), out)?;
     }
     run_nfs(args, &NfsArgs::default(), plan, out)?;

@@ -29,6 +29,8 @@ pub enum Program {
     Rclone,
     /// What serves disks to guests of QEMU from a process of its own.
     StorageDaemon,
+    /// What serves disks over NBD.
+    Nbdkit,
 }
 
 impl Program {
@@ -45,6 +47,7 @@ impl Program {
             Program::Sshfs => "sshfs",
             Program::Rclone => "rclone",
             Program::StorageDaemon => "qemu-storage-daemon",
+            Program::Nbdkit => "nbdkit",
         }
     }
 
@@ -76,6 +79,7 @@ impl Program {
             Program::Sshfs => "run `bench/peers/setup`, or `apt-get install sshfs openssh-sftp-server`",
             Program::Rclone => "run `bench/peers/setup`, or `apt-get install rclone`",
             Program::StorageDaemon => "run `bench/peers/setup`, or `apt-get install qemu-system-common`",
+            Program::Nbdkit => "run `bench/peers/setup`, or `apt-get install nbdkit`",
             Program::LibnfsDriver => {
                 "run `bench/peers/setup`, or `apt-get install libnfs-dev` and \
                  `cc -O2 -o libnfs-driver bench/peers/libnfs-driver.c -lnfs`, and put it on the PATH"

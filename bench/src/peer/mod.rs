@@ -1,20 +1,21 @@
 //! The programs that are measured: Tombolo itself and those it is compared with. Each runs as a process of its own, and
 //! ends when its [`Server`] is dropped.
 
+mod at_socket;
 mod control;
 mod find;
 mod mount;
+pub mod nbd;
 mod nfs;
 mod server;
 mod shm;
-mod vhost_user;
 pub mod virtio_blk;
 pub mod virtio_fs;
 
+pub use at_socket::AtSocket;
 pub use control::Requests;
 pub use find::{Program, find, in_checkout, this_program};
 pub use mount::Mount;
 pub use nfs::{Nfs, free_port, is_listening, is_listening_in};
 pub use server::Server;
 pub use shm::Shm;
-pub use vhost_user::VhostUser;

@@ -4,22 +4,22 @@ use std::path::Path;
 use std::process::Command;
 
 use super::server::beside;
-use super::{Program, VhostUser, find};
+use super::{AtSocket, Program, find};
 use crate::error::Result;
 
 /// Our own server, with the image through the page cache or past it.
-pub fn tombolo(image: &Path, socket: &Path, is_direct: bool) -> Result<VhostUser> {
+pub fn tombolo(image: &Path, socket: &Path, is_direct: bool) -> Result<AtSocket> {
     let mut command = Command::new(find(Program::Tombolo)?);
     command.arg("disk").arg(image).arg("--vhost-user").arg(socket);
     command.arg("--control").arg(beside(socket, ".control"));
     if is_direct {
         command.args(["--cache", "none"]);
     }
-    VhostUser::start(Program::Tombolo, socket, &mut command)
+    AtSocket::start(Program::Tombolo, socket, &mut command)
 }
 
 /// QEMU's, with the same and io_uring.
-pub fn storage_daemon(image: &Path, socket: &Path, is_direct: bool) -> Result<VhostUser> {
+pub fn storage_daemon(image: &Path, socket: &Path, is_direct: bool) -> Result<AtSocket> {
     let (image, at, direct) = (image.display(), socket.display(), if is_direct { "on" } else { "off" });
     let mut command = Command::new(find(Program::StorageDaemon)?);
     command.args([
@@ -30,5 +30,5 @@ pub fn storage_daemon(image: &Path, socket: &Path, is_direct: bool) -> Result<Vh
     command.arg(format!(
         "type=vhost-user-blk,id=e0,node-name=d0,addr.type=unix,addr.path={at},writable=on,num-queues=1,iothread=io0"
     ));
-    VhostUser::start(Program::StorageDaemon, socket, &mut command)
+    AtSocket::start(Program::StorageDaemon, socket, &mut command)
 }

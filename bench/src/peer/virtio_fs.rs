@@ -4,23 +4,23 @@ use std::path::Path;
 use std::process::Command;
 
 use super::server::beside;
-use super::{Program, VhostUser, find};
+use super::{AtSocket, Program, find};
 use crate::error::Result;
 
 /// Our own server. `coherence` is `strict`, `auto` or `always`.
-pub fn tombolo(shared: &Path, socket: &Path, coherence: &str, options: &[&str]) -> Result<VhostUser> {
+pub fn tombolo(shared: &Path, socket: &Path, coherence: &str, options: &[&str]) -> Result<AtSocket> {
     let mut command = Command::new(find(Program::Tombolo)?);
     command.arg("serve").arg(shared).arg("--virtiofs").arg(socket).args(["--coherence", coherence]);
     command.arg("--control").arg(beside(socket, ".control")).args(options);
-    VhostUser::start(Program::Tombolo, socket, &mut command)
+    AtSocket::start(Program::Tombolo, socket, &mut command)
 }
 
 /// virtiofsd. `cache` is `never`, `auto` or `always`.
-pub fn virtiofsd(shared: &Path, socket: &Path, cache: &str, options: &[&str]) -> Result<VhostUser> {
+pub fn virtiofsd(shared: &Path, socket: &Path, cache: &str, options: &[&str]) -> Result<AtSocket> {
     let mut command = Command::new(find(Program::Virtiofsd)?);
     command.arg("--shared-dir").arg(shared).arg("--socket-path").arg(socket);
     command.args(["--cache", cache, "--sandbox", "none", "--announce-submounts", "--log-level", "error"]);
     // As ours is called unless told otherwise.
     command.args(["--tag", "tombolo"]).args(options);
-    VhostUser::start(Program::Virtiofsd, socket, &mut command)
+    AtSocket::start(Program::Virtiofsd, socket, &mut command)
 }

@@ -12,11 +12,11 @@ use super::{Plan, folder};
 use crate::error::{Doing, Result};
 use crate::guest::{DiskGuest, DiskRequests as Requests, Wait, Way};
 use crate::measure::Placement;
-use crate::peer::{Program, VhostUser, virtio_blk};
+use crate::peer::{AtSocket, Program, virtio_blk};
 use crate::report::Report;
 
-const SMALL: u32 = 4096;
-const LARGE: u32 = 1 << 20;
+pub const SMALL: u32 = 4096;
+pub const LARGE: u32 = 1 << 20;
 const DEPTH: usize = 32;
 
 /// What is done, and how much better than the peer ours shall be.
@@ -93,7 +93,7 @@ struct Side<'a> {
     variant: &'a str,
     // The guest leaves before its server ends: fields are dropped in order.
     guest: Rc<RefCell<DiskGuest>>,
-    server: VhostUser,
+    server: AtSocket,
 }
 
 impl<'a> Side<'a> {
@@ -110,7 +110,8 @@ impl<'a> Side<'a> {
     }
 }
 
-fn fill(image: &Path, bytes: u64) -> Result<()> {
+/// A file of this length, in memory and on the disk.
+pub fn fill(image: &Path, bytes: u64) -> Result<()> {
     let piece = vec![0x5a; LARGE as usize];
     let mut file = File::create(image).doing_to("make", image)?;
     for _ in 0..bytes / u64::from(LARGE) {

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use super::Plan;
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Placement, go_on};
-use crate::peer::{Program, VhostUser, in_checkout, virtio_fs};
+use crate::peer::{AtSocket, Program, in_checkout, virtio_fs};
 use crate::report::{Figure, Report, Unit};
 
 /// No phase may be slower than with the peer, and all of them together shall be faster.
@@ -275,7 +275,7 @@ impl Job {
             }
         };
         command.arg(&self.workload).arg(at).arg(&self.source);
-        place.take(server.as_ref().map(VhostUser::server))?;
+        place.take(server.as_ref().map(AtSocket::server))?;
         let output = command.stdin(Stdio::null()).output().doing_to("start", &self.run)?;
         drop(server);
         if !output.status.success() {
@@ -288,7 +288,7 @@ impl Job {
     }
 
     /// Starts a column's server, unpinned.
-    fn start(&self, column: &str, shared: &Path, socket: &Path) -> Result<VhostUser> {
+    fn start(&self, column: &str, shared: &Path, socket: &Path) -> Result<AtSocket> {
         Placement::leave()?;
         let [ours, peers] = self.xattrs.options();
         match column.split_once(' ') {

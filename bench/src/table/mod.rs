@@ -6,6 +6,7 @@ pub mod guest;
 pub mod gvfs;
 pub mod memory;
 pub mod mount;
+pub mod nbd;
 pub mod nfs;
 pub mod ring;
 pub mod virtio;

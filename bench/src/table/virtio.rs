@@ -10,7 +10,7 @@ use crate::guest::{
     Guest, SharedGuest, Wait, create_unlink, getattr, lookup, open_release, outstanding, read, write,
 };
 use crate::measure::{Placement, Work};
-use crate::peer::{Program, VhostUser, virtio_fs};
+use crate::peer::{AtSocket, Program, virtio_fs};
 use crate::report::Report;
 
 /// Small files in the tree.
@@ -90,7 +90,7 @@ struct Side {
     place: Placement,
     // The guest leaves before its server ends: fields are dropped in order.
     guest: SharedGuest,
-    server: VhostUser,
+    server: AtSocket,
 }
 
 impl Side {

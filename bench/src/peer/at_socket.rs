@@ -1,4 +1,4 @@
-//! A server that gives one guest a device over a vhost-user socket.
+//! A server that has one unix socket: for a guest by vhost-user, or for clients of NBD.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,15 +7,15 @@ use super::server::accepts_at;
 use super::{Program, Server};
 use crate::error::Result;
 
-/// A vhost-user server and its socket.
+/// A server and its socket.
 #[derive(Debug)]
-pub struct VhostUser {
+pub struct AtSocket {
     server: Server,
     socket: PathBuf,
 }
 
-impl VhostUser {
-    /// Starts it, and waits until it accepts a guest.
+impl AtSocket {
+    /// Starts it, and waits until it accepts connections.
     pub(super) fn start(program: Program, socket: &Path, command: &mut Command) -> Result<Self> {
         let mut server = Server::start(program.name(), command)?;
         server.wait_until("socket", || accepts_at(socket))?;
