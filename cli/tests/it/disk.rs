@@ -28,15 +28,16 @@ pub fn guest(scratch: &Scratch) -> (Driver, DriverQueue) {
     (driver, queues.remove(0))
 }
 
-/// A request with 512 bytes of data: what of them came back, and the status.
-pub fn ask(queue: &mut DriverQueue, kind: u32, sector: u64, data: &[u8; 512]) -> (Vec<u8>, u8) {
-    let [head, body, status] = [16, 512, 1].map(|len| queue.alloc(len).expect("guest memory"));
+/// A request with data: what of them came back, and the status.
+pub fn ask(queue: &mut DriverQueue, kind: u32, sector: u64, data: &[u8]) -> (Vec<u8>, u8) {
+    let lens = [16, data.len() as u32, 1];
+    let [head, body, status] = lens.map(|len| queue.alloc(len).expect("guest memory"));
     queue.write(head, &(u128::from(kind) | u128::from(sector) << 64).to_le_bytes());
     queue.write(body, data);
     let body_part = if kind == OUT { body.readable() } else { body.writable() };
     queue.submit(&[head.readable(), body_part, status.writable()]).expect("room");
     queue.wait_used(PATIENCE).expect("an answer");
-    let (mut back, mut code) = (vec![0; 512], [0xee]);
+    let (mut back, mut code) = (vec![0; data.len()], [0xee]);
     queue.read(body, &mut back);
     queue.read(status, &mut code);
     (back, code[0])
@@ -263,6 +264,36 @@ fn all_threads_of_a_server_are_in_its_sandbox_also_those_that_came_with_guests()
     scratch.run(&ssh).failed(1, &["it starts another program", "--sandbox auto"]);
 }
 
+/// How much of the image the host's page cache has, in pages.
+fn cached_pages(scratch: &Scratch) -> String {
+    run("fincore", &["--noheadings", "--output", "PAGES", &scratch.text("vm.img")]).trim().to_owned()
+}
+
+#[test]
+fn a_disk_past_the_page_cache_is_served_from_a_sandbox_by_the_kernels_ring() {
+    let scratch = with_image();
+    let words = ["disk", "vm.img", "--cache", "none", "--sandbox", "strict", "--vhost-user", "vm.sock"];
+    let server = scratch.serve(&words, "ready control");
+    let (driver, mut queue) = guest(&scratch);
+    let data = [5; 4096];
+    assert_eq!(ask(&mut queue, OUT, 8, &data).1, 0);
+    assert_eq!(ask(&mut queue, IN, 8, &data), (data.to_vec(), 0));
+    assert_eq!(cached_pages(&scratch), "0");
+    // A ring that cannot be had is no failure: the pool's threads do the same.
+    let has_ring =
+        fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|value| value.trim() == "0");
+    let names = server.of_threads("Name:");
+    assert!(!has_ring || names.iter().any(|name| name == "disk-ring"), "{names:?}");
+    assert!(server.of_threads("Seccomp:").iter().all(|value| value == "2"));
+    drop((driver, queue));
+    server.stop();
+    let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");
+    let (_driver, mut queue) = guest(&scratch);
+    assert_eq!(ask(&mut queue, IN, 8, &data), (data.to_vec(), 0));
+    assert_ne!(cached_pages(&scratch), "0", "by default the cache is used");
+    server.stop();
+}
+
 #[test]
 fn what_cannot_be_a_disk_is_told() {
     let scratch = with_image();
@@ -275,6 +306,7 @@ fn what_cannot_be_a_disk_is_told() {
         ("disk vm.img --vhost-user s --serial 123456789012345678901", 2, &["visible ASCII characters"]),
         ("disk missing.img --keep --vhost-user s", 1, &["missing.img"]),
         ("disk vm.img --keep --nbd ./n", 2, &["--keep is for the guests of VMMs"]),
+        ("disk vm.img --cache none --format qcow2 --vhost-user s", 2, &["raw images and block devices"]),
         ("disk resize vm.img x", 2, &["a number of bytes"]),
     ]);
     let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");

@@ -76,6 +76,10 @@ pub struct DiskOptions {
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = block_bytes)]
     #[serde(default = "one_sector", deserialize_with = "file_block_bytes")]
     pub block_size: u32,
+    /// Whether the host's page cache keeps what is read and written: host, or none, past it, of a raw image or a block device.
+    #[arg(long, value_name = "CACHE", default_value = "host")]
+    #[serde(default)]
+    pub cache: HostCache,
     /// Refuse all changes. Several servers may have the disk then.
     #[arg(long)]
     #[serde(default)]
@@ -133,6 +137,17 @@ fn name(text: &str) -> Result<String, String> {
     } else {
         Err("up to 128 bytes, without /, not beginning with .".into())
     }
+}
+
+/// What the host keeps of an image in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostCache {
+    /// What it has room for.
+    #[default]
+    Host,
+    /// Nothing (O_DIRECT).
+    None,
 }
 
 /// VIRTIO 1.2 §5.2.6: the serial number has 20 bytes.

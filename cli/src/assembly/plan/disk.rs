@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use libtombolo::block_on;
-use tombolo_back_image_file::{ImageFile, Qcow2Image};
+use tombolo_back_image_file::{ImageFile, OpenError, Qcow2Image};
 use tombolo_back_nbd_client::NbdDisk;
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::block::{BlockDevice, OpenOptions as DiskOpenOptions};
@@ -18,7 +18,7 @@ use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_file_disk::FileDisk;
 use tombolo_sys::creds;
 
-use crate::assembly::options::disk::{DiskOptions, ImageFormat};
+use crate::assembly::options::disk::{DiskOptions, HostCache, ImageFormat};
 use crate::assembly::options::nbd::{NbdTls, NbdUrl};
 use crate::assembly::plan::needs;
 use crate::assembly::plan::tree::Tree;
@@ -28,8 +28,8 @@ use crate::location::{Location, NfsShmUrl, OpenOptions};
 
 #[derive(Clone, Debug)]
 pub enum DiskSource {
-    /// A raw image, or a block device of this host.
-    Raw(PathBuf),
+    /// A raw image, or a block device of this host, through the host's page cache or past it.
+    Raw { path: PathBuf, cache: HostCache },
     /// An image of the format qcow2, and where images may lie that it stands on, besides its own directory.
     Qcow2 { path: PathBuf, backing_dir: Option<PathBuf> },
     /// A disk of an NBD server.
@@ -48,7 +48,8 @@ pub struct DiskPlan {
 
 impl DiskPlan {
     pub fn new(options: DiskOptions) -> Result<Self, Failure> {
-        let source = DiskSource::of_word(&options.file, options.format, options.backing_dir.as_deref())?;
+        let source = DiskSource::of_word(&options.file, options.format, options.backing_dir.as_deref())?
+            .with_cache(options.cache)?;
         let name = options.name.clone().unwrap_or_else(|| source.name());
         if options.vhost_user.is_empty() && options.nbd.is_empty() && options.nbd_tls.is_empty() {
             let problem = format!("nothing says how the disk {name} is reached");
@@ -96,7 +97,7 @@ impl DiskSource {
         if !Tree::is_location(word) {
             let path = word.to_owned();
             return Ok(match format.unwrap_or_else(|| ImageFormat::of_name(word)) {
-                ImageFormat::Raw => Self::Raw(path),
+                ImageFormat::Raw => Self::Raw { path, cache: HostCache::Host },
                 ImageFormat::Qcow2 => Self::Qcow2 { path, backing_dir: backing_dir.map(Path::to_owned) },
             });
         }
@@ -106,10 +107,19 @@ impl DiskSource {
         Location::of_word(word.as_os_str()).map(Self::File).map_err(Failure::usage)
     }
 
+    /// The same disk with another cache of the host.
+    pub fn with_cache(self, cache: HostCache) -> Result<Self, Failure> {
+        match self {
+            Self::Raw { path, .. } => Ok(Self::Raw { path, cache }),
+            other if cache == HostCache::Host => Ok(other),
+            _ => Err(Failure::usage("--cache none is for raw images and block devices of this host")),
+        }
+    }
+
     /// What it is called: the file's name, or what its server calls it.
     pub fn name(&self) -> String {
         let name = match self {
-            Self::Raw(path) | Self::Qcow2 { path, .. } => {
+            Self::Raw { path, .. } | Self::Qcow2 { path, .. } => {
                 path.file_name().map(|name| name.to_string_lossy().into_owned())
             }
             Self::Nbd(url) => Some(url.export.clone()).filter(|name| !name.is_empty() && !name.contains('/')),
@@ -127,13 +137,14 @@ impl DiskSource {
 
     /// Whether it is opened by opening a file, which starts nothing.
     pub fn is_of_this_host(&self) -> bool {
-        matches!(self, Self::Raw(_) | Self::Qcow2 { .. })
+        matches!(self, Self::Raw { .. } | Self::Qcow2 { .. })
     }
 
     /// What serving it goes on to need, besides files that are open.
     pub fn needs(&self) -> Needs {
         match self {
-            Self::Raw(_) | Self::Qcow2 { .. } => Needs::default(),
+            Self::Raw { cache, .. } => Needs { has_ring: *cache == HostCache::None, ..Needs::default() },
+            Self::Qcow2 { .. } => Needs::default(),
             Self::File(Location::Dir(path)) => {
                 // What a link leads to, where there is one.
                 let target = path.canonicalize().or_else(|_| absolute(path)).unwrap_or_else(|_| path.clone());
@@ -156,8 +167,16 @@ impl DiskSource {
     /// Opens it. What waits for this host's disks is done by the pool.
     pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
         let disk: Arc<dyn BlockDevice> = match self {
-            Self::Raw(path) => ImageFile::open(path, options, pool.lane())
+            Self::Raw { path, cache: HostCache::Host } => ImageFile::open(path, options, pool.lane())
                 .map_err(|error| Failure::cannot("use a disk", &error))?,
+            Self::Raw { path, cache: HostCache::None } => ImageFile::open_direct(path, options, pool.lane())
+                .map_err(|error| {
+                    let failure = Failure::cannot("use a disk", &error);
+                    match error {
+                        OpenError::NotDirect { .. } => failure.remedy("leave --cache none out"),
+                        _ => failure,
+                    }
+                })?,
             Self::Qcow2 { path, backing_dir } => {
                 Qcow2Image::open(path, options, backing_dir.as_deref(), pool.lane())
                     .map_err(|error| Failure::cannot("use a disk", &error))?
@@ -197,7 +216,7 @@ impl fmt::Display for DiskSource {
     /// As others may write it that work elsewhere.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Raw(path) | Self::Qcow2 { path, .. } => {
+            Self::Raw { path, .. } | Self::Qcow2 { path, .. } => {
                 absolute(path).unwrap_or_else(|_: io::Error| path.clone()).display().fmt(f)
             }
             Self::Nbd(url) => url.fmt(f),

@@ -154,6 +154,7 @@ pub fn join(needs: &mut Needs, more: Needs) {
     needs.listens_in.extend(more.listens_in);
     needs.listens |= more.listens;
     needs.connects |= more.connects;
+    needs.has_ring |= more.has_ring;
     needs.serves_users |= more.serves_users;
     needs.anything = needs.anything.or(more.anything);
 }

@@ -179,6 +179,9 @@ const MADE: &[&str] = &["socket", "connect", "bind"];
 /// Sockets that are listened at anew; whether another one does is found by connecting.
 const LISTENING: &[&str] = &["listen"];
 
+/// A ring that is there. None can be made.
+const RING: &[&str] = &["io_uring_enter"];
+
 /// The same of files in directories. A C library's umask(2) cannot fail, so callers do not expect it to.
 const CHANGES: &[&str] = &[
     "mkdirat",
@@ -282,6 +285,7 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
         (is_x86, OLDER),
         (is_x86 && changes, OLDER_CHANGES),
         (needs.listens || makes_sockets, LISTENING),
+        (needs.has_ring, RING),
         (changes, CHANGES),
         (needs.serves_users, OF_USERS),
     ];
@@ -322,6 +326,7 @@ mod tests {
             listens_in: vec!["/".into()],
             listens: true,
             connects: true,
+            has_ring: true,
             serves_users: true,
             ..Needs::default()
         };

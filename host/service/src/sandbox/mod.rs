@@ -58,6 +58,8 @@ pub struct Needs {
     pub listens: bool,
     /// It connects to servers: any port, and sockets of this host.
     pub connects: bool,
+    /// It has a ring of io_uring, which is restricted to what it is for: no list of calls holds for what goes through it.
+    pub has_ring: bool,
     /// It serves directories of this host: as far as it may, it acts as other users there, finds files by handle, makes devices, and is told what
     /// other processes change.
     pub serves_users: bool,

@@ -125,6 +125,7 @@ fn plays_a_server_that_was_taken_over() {
         listens_in: if needs("listens") { vec![at("sockets")] } else { Vec::new() },
         listens: false,
         connects: needs("connects"),
+        has_ring: false,
         serves_users: needs("users"),
         anything: None,
     };

@@ -27,7 +27,7 @@ impl Version {
         let looking = |error| Failure::cannot(format_args!("look at {source}"), &error);
         let mut version = Self { text: disk.geometry().size_bytes.to_string(), tells: true };
         match source {
-            DiskSource::Raw(path) => version.add(path).map_err(looking)?,
+            DiskSource::Raw { path, .. } => version.add(path).map_err(looking)?,
             DiskSource::Qcow2 { path, backing_dir } => {
                 let (links, fault) = Qcow2Image::chain(path, backing_dir.as_deref());
                 if let Some(fault) = fault {
@@ -75,7 +75,7 @@ impl Version {
 /// What tells a copy from another that has its name later, whatever is in it.
 pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     match source {
-        DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. } => {
+        DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. } => {
             let it = fs::metadata(path)
                 .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
             // Numbers of files that were removed are given again, times of birth are not.
@@ -93,7 +93,7 @@ pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
 /// Bytes behind the last whole sector, which no disk has.
 pub fn stray_bytes(source: &DiskSource) -> Result<u64, Failure> {
     let len = match source {
-        DiskSource::Raw(path) => fs::metadata(path).map_or(0, |it| it.size()),
+        DiskSource::Raw { path, .. } => fs::metadata(path).map_or(0, |it| it.size()),
         DiskSource::File(location) => attr_of(location)?.size,
         DiskSource::Qcow2 { .. } | DiskSource::Nbd(_) => 0,
     };

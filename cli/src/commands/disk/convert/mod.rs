@@ -222,11 +222,11 @@ fn left_by(
 /// Whether both are one file.
 fn is_same(one: &DiskSource, other: &DiskSource) -> bool {
     let file = |source: &DiskSource| match source {
-        DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. } | DiskSource::File(Location::Dir(path)) => {
-            fs::metadata(path)
-                .ok()
-                .map(|it| if it.rdev() == 0 { (it.dev(), it.ino()) } else { (0, it.rdev()) })
-        }
+        DiskSource::Raw { path, .. }
+        | DiskSource::Qcow2 { path, .. }
+        | DiskSource::File(Location::Dir(path)) => fs::metadata(path)
+            .ok()
+            .map(|it| if it.rdev() == 0 { (it.dev(), it.ino()) } else { (0, it.rdev()) }),
         _ => None,
     };
     match (file(one), file(other)) {

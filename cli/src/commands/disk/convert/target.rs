@@ -19,6 +19,7 @@ use tombolo_sys::namespace::{RenameFlags, rename};
 
 use super::identity;
 use super::record::Record;
+use crate::assembly::options::disk::HostCache;
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::user::Myself;
 use crate::failure::{Failure, Outcome};
@@ -69,7 +70,7 @@ impl Target {
         let of_place = |place| Self { disk: to.clone(), place };
         let may_write = || if record.is_some() { Ok(()) } else { there_already(to, overwrites, WRITES_OVER) };
         match to {
-            DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. } => {
+            DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. } => {
                 let failed = |error: io::Error| Failure::cannot(format_args!("convert to {to}"), &error);
                 let name = resolved(path).map_err(failed)?;
                 match fs::metadata(&name) {
@@ -118,7 +119,7 @@ impl Target {
         let path = name.with_file_name(OsStr::from_bytes(part.as_name().as_bytes()));
         let disk = match to {
             DiskSource::Qcow2 { .. } => DiskSource::Qcow2 { path, backing_dir: None },
-            _ => DiskSource::Raw(path),
+            _ => DiskSource::Raw { path, cache: HostCache::Host },
         };
         Ok(Self { disk, place: Place::Beside { name, mode, old } })
     }
@@ -126,7 +127,9 @@ impl Target {
     /// The file that is written to under another name than its own.
     fn part(&self) -> Option<&Path> {
         match (&self.place, &self.disk) {
-            (Place::Beside { .. }, DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. }) => Some(path),
+            (Place::Beside { .. }, DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. }) => {
+                Some(path)
+            }
             _ => None,
         }
     }
@@ -136,7 +139,7 @@ impl Target {
         let options = OpenOptions::default();
         let making = format!("make {}", self.disk);
         match (&self.place, &self.disk) {
-            (Place::Beside { .. }, DiskSource::Raw(path)) if start == 0 => {
+            (Place::Beside { .. }, DiskSource::Raw { path, .. }) if start == 0 => {
                 let disk = ImageFile::create(path, size_bytes, &options, pool.lane());
                 let disk = disk.map_err(|error| Failure::cannot(making, &error))?;
                 return Ok(Prepared { disk, is_blank: true });
