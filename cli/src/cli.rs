@@ -13,6 +13,7 @@ use crate::commands::keys::KeysArgs;
 use crate::commands::links::LinksArgs;
 use crate::commands::man::ManArgs;
 use crate::commands::mount::MountArgs;
+use crate::commands::mounter::MounterArgs;
 use crate::commands::proxy::ProxyArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::session::SessionArgs;
@@ -61,6 +62,8 @@ enum Command {
     Man(ManArgs),
     #[command(hide = true)]
     Broker(BrokerArgs),
+    #[command(hide = true)]
+    Mounter(MounterArgs),
 }
 
 /// How much to log.
@@ -117,6 +120,7 @@ impl Cli {
             Command::Completions(args) => args.run(),
             Command::Man(args) => args.run(),
             Command::Broker(args) => args.run(),
+            Command::Mounter(args) => args.run(),
         }
     }
 }

@@ -13,8 +13,9 @@ use crate::assembly::keeper::{self, Turn};
 use crate::assembly::options::disk::{DiskOptions, DiskServerOptions};
 use crate::assembly::plan::disk::DiskPlan;
 use crate::assembly::plan::needs::directories_of;
+use crate::assembly::sandbox::Sandbox;
 use crate::assembly::served_disk::{DiskAnswers, PreparedDisk, ServedDisk, guest_sockets};
-use crate::assembly::servers::{confine, until_stopped};
+use crate::assembly::servers::until_stopped;
 use crate::failure::{Failure, Outcome};
 use crate::service::status::Status;
 use crate::service::{self, Counted, Service, prometheus};
@@ -65,7 +66,7 @@ impl Prepared {
         let metrics = prometheus::listen(options.metrics.as_ref())?;
         let mut needs = disk.needs();
         needs.removes.extend(directories_of([control.path().to_owned()]));
-        let sandbox = confine(options.sandbox, &needs)?;
+        let sandbox = Sandbox::new(options.sandbox, needs, None).close()?;
         Ok(Self { control, metrics, disk, sandbox })
     }
 }

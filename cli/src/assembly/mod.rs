@@ -1,11 +1,12 @@
 //! Puts front ends, layers and back ends together: what is asked for ([`options`]), checked as a whole ([`plan`]), running ([`servers`], and
 //! [`disk`] for one disk; [`served_disk`] is what both have of disks), and what to type on the other side ([`hints`]);
-//! [`keeper`] has servers follow each other.
+//! [`keeper`] has servers follow each other, and [`sandbox`] confines them.
 
 pub mod disk;
 pub mod hints;
 pub mod keeper;
 pub mod options;
 pub mod plan;
+pub mod sandbox;
 pub mod served_disk;
 pub mod servers;

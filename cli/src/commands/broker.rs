@@ -1,15 +1,15 @@
 //! The broker of a server in a sandbox: this program once more, which opens what the server may not.
 
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::Command;
 
 use clap::Args;
 use tombolo_host_runtime::signals;
 use tombolo_host_service::sandbox::Strictness;
 use tombolo_host_service::sandbox::broker::{self, Broker};
 
-use crate::assembly::plan::Plan;
+use super::beside;
 use crate::failure::{Failure, Outcome};
 
 /// Opens files for a server that has started this.
@@ -36,11 +36,10 @@ impl BrokerArgs {
     }
 }
 
-/// Starts the broker of a server that finds files by handle.
-pub fn start(plan: &Plan) -> Result<Broker, Failure> {
-    let dirs = plan.exports.iter().filter_map(|export| export.tree.dir());
-    let how = if plan.sandbox == Strictness::Strict { "strict" } else { "auto" };
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["-q", NAME, "--sandbox", how, "--"]).args(dirs);
-    Broker::start(&mut command).map_err(|error| Failure::cannot("start the broker of the sandbox", &error))
+/// Starts the broker of a server of these directories.
+pub fn start(dirs: &[PathBuf], strictness: Strictness, log: Option<&File>) -> Result<Broker, Failure> {
+    let how = if strictness == Strictness::Strict { "strict" } else { "auto" };
+    let started = beside(NAME, log)
+        .and_then(|mut command| Broker::start(command.args(["--sandbox", how, "--"]).args(dirs)));
+    started.map_err(|error| Failure::cannot("start the broker of the sandbox", &error))
 }

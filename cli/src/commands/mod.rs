@@ -11,6 +11,7 @@ mod keys_of_tls;
 pub mod links;
 pub mod man;
 pub mod mount;
+pub mod mounter;
 pub mod proxy;
 pub mod serve;
 pub mod session;
@@ -18,3 +19,17 @@ pub mod top;
 pub mod tune;
 pub mod umount;
 pub mod upgrade;
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// This program once more, to stay beside a server: with another log where there is one, and without keeping a directory in use.
+fn beside(name: &str, log: Option<&File>) -> std::io::Result<Command> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("tombolo").arg(name).current_dir("/");
+    if let Some(log) = log {
+        command.stderr(log.try_clone()?);
+    }
+    Ok(command)
+}

@@ -1,7 +1,7 @@
 //! The sandbox of `tombolo serve`, as an operator sees it. What a server that was taken over can still do is tested in `host/service`.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::process::Command;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -107,6 +107,90 @@ test "$(stat -c '%a %u %Y' f)" = '640 4321 7'; test "$(stat -c %a g)" = 600"#;
     assert!(place.mnt().join("another").exists());
     place.umount();
     server.stop();
+}
+
+/// Programs of a user with a group that the directory is for.
+fn group_member(place: &MountPlace) {
+    let script = "umask 027; echo mine >dir/f && cat dir/f && stat -c '%u %g %a' dir/f";
+    let mut member = Command::new("setpriv");
+    member.args(["--reuid", "4321", "--regid", "4321", "--groups", "777", "sh", "-c", script]);
+    let ran = member.current_dir(place.mnt()).output().expect("setpriv");
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "mine\n4321 4321 640\n", "{ran:?}");
+}
+
+#[test]
+fn the_server_of_a_mount_is_in_its_sandbox_and_mounts_and_unmounts_all_the_same() {
+    let Some(place) = MountPlace::new() else { return };
+    let scratch = &place.0;
+    fs::set_permissions(scratch.path("."), PermissionsExt::from_mode(0o755)).expect("chmod");
+    fs::create_dir(scratch.path("tree/dir")).expect("made");
+    chown(scratch.path("tree/dir"), None, Some(777)).expect("chown");
+    fs::set_permissions(scratch.path("tree/dir"), PermissionsExt::from_mode(0o770)).expect("chmod");
+    let words = ["mount", "-f", "dir:tree", "mnt", "-o", "sandbox=strict,allow_other,coherence=push"];
+    let server = scratch.serve(&words, "ready fuse");
+    assert!(server.said.contains(HELD), "{}", server.said);
+    assert!(server.of_threads("Seccomp:").iter().all(|value| value == "2"));
+    assert_eq!(fs::read_to_string(place.mnt().join("file")).expect("read"), "content\n");
+    group_member(&place);
+    fs::write(scratch.path("tree/another"), "").expect("written");
+    assert!(place.mnt().join("another").exists());
+    server.stop();
+    assert!(!place.mnt().join("file").exists());
+    // In the background, where it is the default.
+    scratch.run(&["mount", "dir:tree", "mnt"]).succeeded();
+    let of_server = |field: &str| {
+        let status = fs::read_to_string(format!("/proc/{}/status", place.server_pid())).expect("status");
+        status.lines().find_map(|line| line.strip_prefix(field).map(|value| value.trim().to_owned()))
+    };
+    assert_eq!(of_server("Seccomp:").as_deref(), Some("2"));
+    place.umount();
+    let words = ["serve", "tree", "--fuse", "mnt", "--sandbox", "strict"];
+    let server = scratch.serve(&words, "ready control");
+    assert!(server.said.contains(HELD), "{}", server.said);
+    assert_eq!(fs::read_to_string(place.mnt().join("file")).expect("read"), "content\n");
+    server.stop();
+    assert!(!place.mnt().join("file").exists());
+}
+
+#[test]
+fn a_proxy_in_its_sandbox_caches_what_it_serves_and_takes_no_sessions() {
+    let scratch = Scratch::new();
+    let (origin, url) = scratch.serve_nfs();
+    let words = [
+        "proxy",
+        &url,
+        "--cache",
+        "cache",
+        "--mode",
+        "write-back",
+        "--contract",
+        "exclusive",
+        "--nfs",
+        "0",
+        "--squash",
+        "none",
+        "--state",
+        "kept",
+        "--control",
+        "proxy.sock",
+        "--sandbox",
+        "strict",
+    ];
+    for round in ["made", "found again"] {
+        let proxy = scratch.serve(&words, "ready control");
+        assert!(proxy.said.contains(HELD), "{}", proxy.said);
+        assert!(proxy.of_threads("Seccomp:").iter().all(|value| value == "2"));
+        let through = format!("nfs://{}/tree", proxy.nfs_address());
+        assert_eq!(scratch.run(&["cat", &format!("{through}/file")]).out, "content\n");
+        scratch.run(&["cp", "tree/file", &format!("{through}/{round}").replace(' ', "-")]).succeeded();
+        let session = ["session", "create", "more", &url, "--nfs", "0", "--control", "proxy.sock"];
+        scratch.run(&session).failed(1, &["a sandbox that leaves it one tree", "--sandbox auto"]);
+        proxy.stop();
+    }
+    for name in ["made", "found-again"] {
+        assert_eq!(fs::read_to_string(scratch.path("tree").join(name)).expect("written back"), "content\n");
+    }
+    origin.stop();
 }
 
 /// What the kernel has in memory of files that are not in use.

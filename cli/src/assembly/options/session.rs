@@ -91,6 +91,9 @@ impl SessionOptions {
                 () if server.metrics.is_some() => {
                     refused("--metrics is the proxy's, for all sessions".into(), "leave it out")
                 }
+                () if server.sandbox.is_some() => {
+                    refused("--sandbox is the proxy's, for all sessions".into(), "leave it out")
+                }
                 () if !server.fd.is_empty() => {
                     refused("--fd is of the proxy's own start".into(), "use --virtiofs SOCKET")
                 }

@@ -1,17 +1,21 @@
 //! What is cached of a tree, and where.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tombolo_core::fs::{Client, Export, PermissionCheck, Timestamp};
 use tombolo_core::{Error, SessionId};
+use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{
     BorrowOptions, CacheExport, Claim, Connect, LEASE_NAME, LEASE_PERIOD, LeaseError, Options, Policy,
 };
 use tombolo_layer_write_back::{self as write_back, WriteBackExport};
 
+use super::needs;
 use super::tree::Tree;
 use super::write_back::{dir_in, options_of, refuse_what_is_kept};
 use crate::assembly::hints::nfs::host_name;
@@ -119,6 +123,19 @@ impl CachePlan {
     pub fn takes_lease(&self, tree: &Tree) -> bool {
         let is_over_nfs = matches!(tree, Tree::Nfs(_) | Tree::NfsShm(_));
         is_over_nfs && self.lease != Lease::None && self.policy.is_exclusive()
+    }
+
+    /// What having it goes on to need. Its directory is made now: one that is not there cannot be allowed.
+    pub fn needs(&self) -> Needs {
+        // Why it cannot be had is said when it is used.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
+        let lists = needs::directories_of([self.dir.clone()]);
+        let mut needs = Needs { lists, changes: vec![self.dir.clone()], ..Needs::default() };
+        needs.changes.extend(self.borrows_from.clone());
+        if let Some(url) = &self.data_from {
+            needs::join(&mut needs, needs::of_client(Some(url)));
+        }
+        needs
     }
 
     /// How much data it may hold.

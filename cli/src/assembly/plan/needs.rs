@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf, absolute};
 use tombolo_host_links::registry::Directory;
 use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_host_service::control;
-use tombolo_host_service::sandbox::{Anything, Needs};
+use tombolo_host_service::sandbox::{Anything, Needs, Strictness};
 use tombolo_host_service::state_dir::StateDir;
+
+use tombolo_sys::mountinfo;
 
 use super::Plan;
 use super::tree::Tree;
@@ -65,6 +67,30 @@ fn need_memory(needs: &mut Needs, memory: &MemoryLocation) {
     needs.changes.extend(directories_of(missing));
 }
 
+/// Of a server of a directory to its users.
+pub fn of_directory(dir: &Path, is_read_only: bool) -> Needs {
+    let (reads, changes) =
+        if is_read_only { (vec![dir.to_owned()], vec![]) } else { (vec![], vec![dir.to_owned()]) };
+    Needs { reads, changes, serves_users: true, ..Needs::default() }
+}
+
+/// Of a server of what is mounted on this host. To which groups a caller belongs stands in its directory in /proc.
+pub fn of_mounts() -> Needs {
+    let anything = hides_processes().then_some(Anything::IsShownNoCallers);
+    let (reads, changes) = (vec!["/proc".into()], vec!["/dev/fuse".into()]);
+    Needs { reads, changes, serves_mounts: true, anything, ..Needs::default() }
+}
+
+/// Whether /proc is mounted with `hidepid=` (proc(5)).
+fn hides_processes() -> bool {
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut lines = table.split(|&byte| byte == b'\n');
+    let line = lines.rfind(|line| mountinfo::point(line).as_deref() == Some(b"/proc"));
+    let options = line.and_then(|line| line.rsplit(|&byte| byte == b' ').next()).unwrap_or_default();
+    let words = options.split(|&byte| byte == b',');
+    words.filter_map(|word| word.strip_prefix(b"hidepid=")).any(|how| how != b"0" && how != b"off")
+}
+
 /// The certificates that a client's options ask for.
 pub fn certificates(options: &NfsOptions) -> Vec<PathBuf> {
     let dir = options.security().and_then(|(_, dir)| dir.ok());
@@ -96,13 +122,9 @@ impl Plan {
         let mut needs = Needs { removes: directories_of(made), ..Needs::default() };
         for export in &self.exports {
             match &export.tree {
-                Tree::Dir(dir) if self.layers.read_only && self.cache.is_none() => {
-                    needs.reads.push(dir.clone());
-                    needs.serves_users = true;
-                }
                 Tree::Dir(dir) => {
-                    needs.changes.push(dir.clone());
-                    needs.serves_users = true;
+                    let is_read_only = self.layers.read_only && self.cache.is_none();
+                    join(&mut needs, of_directory(dir, is_read_only));
                 }
                 Tree::Nfs(url) => join(&mut needs, of_client(Some(url))),
                 Tree::Shm(place) | Tree::NfsShm(NfsShmUrl { place, .. }) => {
@@ -111,11 +133,13 @@ impl Plan {
             }
         }
         self.need_of_front_ends(&mut needs);
-        if self.cache.is_some() {
-            needs.anything = Some(Anything::IsTold);
+        match &self.cache {
+            Some(cache) if self.sandbox == Strictness::Strict => join(&mut needs, cache.needs()),
+            Some(_) => needs.anything = Some(Anything::IsTold),
+            None => {}
         }
         if !self.front_ends.mounts.is_empty() {
-            needs.anything = Some(Anything::Mounts);
+            join(&mut needs, of_mounts());
         }
         needs
     }
@@ -149,6 +173,7 @@ impl Plan {
 /// Adds what serving something else takes.
 pub fn join(needs: &mut Needs, more: Needs) {
     needs.reads.extend(more.reads);
+    needs.lists.extend(more.lists);
     needs.changes.extend(more.changes);
     needs.removes.extend(more.removes);
     needs.listens_in.extend(more.listens_in);
@@ -156,5 +181,6 @@ pub fn join(needs: &mut Needs, more: Needs) {
     needs.connects |= more.connects;
     needs.has_ring |= more.has_ring;
     needs.serves_users |= more.serves_users;
+    needs.serves_mounts |= more.serves_mounts;
     needs.anything = needs.anything.or(more.anything);
 }

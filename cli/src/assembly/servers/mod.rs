@@ -15,6 +15,7 @@ pub mod stdio;
 
 use std::io::{self, Write};
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -23,7 +24,7 @@ use tombolo_back_local_dir::Options as DirOptions;
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::SessionId;
 use tombolo_core::fs::Export;
-use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
+use tombolo_front_fuse::dev::{Mount as FuseMount, Mounter, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
 use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
 use tombolo_front_nfs_server::NfsServer;
@@ -32,15 +33,14 @@ use tombolo_host_runtime::listener::Listener;
 use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::{Answers, Server as ControlServer};
 use tombolo_host_service::metrics::Endpoint;
-use tombolo_host_service::sandbox::broker::{self, Broker};
-use tombolo_host_service::sandbox::{self, Anything, Held, Needs, Strictness};
+use tombolo_host_service::sandbox::Held;
 use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::Counters as ExportCounters;
 use tombolo_layer_cache::CacheExport;
 use tombolo_layer_idmap as idmap;
 use tombolo_layer_write_back::WriteBackExport;
+use tombolo_sys::open::Reopen;
 
-use crate::commands;
 use crate::commands::mount::reason;
 use crate::failure::{Failure, Outcome};
 use crate::location::NfsOptions;
@@ -55,6 +55,7 @@ use crate::assembly::options::nfs::squash_word;
 use crate::assembly::plan::needs;
 use crate::assembly::plan::tree::{OpenedTree, Tree};
 use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
+use crate::assembly::sandbox::Sandbox;
 use crate::assembly::served_disk::{DiskAnswers, PreparedDisk, ServedDisk};
 use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::assembly::servers::state::DurableState;
@@ -72,12 +73,6 @@ pub fn serve(plan: &Plan) -> Outcome {
         |server| server.announce(plan),
         Server::end,
     )
-}
-
-/// Gives up what is not needed any more.
-pub fn confine(strictness: Strictness, needs: &Needs) -> Result<Held, Failure> {
-    sandbox::enter(strictness, needs)
-        .map_err(|error| Failure::cannot("confine the server", &error).remedy("--sandbox auto does without"))
 }
 
 /// A server's life: prepared before it has any thread, started, announced, and ended by a signal, or by its keeper.
@@ -129,26 +124,15 @@ impl Prepared {
         let made = places.sockets.iter().map(GuestSocket::path).chain([control.path().to_owned()]);
         let mut needs = plan.needs(made);
         places.disks.iter().for_each(|disk| needs::join(&mut needs, disk.needs()));
-        let broker = broker_of(plan, &mut needs)?;
-        let sandbox = confine(plan.sandbox, &needs)?;
-        let places = Places { broker: broker.map(Arc::new), ..places };
+        let mut sandbox = Sandbox::new(plan.sandbox, needs, None);
+        let mounts = plan.front_ends.mounts.iter();
+        let mounts: Vec<_> = mounts.map(|mount| (&*mount.point.path, mount_options(mount, plan))).collect();
+        let mounters = sandbox.mounters(&mounts)?.unwrap_or_default();
+        let dirs = plan.exports.iter().filter_map(|export| export.tree.dir().map(Path::to_owned));
+        let broker = sandbox.broker(&dirs.collect::<Vec<_>>())?;
+        let sandbox = sandbox.close()?;
+        let places = Places { broker, mounters, ..places };
         Ok(Self { places, control, metrics, sandbox })
-    }
-}
-
-/// Starts the broker where one is needed. Without a sandbox, a server does without where none can be had.
-fn broker_of(plan: &Plan, needs: &mut Needs) -> Result<Option<Broker>, Failure> {
-    let is_confined = plan.sandbox != Strictness::Off && needs.anything.is_none();
-    if !(is_confined && needs.serves_users && broker::is_needed()) {
-        return Ok(None);
-    }
-    match commands::broker::start(plan) {
-        Err(failure) if plan.sandbox == Strictness::Auto => {
-            tracing::warn!("{failure}: there is no sandbox");
-            needs.anything = Some(Anything::HasNoBroker);
-            Ok(None)
-        }
-        started => started.map(Some),
     }
 }
 
@@ -158,7 +142,9 @@ struct Places {
     ports: Taken,
     disks: Vec<PreparedDisk>,
     /// What opens files that are found by handle, where landlock does not let us.
-    broker: Option<Arc<Broker>>,
+    broker: Option<Arc<dyn Reopen>>,
+    /// What mounts, in the order of the mounts, where it is not this process.
+    mounters: Vec<Arc<dyn Mounter>>,
 }
 
 impl Places {
@@ -168,7 +154,7 @@ impl Places {
         let sockets = GuestSocket::open_all(places, plan.front_ends.socket_access)?;
         let ports = Taken::take(&plan.front_ends.nfs)?;
         let disks = plan.disks.iter().map(|disk| PreparedDisk::open(disk, &[])).collect::<Result<_, _>>()?;
-        Ok(Self { sockets, ports, disks, broker: None })
+        Ok(Self { sockets, ports, disks, broker: None, mounters: Vec::new() })
     }
 }
 
@@ -236,6 +222,7 @@ impl Server {
 
 /// Everything that serves one plan. Dropped from the top: guests go before the sockets' files.
 struct Serving {
+    mounters: Vec<Arc<dyn Mounter>>,
     mounts: Vec<FuseMount>,
     guests: Vec<VhostServer>,
     shm: Option<ShmServers>,
@@ -253,7 +240,7 @@ struct Serving {
 impl Serving {
     /// Opens the exports and what is called by address. Guests and mounts come with [`admit`](Self::admit).
     fn open(plan: &Plan, places: Places) -> Result<(Self, Status, Counted), Failure> {
-        let Places { sockets, ports, disks, broker } = places;
+        let Places { sockets, ports, disks, broker, mounters } = places;
         let opened = plan.exports.iter().enumerate();
         let opened = opened.map(|(index, export)| open(index, export, plan, broker.as_ref()));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;
@@ -274,6 +261,7 @@ impl Serving {
             status.endpoints.extend(endpoints);
         }
         let serving = Self {
+            mounters,
             mounts: Vec::new(),
             guests: Vec::new(),
             shm: Some(shm),
@@ -299,8 +287,12 @@ impl Serving {
             );
         }
         // One after the other: if one fails, those before it are ended with the rest.
-        for mount in &plan.front_ends.mounts {
-            self.mounts.push(start_mount(mount, &self.exports[mount.export], plan, &self.session_ids)?);
+        for (index, mount) in plan.front_ends.mounts.iter().enumerate() {
+            let mut options = mount_options(mount, plan);
+            if let Some(mounter) = self.mounters.get(index) {
+                options.mounter = Arc::clone(mounter);
+            }
+            self.mounts.push(start_mount(mount, &self.exports[mount.export], &options, &self.session_ids)?);
         }
         self.disks.iter_mut().try_for_each(ServedDisk::admit)
     }
@@ -410,7 +402,7 @@ fn open(
     index: usize,
     planned: &PlannedExport,
     plan: &Plan,
-    broker: Option<&Arc<Broker>>,
+    broker: Option<&Arc<dyn Reopen>>,
 ) -> Result<OpenedExport, Failure> {
     // A cache that refuses changes itself has its lease to write.
     let is_leased =
@@ -420,7 +412,7 @@ fn open(
         submounts: plan.layers.submounts.into(),
         watch_host: plan.layers.host_watch,
         ask: planned.ask.clone(),
-        help: broker.map(|broker| Arc::clone(broker) as _),
+        help: broker.cloned(),
         ..DirOptions::default()
     };
     // All NFS clients of an export share a session, and each of them has a limit of its own.
@@ -485,22 +477,25 @@ fn admit_guests(
     VhostServer::start(socket.socket().try_clone()?, Settings::default(), make)
 }
 
-fn start_mount(
-    mount: &PlannedMount,
-    export: &Arc<dyn Export>,
-    plan: &Plan,
-    session_ids: &AtomicU64,
-) -> Result<FuseMount, Failure> {
-    let options = FuseOptions {
+fn mount_options(mount: &PlannedMount, plan: &Plan) -> FuseOptions {
+    FuseOptions {
         source: plan.exports[mount.export].tree.to_string(),
         allow_other: mount.allow_other,
         read_only: plan.layers.read_only,
         coherence: plan.front_ends.coherence.into(),
         xattrs: plan.front_ends.xattrs.are_shown(),
         ..FuseOptions::default()
-    };
+    }
+}
+
+fn start_mount(
+    mount: &PlannedMount,
+    export: &Arc<dyn Export>,
+    options: &FuseOptions,
+    session_ids: &AtomicU64,
+) -> Result<FuseMount, Failure> {
     let session = SessionId(session_ids.fetch_add(1, Ordering::Relaxed));
-    FuseMount::start(&**export, session, &mount.point.path, &options).map_err(|error| {
+    FuseMount::start(&**export, session, &mount.point.path, options).map_err(|error| {
         Failure::cannot(format_args!("mount at {}", mount.point.path.display()), reason(&error))
     })
 }

@@ -75,6 +75,8 @@ Mount options:
   locks=shared|local    what a lock excludes: all that use the directory or export (the default where locks reach that far, so not
                         over NFS), or programs that use this mount only, and the kernel keeps locks itself, at a hundredth of the cost
   threads=N             how many threads serve requests
+  sandbox=HOW           what the server may still do once it is ready: off, auto (what it, the kernel and the user allow of strict; the
+                        default), or strict: nothing that it does not need, or it does not start
   fsname=NAME           what mount(8) lists as the source (default: the directory, or HOST:/NAME)
   dev, suid, noexec     honour device nodes and set-user-id bits; refuse to execute (default: nodev, nosuid, exec)
   remount               change a mount that is there: ro, rw, dev, suid, exec and their opposites, and inflight=; the rest stays as it is

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use tombolo_host_service::sandbox::Strictness;
 use tombolo_sys::pattern::Pattern;
 
 use crate::assembly::options::coherence::Coherence;
@@ -37,12 +38,15 @@ pub struct MountOptions {
     pub set_id: Option<bool>,
     /// `noexec`: nothing can be executed.
     pub no_exec: Option<bool>,
+    /// `sandbox=`: what the server may still do.
+    pub sandbox: Strictness,
 }
 
 const FLAGS: &[&str] =
     &["allow_other", "dev", "exec", "nodev", "noexec", "noperm", "nosuid", "perm", "remount", "ro", "suid"];
 
-const TAKES_VALUE: &[&str] = &["ask", "coherence", "doorbell", "fsname", "locks", "submounts", "threads"];
+const TAKES_VALUE: &[&str] =
+    &["ask", "coherence", "doorbell", "fsname", "locks", "sandbox", "submounts", "threads"];
 /// What a lock excludes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Locks {
@@ -99,6 +103,9 @@ impl MountOptions {
             }
             ("coherence", Some(_)) => self.coherence = Some(setting.one_of().map_err(in_mount)?),
             ("locks", Some(_)) => self.locks = Some(setting.one_of().map_err(in_mount)?),
+            ("sandbox", Some(how)) => {
+                self.sandbox = how.parse().map_err(|what: String| in_mount(setting.wrong(what)))?;
+            }
             ("submounts", Some(_)) => self.submounts = Some(setting.one_of().map_err(in_mount)?),
             ("doorbell", Some(_)) => self.doorbell = Some(setting.one_of().map_err(in_mount)?),
             ("threads", Some(_)) => {

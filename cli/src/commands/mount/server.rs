@@ -14,8 +14,12 @@ use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::daemon;
 use tombolo_host_service::metrics::Endpoint;
+use tombolo_host_service::sandbox::Held;
+use tombolo_sys::open::Reopen;
 
 use crate::assembly::options::coherence::Coherence;
+use crate::assembly::plan::needs::directories_of;
+use crate::assembly::sandbox::Sandbox;
 use crate::failure::{Failure, Outcome, Reason};
 use crate::location::{Location, NfsOptions};
 use crate::service::prometheus;
@@ -43,7 +47,9 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let control = service::control_socket(mount.control.as_deref(), name)?;
     let has_left = Cell::new(false);
     let leave = || log.as_ref().map_or(Ok(()), |log| leave_terminal(log, &has_left));
-    let source = Source::open(mount, again, &leave)?;
+    let metrics = prometheus::listen(mount.metrics.as_ref())?;
+    let mut outside = Outside::start(mount, again, log.as_ref(), control.path())?;
+    let source = Source::open(mount, again, &leave, outside.broker.take())?;
     let (export, counters) = counted(source.export);
     let name = mount.source.to_string();
     let nfs = source.nfs.clone();
@@ -53,7 +59,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
         ..Counted::default()
     };
     let service = Service::new(status(mount), counted);
-    let metrics = prometheus::serve(prometheus::listen(mount.metrics.as_ref())?, &service)?;
+    let metrics = prometheus::serve(metrics, &service)?;
     // The last to go: a client that waits for the end of its connection finds all else released.
     let _control =
         ControlServer::start(control, service).map_err(|error| Failure::cannot(&mounting, &error))?;
@@ -63,14 +69,14 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     })
     .map_err(|error| Failure::cannot(&mounting, &error))?;
     let coherence = coherence(mount, &*export);
-    let options = fuse_options(mount, again, coherence);
+    let options = FuseOptions { coherence: coherence.into(), ..outside.options };
     let fuse = FuseMount::start(&*export, SESSION, &mount.point.path, &options)
         .map_err(|error| Failure::cannot(&mounting, reason(&error)))?;
     // It holds the directory; the mount does now.
     drop(export);
     let fuse = Arc::new(fuse);
-    let announced =
-        announce(mount, coherence, &metrics, log.as_ref(), &has_left).and_then(|()| end_on(stopped, &fuse));
+    let announced = announce(mount, coherence, &metrics, outside.sandbox, log.as_ref(), &has_left)
+        .and_then(|()| end_on(stopped, &fuse));
     if let Err(error) = announced {
         let _ = fuse.unmount();
         return Err(Failure::cannot(&mounting, &error));
@@ -125,8 +131,32 @@ fn tells_all(export: &dyn Export) -> bool {
 const SESSION: SessionId = SessionId(1);
 const PROBE: SessionId = SessionId(2);
 
+/// What stays outside of the sandbox, which is closed, and what was agreed with it.
+struct Outside {
+    broker: Option<Arc<dyn Reopen>>,
+    /// How to mount.
+    options: FuseOptions,
+    sandbox: Held,
+}
+
+impl Outside {
+    fn start(mount: &Mount, again: bool, log: Option<&File>, control: &Path) -> Result<Self, Failure> {
+        let mut needs = source::needs(mount);
+        needs.removes = directories_of([control.to_owned()]);
+        let mut sandbox = Sandbox::new(mount.options.sandbox, needs, log);
+        let mut options = fuse_options(mount, again);
+        let place = (&*mount.point.path, options.clone());
+        if let Some(mounter) = sandbox.mounters(&[place])?.and_then(|mounters| mounters.into_iter().next()) {
+            options.mounter = mounter;
+        }
+        let dirs = if let Location::Dir(dir) = &mount.source { vec![dir.clone()] } else { Vec::new() };
+        let broker = sandbox.broker(&dirs)?;
+        Ok(Self { broker, options, sandbox: sandbox.close()? })
+    }
+}
+
 /// A server that is started again keeps the flags that the mount has got since (`remount`).
-fn fuse_options(mount: &Mount, again: bool, coherence: Coherence) -> FuseOptions {
+fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
     let mut options = mount.options.clone();
     if again && let Ok(Some(dead)) = mounted_at(&mount.point.path) {
         options.read_only = Some(options.is_read_only() || dead.has("ro"));
@@ -145,10 +175,10 @@ fn fuse_options(mount: &Mount, again: bool, coherence: Coherence) -> FuseOptions
         set_id: options.set_id.unwrap_or(false),
         exec: !options.no_exec.unwrap_or(false),
         threads: options.threads.unwrap_or(defaults.threads),
-        coherence: coherence.into(),
         local_locks: options.locks == Some(Locks::Local),
         xattrs: true,
         read_ahead_bytes: is_far.then_some(FAR_READ_AHEAD_BYTES),
+        ..defaults
     }
 }
 
@@ -165,6 +195,7 @@ fn announce(
     mount: &Mount,
     coherence: Coherence,
     metrics: &[Endpoint],
+    sandbox: Held,
     log: Option<&File>,
     has_left: &Cell<bool>,
 ) -> io::Result<()> {
@@ -174,10 +205,14 @@ fn announce(
             for metrics in metrics {
                 writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
             }
+            writeln!(out, "ready sandbox {sandbox}")?;
             let (point, coherence) = (mount.point.path.display(), coherence.suffix());
             writeln!(out, "ready fuse {point} {}{coherence}", mount.source)
         }
-        Some(log) => leave_terminal(log, has_left),
+        Some(log) => {
+            tracing::debug!(%sandbox, "confined");
+            leave_terminal(log, has_left)
+        }
     }
 }
 

@@ -9,13 +9,18 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_back_vrpc_client::Patience;
 use tombolo_core::fs::Export;
+use tombolo_host_service::sandbox::Needs;
+use tombolo_sys::open::Reopen;
 
 use crate::failure::{Failure, Reason};
-use crate::location::{self, Backoff, Location, NfsOption, NfsOptions, NotMounted, OpenOptions, ServerState};
+use crate::location::{
+    self, Backoff, Location, NfsOption, NfsOptions, NfsShmUrl, NotMounted, OpenOptions, ServerState,
+};
 
 use super::Mount;
 use super::options::{Locks, MountOptions};
 use crate::assembly::options::coherence::Coherence;
+use crate::assembly::plan::needs;
 use crate::mount_point::mounted_at;
 
 pub struct Source {
@@ -120,10 +125,30 @@ pub fn name(location: &Location) -> String {
     }
 }
 
+/// What serving it goes on to need.
+pub fn needs(mount: &Mount) -> Needs {
+    let mut needs = match &mount.source {
+        Location::Dir(dir) => needs::of_directory(dir, mount.options.is_read_only()),
+        Location::Nfs(url) => {
+            let certificates = needs::certificates(&url.options.clone().then(&mount.options.nfs));
+            let needs = needs::of_client(Some(url));
+            Needs { reads: [needs.reads, certificates].concat(), ..needs }
+        }
+        Location::NfsShm(NfsShmUrl { place, .. }) | Location::Shm(place) => needs::of_shm_client(place),
+    };
+    needs::join(&mut needs, needs::of_mounts());
+    needs
+}
+
 impl Source {
     /// Opens it. A server that is started again waits for the server behind it too. `leave` is called when it will take its time, and the
     /// command is not to wait for it (`bg`).
-    pub fn open(mount: &Mount, again: bool, leave: &dyn Fn() -> io::Result<()>) -> Result<Self, Failure> {
+    pub fn open(
+        mount: &Mount,
+        again: bool,
+        leave: &dyn Fn() -> io::Result<()>,
+        broker: Option<Arc<dyn Reopen>>,
+    ) -> Result<Self, Failure> {
         let doing = format!("mount {}", mount.source);
         let mode = || mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage);
         let nfs_options = |asked: &NfsOptions| OpenOptions {
@@ -158,6 +183,7 @@ impl Source {
                     submounts: mount.options.submounts.unwrap_or_default().into(),
                     watch_host: mount.options.coherence == Some(Coherence::Push),
                     ask: mount.options.ask.clone(),
+                    help: broker,
                     ..DirOptions::default()
                 };
                 let opened = LocalDir::open(path, options);

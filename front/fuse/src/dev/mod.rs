@@ -5,6 +5,7 @@
 
 mod buffer_pool;
 mod device;
+mod mounter;
 mod notifier;
 mod read_ahead;
 mod thread_pool;
@@ -13,19 +14,19 @@ mod worker;
 use crate::session::{Backing, Coherence, Options as SessionOptions, Session};
 use buffer_pool::BufferPool;
 use device::Device;
+pub use mounter::{Directly, Mounter};
 use notifier::Notifier;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use thread_pool::ThreadPool;
-use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck};
+use tombolo_core::fs::{Client, Export, FileSystem, FileType, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, Error as FsError, SessionId};
-use tombolo_sys::fuse_dev::{self, Flags};
-use tombolo_sys::{Errno, creds};
-use tombolo_wire_fuse::attr;
+use tombolo_sys::Errno;
+use tombolo_sys::fuse_dev;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -57,6 +58,8 @@ pub struct Options {
     /// How far the kernel is to read ahead of a program, in bytes, where that is more or less than it does anyway. Only
     /// root can have it so.
     pub read_ahead_bytes: Option<u32>,
+    /// What mounts and unmounts.
+    pub mounter: Arc<dyn Mounter>,
 }
 
 impl Default for Options {
@@ -76,6 +79,7 @@ impl Default for Options {
             local_locks: false,
             xattrs: true,
             read_ahead_bytes: None,
+            mounter: Arc::new(Directly),
         }
     }
 }
@@ -114,6 +118,7 @@ pub enum MountError {
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
+    mounter: Arc<dyn Mounter>,
     by_helper: bool,
     session: Arc<Session>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -133,11 +138,17 @@ impl Mount {
         target: &Path,
         options: &Options,
     ) -> Result<Mount, MountError> {
-        let path = usable(target)?;
+        let mounter = &options.mounter;
+        let (path, was_dead) = mounter.prepare(target)?;
+        if was_dead {
+            tracing::warn!(path = %path.display(), "taking a dead mount away");
+        }
         let client = Client { session, label: path.display().to_string(), checks: PermissionCheck::Caller };
         let file_system = export.attach(&client).map_err(MountError::FileSystem)?;
-        let data = mount_data(file_system.as_ref(), session, options)?;
-        let (device, by_helper) = mount(&path, options, &data)?;
+        check_root(file_system.as_ref(), session)?;
+        let checks_itself = file_system.profile().permission_check != PermissionCheck::Caller;
+        let kernel_checks = options.kernel_checks || !checks_itself;
+        let (device, by_helper) = mounter.mount(&path, options, kernel_checks)?;
         let devices = descriptors(device, options.threads);
         let backing = devices.first().filter(|_| fuse_dev::may_back());
         let session_options = SessionOptions {
@@ -153,6 +164,7 @@ impl Mount {
         let session = Session::new(session, file_system, session_options);
         let mount = Mount {
             path,
+            mounter: mounter.clone(),
             by_helper,
             session: session.clone(),
             threads: Mutex::default(),
@@ -199,12 +211,12 @@ impl Mount {
     /// The kernel's. It is not an error if it was unmounted otherwise.
     pub fn unmount(&self) -> io::Result<bool> {
         self.session.interrupt_all();
-        match unmount(&self.path, self.by_helper, false) {
+        match self.mounter.unmount(&self.path, self.by_helper, false) {
             Ok(()) => return Ok(true),
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(true),
             Err(error) => tracing::warn!(path = %self.path.display(), %error, "in use; detached"),
         }
-        unmount(&self.path, self.by_helper, true).map(|()| false)
+        self.mounter.unmount(&self.path, self.by_helper, true).map(|()| false)
     }
 
     /// Waits until the mount has ended, however, and is not in use any more.
@@ -226,7 +238,7 @@ impl Mount {
         while !self.session.is_agreed() && Instant::now() < end {
             thread::sleep(INIT_PAUSE);
         }
-        if let Err(error) = read_ahead::set(&self.path, bytes) {
+        if let Err(error) = self.mounter.read_ahead(&self.path, bytes) {
             tracing::debug!(path = %self.path.display(), %error, "the kernel reads ahead as it likes");
         }
     }
@@ -244,83 +256,12 @@ impl Mount {
 const INIT_PATIENCE: Duration = Duration::from_secs(1);
 const INIT_PAUSE: Duration = Duration::from_micros(200);
 
-/// The mount point with no symbolic link in it, free of dead mounts.
-fn usable(target: &Path) -> Result<PathBuf, MountError> {
-    let fail = |source| MountError::Target { path: target.into(), source };
-    let absolute = std::path::absolute(target).map_err(fail)?;
-    // The dead mount of a killed server answers everything so. To be listed it is asked; its attributes the kernel may know.
-    let is_dead = |error: &io::Error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
-    if std::fs::read_dir(&absolute).is_err_and(|error| is_dead(&error)) {
-        tracing::warn!(path = %absolute.display(), "taking a dead mount away");
-        unmount(&absolute, false, true).or_else(|_| unmount(&absolute, true, true)).map_err(fail)?;
-    }
-    let path = absolute.canonicalize().map_err(fail)?;
-    match std::fs::metadata(&path) {
-        Ok(metadata) if metadata.is_dir() => Ok(path),
-        Ok(_) => Err(fail(io::ErrorKind::NotADirectory.into())),
-        Err(error) => Err(fail(error)),
-    }
-}
-
-/// The options that the kernel is given as text.
-fn mount_data(
-    file_system: &dyn FileSystem,
-    session: SessionId,
-    options: &Options,
-) -> Result<String, MountError> {
+/// A mount has a directory as its root.
+fn check_root(file_system: &dyn FileSystem, session: SessionId) -> Result<(), MountError> {
     let root = file_system.getattr(&Ctx::root(session), NodeId::ROOT, None).wait();
-    let root = root.map_err(MountError::FileSystem)?;
-    let (uid, gid) = creds::own_ids();
-    let mut data = format!("rootmode={:o},user_id={uid},group_id={gid}", attr::type_bits(root.file_type));
-    if options.allow_other {
-        data.push_str(",allow_other");
-        if options.kernel_checks || file_system.profile().permission_check == PermissionCheck::Caller {
-            data.push_str(",default_permissions");
-        }
-    }
-    Ok(data)
-}
-
-/// Mounts, by ourselves or through the helper, and says which.
-fn mount(path: &Path, options: &Options, data: &str) -> Result<(OwnedFd, bool), MountError> {
-    let fail = |source| MountError::Mount { path: path.into(), source };
-    match fuse_dev::open() {
-        Ok(device) => match mount_directly(&device, path, options, data) {
-            Ok(()) => return Ok((device, false)),
-            Err(Errno::PERM) => {}
-            Err(error) => return Err(fail(error.into())),
-        },
-        // Where only root may open the device, the helper does.
-        Err(Errno::ACCESS | Errno::PERM) => {}
-        Err(error) => return Err(MountError::Device(error)),
-    }
-    // The helper fills in user and root mode itself, and always adds nodev and nosuid.
-    let own = ["allow_other", "default_permissions"];
-    let passed = data.split(',').filter(|option| own.contains(option));
-    let refusals = [(options.read_only, "ro"), (!options.exec, "noexec")];
-    let refusals = refusals.into_iter().filter_map(|(refused, option)| refused.then_some(option));
-    let source = format!("fsname={},subtype=tombolo", options.source.replace(',', "_"));
-    let passed: Vec<_> = passed.chain(refusals).chain([source.as_str()]).collect();
-    let device = fuse_dev::mount_by_helper(path, &passed.join(",")).map_err(fail)?;
-    Ok((device, true))
-}
-
-fn mount_directly(device: &OwnedFd, path: &Path, options: &Options, data: &str) -> Result<(), Errno> {
-    let mut flags = Flags::empty();
-    flags.set(Flags::NODEV, !options.devices);
-    flags.set(Flags::NOSUID, !options.set_id);
-    flags.set(Flags::NOEXEC, !options.exec);
-    flags.set(Flags::RDONLY, options.read_only);
-    fuse_dev::mount(device.as_fd(), &options.source, path, "tombolo", flags, data)
-}
-
-fn unmount(path: &Path, by_helper: bool, detach: bool) -> io::Result<()> {
-    if !by_helper {
-        return Ok(fuse_dev::unmount(path, detach)?);
-    }
-    match fuse_dev::unmount_by_helper(path, detach)? {
-        true => Ok(()),
-        false => Err(io::ErrorKind::ResourceBusy.into()),
+    match root.map_err(MountError::FileSystem)?.file_type {
+        FileType::Directory => Ok(()),
+        _ => Err(MountError::FileSystem(FsError::NotDirectory)),
     }
 }
 

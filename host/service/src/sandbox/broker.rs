@@ -10,15 +10,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::Command;
 
 use caps::{CapSet, Capability};
 use tombolo_sys::creds::{self, Assumed, Checks, Identity};
 use tombolo_sys::open::{OpenFlags, OwnDescriptors, PATH_UNKNOWN, Reopen, open_root};
 use tombolo_sys::stat::stat;
-use tombolo_sys::{Errno, Result, mountinfo, packet};
+use tombolo_sys::{Errno, Result, mountinfo};
 
+use super::beside::{Beside, answer_all};
 use super::{Needs, SandboxError, Strictness, give_up_rights};
 
 /// Whether this process finds files by handle, so that its sandbox takes a broker.
@@ -28,20 +28,12 @@ pub fn is_needed() -> bool {
 
 /// How a process in a sandbox asks its broker.
 #[derive(Debug)]
-pub struct Broker(Mutex<OwnedFd>);
+pub struct Broker(Beside);
 
 impl Broker {
     /// Starts `command`, which is to call [`serve`] with its standard input, and waits until it does. It ends with this process.
     pub fn start(command: &mut Command) -> io::Result<Self> {
-        let (ours, theirs) = packet::pair()?;
-        // It is left to end by itself.
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
-        // This end of theirs goes with the command's settings.
-        command.stdin(Stdio::null());
-        if receive(&ours, &mut [0; DONE.to_ne_bytes().len()])?.len == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(Self(Mutex::new(ours)))
+        Beside::start(command).map(Self)
     }
 
     /// Asks for what is to be done with these descriptors.
@@ -50,20 +42,10 @@ impl Broker {
         let count = u32::try_from(groups.len()).map_err(|_| Errno::ACCESS)?;
         let words = [flags.bits(), user, group, count].into_iter().chain(groups);
         let request: Vec<u8> = words.flat_map(u32::to_ne_bytes).chain(name.iter().copied()).collect();
-        if request.len() > REQUEST_BYTES_MAX {
-            return Err(Errno::ACCESS);
-        }
-        let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = |errno| {
-            tracing::error!(%errno, "the broker does not answer: until a restart, some files cannot be opened");
-            Errno::IO
-        };
-        packet::send(&*socket, &request, descriptors).map_err(gone)?;
-        let mut answer = DONE.to_ne_bytes();
-        let answered = receive(&socket, &mut answer).map_err(gone)?;
+        let (answer, opened) = self.0.ask(&request, descriptors)?;
+        let answer: [u8; size_of::<i32>()] = answer.try_into().map_err(|_| Errno::PROTO)?;
         match i32::from_ne_bytes(answer) {
-            _ if answered.len != answer.len() => Err(gone(Errno::PIPE)),
-            DONE => Ok(answered.descriptors.into_iter().next()),
+            DONE => Ok(opened),
             errno => Err(Errno::from_raw_os_error(errno)),
         }
     }
@@ -79,19 +61,8 @@ impl Reopen for Broker {
     }
 }
 
-/// Flags, user, group, how many groups, those groups, and a name: 8000 groups fit, of the 65,536 that the kernel knows (NGROUPS_MAX).
-const REQUEST_BYTES_MAX: usize = 32 << 10;
+/// The answer that it is done; others are error numbers.
 const DONE: i32 = 0;
-
-fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<packet::Packet> {
-    loop {
-        packet::wait(socket)?;
-        match packet::receive(socket, buffer) {
-            Err(Errno::AGAIN) => {}
-            outcome => return outcome,
-        }
-    }
-}
 
 /// Serves a [`Broker`] at the other end of `socket`, until that ends. It gives up all that it does not need but files.
 pub fn serve(
@@ -104,23 +75,16 @@ pub fn serve(
     let own = OwnDescriptors::open().map_err(io::Error::from)?;
     let needs = Needs { serves_users: true, ..Needs::default() };
     give_up_rights(strictness, &needs)?;
-    packet::send(socket, &DONE.to_ne_bytes(), &[]).map_err(io::Error::from)?;
-    let mut request = vec![0; REQUEST_BYTES_MAX];
-    loop {
-        let asked = receive(socket, &mut request).map_err(io::Error::from)?;
-        if asked.len == 0 {
-            return Ok(());
-        }
-        let request = request.get(..asked.len).and_then(Request::parse).filter(|_| !asked.truncated);
-        let done = match (request, asked.descriptors.as_slice()) {
+    let answered = answer_all(socket, |request, descriptors| {
+        let done = match (Request::parse(request), descriptors) {
             (Some(request), [place]) => request.reopen(&own, &exports, place).map(Some),
             (Some(request), [place, dir]) => request.link(&own, &exports, place, dir).map(|()| None),
             _ => Err(Errno::INVAL),
         };
         let errno = done.as_ref().err().map_or(DONE, |errno| errno.raw_os_error());
-        let opened = done.as_ref().ok().and_then(Option::as_ref).map(AsFd::as_fd);
-        packet::send(socket, &errno.to_ne_bytes(), opened.as_slice()).map_err(io::Error::from)?;
-    }
+        (errno.to_ne_bytes().into(), done.ok().flatten())
+    });
+    Ok(answered?)
 }
 
 /// What a file that is there may be opened with.

@@ -84,6 +84,8 @@ const PROCESS: &[&str] = &[
     "msync",
     "mincore",
     "getppid",
+    "setsid",
+    "chdir",
     "getresuid",
     "getresgid",
     "getgroups",
@@ -247,6 +249,10 @@ const IOCTLS: [u32; 10] = [
     0x8011_1500, // FS_IOC_GETFSUUID
 ];
 
+/// The same of the descriptors of mounts: another of a connection (FUSE_DEV_IOC_CLONE), and files that its kernel reads by itself (BACKING_OPEN and
+/// BACKING_CLOSE).
+const IOCTLS_OF_MOUNTS: [u32; 3] = [0x8004_e500, 0x4010_e501, 0x4004_e502];
+
 /// Calls that take a process or a thread and are for this one only, by the place of that argument; 0 is the caller.
 const OF_ITSELF: [(&str, u8); 3] = [("prlimit64", 0), ("sched_setaffinity", 0), ("sched_setattr", 0)];
 
@@ -311,7 +317,9 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
     }
     allowed.extend(OF_ITSELF.map(|(name, index)| only(name, equal(index, 0))));
     allowed.extend(PRCTLS.map(|option| only("prctl", equal(0, option))));
-    allowed.extend(IOCTLS.map(|command| only("ioctl", equal(1, command.into()))));
+    let of_mounts = if needs.serves_mounts { &IOCTLS_OF_MOUNTS[..] } else { &[] };
+    let commands = IOCTLS.iter().chain(of_mounts);
+    allowed.extend(commands.map(|command| only("ioctl", equal(1, u64::from(*command)))));
     allowed
 }
 
@@ -328,6 +336,7 @@ mod tests {
             connects: true,
             has_ring: true,
             serves_users: true,
+            serves_mounts: true,
             ..Needs::default()
         };
         for processor in [TargetArch::x86_64, TargetArch::aarch64] {

@@ -80,7 +80,9 @@ pub(super) fn confine(needs: &Needs, is_strict: bool) -> Result<Confined, Rulese
     }
     let mut rules = rules.create()?;
     rules = beneath(rules, &ALWAYS.map(PathBuf::from), reading())?;
+    rules = beneath(rules, &["/dev/null".into()], AccessFs::ReadFile | AccessFs::WriteFile)?;
     rules = beneath(rules, &needs.reads, reading())?;
+    rules = beneath(rules, &needs.lists, AccessFs::ReadDir.into())?;
     let makes = if needs.serves_users { devices() } else { BitFlags::EMPTY };
     rules = beneath(rules, &needs.changes, changing() | makes)?;
     rules = beneath(rules, &needs.listens_in, listening())?;

@@ -3,8 +3,9 @@
 //! Three parts, each of which holds by itself: landlock (files, ports, signals), a list of system calls (seccomp), and no capabilities. All
 //! are inherited by threads that are started later and cannot be taken back, so [`enter`] comes before the first thread.
 //!
-//! Reading order: here; `files`, `calls`; `broker`.
+//! Reading order: here; `files`, `calls`; `beside`, `broker`.
 
+pub mod beside;
 pub mod broker;
 mod calls;
 mod files;
@@ -48,6 +49,8 @@ impl FromStr for Strictness {
 pub struct Needs {
     /// Files that are opened for reading, and directories with all below them.
     pub reads: Vec<PathBuf>,
+    /// Directories that it opens, as for making names in them durable, and lists. All below them, but no files.
+    pub lists: Vec<PathBuf>,
     /// Directories in which it does all that its user may, and files that it writes.
     pub changes: Vec<PathBuf>,
     /// Directories whose files it may remove: the sockets that it has made.
@@ -63,6 +66,8 @@ pub struct Needs {
     /// It serves directories of this host: as far as it may, it acts as other users there, finds files by handle, makes devices, and is told what
     /// other processes change.
     pub serves_users: bool,
+    /// It serves what is mounted on this host.
+    pub serves_mounts: bool,
     /// Why it may need anything at all: then there is no sandbox.
     pub anything: Option<Anything>,
 }
@@ -72,24 +77,26 @@ pub struct Needs {
 pub enum Anything {
     /// It starts other programs, of which nothing is known.
     Executes,
-    /// It mounts, and unmounts at its end.
-    Mounts,
+    /// The groups of its callers are to be seen only by what may look into other processes.
+    IsShownNoCallers,
     /// It is told later what else to serve, from where and at which places.
     IsTold,
     /// What it is to reach is not there, and may come at any place.
     Waits,
-    /// It finds files by handle, and could start no broker.
-    HasNoBroker,
+    /// What does for it what it may not could not be started.
+    HasNoHelp,
 }
 
 impl fmt::Display for Anything {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Executes => "it starts another program, which cannot be confined with it",
-            Self::Mounts => "it mounts, which landlock does not allow",
+            Self::IsShownNoCallers => {
+                "/proc hides the processes of other users (hidepid), and says of which groups callers are"
+            }
             Self::IsTold => "it is given sessions later, which may need anything",
             Self::Waits => "what it is to reach is not there yet, and may come at any place",
-            Self::HasNoBroker => "the process that opens files for it could not be started",
+            Self::HasNoHelp => "the process that does for it what it may not could not be started",
         })
     }
 }

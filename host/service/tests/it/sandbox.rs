@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, id};
 
 use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Resource, getrlimit, ioctl_tiocsctty, prlimit, test_kill_process};
 use tombolo_host_service::sandbox::broker::{self, Broker};
 use tombolo_host_service::sandbox::{Needs, Strictness, enter};
@@ -104,6 +105,8 @@ fn a_server_that_was_taken_over_can_do_what_it_needs_and_nothing_else() {
     ];
     assert_eq!(bed.finds("strict", "listens"), listening);
     fs::write(bed.top.path().join("sockets/file"), "").expect("again");
+    assert_eq!(bed.finds("strict", "mounts"), needed);
+    fs::write(bed.top.path().join("sockets/file"), "").expect("again");
     assert!(bed.finds("off", "").len() >= 10, "without a sandbox nearly all of it");
 }
 
@@ -118,8 +121,11 @@ fn plays_a_server_that_was_taken_over() {
     let parent = Pid::from_raw(word("PARENT").parse().expect("a process")).expect("a process");
     let needs = |what: &str| word("NEEDS") == what;
     let few = needs("users") || needs("connects");
+    let mut reads = vec![at("reads"), at("not there")];
+    reads.extend(needs("mounts").then(|| "/proc".into()));
     let needs = Needs {
-        reads: vec![at("reads"), at("not there")],
+        reads,
+        lists: Vec::new(),
         changes: if needs("changes") || needs("users") { vec![at("changes")] } else { Vec::new() },
         removes: vec![at("sockets")],
         listens_in: if needs("listens") { vec![at("sockets")] } else { Vec::new() },
@@ -127,6 +133,7 @@ fn plays_a_server_that_was_taken_over() {
         connects: needs("connects"),
         has_ring: false,
         serves_users: needs("users"),
+        serves_mounts: needs("mounts"),
         anything: None,
     };
     let strictness: Strictness = word("STRICTNESS").parse().expect("a word");
@@ -162,6 +169,8 @@ fn plays_a_server_that_was_taken_over() {
     possible("change another process's limits", prlimit(Some(parent), Resource::Core, limit).is_ok());
     // A file is no terminal, but that is said by the file: the request came through.
     possible("ask what it likes of a descriptor", ioctl_tiocsctty(&open) != Err(Errno::NOSYS));
+    // It is no mount point, but that is said behind the sandbox.
+    possible("unmount", unmount(at("reads"), UnmountFlags::empty()) == Err(Errno::INVAL));
     possible("change what root may", rustix::process::chroot("/").is_ok());
 }
 

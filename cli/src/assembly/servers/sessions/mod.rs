@@ -17,6 +17,7 @@ use std::time::Duration;
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::signals::{self, UserSignal};
 use tombolo_host_service::control::{Answers, Start};
+use tombolo_host_service::sandbox::Strictness;
 
 use super::{Left, Places, Serving};
 use crate::assembly::options::session::SessionOptions;
@@ -40,6 +41,8 @@ pub struct Sessions {
     dir: PathBuf,
     /// The proxy's, for those that name none.
     state: Option<PathBuf>,
+    /// The proxy is in a sandbox, in which no more sessions have room.
+    is_confined: bool,
     inner: Mutex<Inner>,
     /// A session has another state now.
     changed: Condvar,
@@ -68,11 +71,16 @@ impl Sessions {
     /// Of a proxy that is being started.
     pub fn new(plan: &Plan, cache: &CachePlan, service: &Arc<Service>) -> Result<Arc<Self>, Failure> {
         let saved = Saved::read(&cache.dir)?;
+        let is_confined = plan.sandbox == Strictness::Strict;
+        if is_confined && let Some(name) = saved.all().keys().next() {
+            return Err(has_no_room(&format!("bring back the session {name}")));
+        }
         Ok(Arc::new(Self {
             service: Arc::clone(service),
             default: shown(DEFAULT_SESSION, plan, SessionState::Running),
             dir: cache.dir.join("sessions"),
             state: plan.state.clone(),
+            is_confined,
             inner: Mutex::new(Inner { saved, sessions: BTreeMap::new(), is_closing: false }),
             changed: Condvar::new(),
         }))
@@ -138,8 +146,11 @@ impl Sessions {
 
     /// Checks what is asked for, and begins to make it.
     fn create(self: &Arc<Self>, name: &str, start: Start) -> Outcome {
-        let plan = self.plan(name, &start)?;
         let making = format!("make the session {name}");
+        if self.is_confined {
+            return Err(has_no_room(&making));
+        }
+        let plan = self.plan(name, &start)?;
         let status = shown(name, &plan, SessionState::Starting);
         if status.export == self.default.export {
             let taken = format!("the proxy serves {} already", status.export);
@@ -375,6 +386,11 @@ impl Inner {
         }
         true
     }
+}
+
+fn has_no_room(doing: &str) -> Failure {
+    Failure::cannot(doing, "the proxy is in a sandbox that leaves it one tree")
+        .remedy("start a proxy for it alone, or this one with --sandbox auto")
 }
 
 fn fault(name: &str) -> Failure {

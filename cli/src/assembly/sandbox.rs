@@ -1,0 +1,71 @@
+//! How a server closes a sandbox behind itself, and what stays outside for it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tombolo_front_fuse::dev::{Mounter, Options as FuseOptions};
+use tombolo_host_service::sandbox::broker;
+use tombolo_host_service::sandbox::{Anything, Held, Needs, Strictness, enter};
+use tombolo_sys::open::Reopen;
+
+use crate::commands;
+use crate::failure::Failure;
+
+/// A sandbox that is not closed yet. What stays outside is started before.
+pub struct Sandbox<'a> {
+    strictness: Strictness,
+    pub needs: Needs,
+    /// Where the log goes of what stays outside, if not where ours does now.
+    log: Option<&'a File>,
+}
+
+impl<'a> Sandbox<'a> {
+    pub fn new(strictness: Strictness, needs: Needs, log: Option<&'a File>) -> Self {
+        Self { strictness, needs, log }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.strictness != Strictness::Off && self.needs.anything.is_none()
+    }
+
+    /// What opens files in these directories that are found by handle, where landlock does not let us.
+    pub fn broker(&mut self, dirs: &[PathBuf]) -> Result<Option<Arc<dyn Reopen>>, Failure> {
+        if !(self.is_wanted() && self.needs.serves_users && broker::is_needed()) {
+            return Ok(None);
+        }
+        let started = commands::broker::start(dirs, self.strictness, self.log);
+        self.or_without(started.map(|broker| Arc::new(broker) as _))
+    }
+
+    /// What mounts at these places, one for each.
+    pub fn mounters(
+        &mut self,
+        places: &[(&Path, FuseOptions)],
+    ) -> Result<Option<Vec<Arc<dyn Mounter>>>, Failure> {
+        if places.is_empty() || !self.is_wanted() {
+            return Ok(None);
+        }
+        let started = commands::mounter::start(places, self.log);
+        self.or_without(started)
+    }
+
+    /// A server without help is not confined, unless it has to be.
+    fn or_without<T>(&mut self, started: Result<T, Failure>) -> Result<Option<T>, Failure> {
+        match started {
+            Err(failure) if self.strictness != Strictness::Strict => {
+                tracing::warn!("{failure}: there is no sandbox");
+                self.needs.anything = Some(Anything::HasNoHelp);
+                Ok(None)
+            }
+            started => started.map(Some),
+        }
+    }
+
+    /// Gives up what is not needed any more, for good.
+    pub fn close(self) -> Result<Held, Failure> {
+        enter(self.strictness, &self.needs).map_err(|error| {
+            Failure::cannot("confine the server", &error).remedy("--sandbox auto does without")
+        })
+    }
+}

@@ -1,0 +1,231 @@
+//! What mounts and unmounts for a server in a sandbox: this program once more, which stays outside. It does so at the places and in the way that it was
+//! told of at its start; from the server it takes few words.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf, absolute};
+use std::sync::Arc;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use tombolo_front_fuse::dev::{Directly, MountError, Mounter, Options};
+use tombolo_host_runtime::signals;
+use tombolo_host_service::sandbox::beside::{Beside, answer_all};
+use tombolo_sys::Errno;
+
+use super::beside;
+use crate::failure::{Failure, Outcome};
+
+/// Mounts for a server that has started this.
+#[derive(Args)]
+pub struct MounterArgs {
+    /// Where and how: a `Place` each, in JSON.
+    places: Vec<String>,
+}
+
+const NAME: &str = "mounter";
+
+/// A mount that may be asked for, and how it is made.
+#[derive(Debug, Serialize, Deserialize)]
+struct Place {
+    target: PathBuf,
+    source: String,
+    allow_other: bool,
+    read_only: bool,
+    devices: bool,
+    set_id: bool,
+    exec: bool,
+}
+
+/// What is asked for at one of the places.
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    Prepare,
+    Mount { kernel_checks: bool },
+    Unmount { by_helper: bool, detach: bool },
+    ReadAhead { bytes: u32 },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Done,
+    Prepared { path: PathBuf, was_dead: bool },
+    Mounted { by_helper: bool },
+    Failed(Failed),
+}
+
+/// An error, as another process understands it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Failed {
+    /// The device is at fault, not the place.
+    is_device: bool,
+    errno: Option<i32>,
+    text: String,
+}
+
+/// Starts what mounts there, each with its options; one for each, in their order.
+pub fn start(places: &[(&Path, Options)], log: Option<&File>) -> Result<Vec<Arc<dyn Mounter>>, Failure> {
+    let words = places.iter().map(|(target, options)| Place::new(target, options)?.word());
+    let words = words.collect::<io::Result<Vec<_>>>();
+    let started = words.and_then(|words| Beside::start(beside(NAME, log)?.arg("--").args(words)));
+    let started = started.map(Arc::new);
+    let started =
+        started.map_err(|error| Failure::cannot("start what mounts for a server in a sandbox", &error))?;
+    let one = |place| Arc::new(Elsewhere { beside: Arc::clone(&started), place }) as Arc<dyn Mounter>;
+    Ok((0..places.len()).map(one).collect())
+}
+
+impl MounterArgs {
+    /// Serves what is its standard input.
+    pub fn run(self) -> Outcome {
+        const MOUNTING: &str = "mount for a server";
+        let cannot = |error: io::Error| Failure::cannot(MOUNTING, &error);
+        let places = self.places.iter().map(|word| serde_json::from_str(word).map(Mounting::of));
+        let mut places: Vec<Mounting> =
+            places.collect::<Result<_, _>>().map_err(|error| cannot(error.into()))?;
+        let socket = io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
+        // The server's signals come here too, where they come from a terminal. It ends when the server has ended.
+        signals::on_stop(|_| {}).map_err(cannot)?;
+        let answered = answer_all(&socket, |request, _| {
+            let asked: Option<(usize, Request)> = serde_json::from_slice(request).ok();
+            let place = asked.and_then(|(place, request)| Some((places.get_mut(place)?, request)));
+            let (answer, device) = match place.map(|(place, request)| place.perform(&request)) {
+                Some(Ok(done)) => done,
+                Some(Err(failed)) => (Answer::Failed(failed), None),
+                None => (Answer::Failed(Failed::of(&Errno::INVAL.into())), None),
+            };
+            (serde_json::to_vec(&answer).unwrap_or_default(), device)
+        });
+        answered.map_err(cannot)
+    }
+}
+
+/// A place, on the side that mounts.
+struct Mounting {
+    target: PathBuf,
+    /// Without links, once it was prepared.
+    path: Option<PathBuf>,
+    options: Options,
+}
+
+impl Mounting {
+    fn of(place: Place) -> Self {
+        let Place { target, source, allow_other, read_only, devices, set_id, exec } = place;
+        let options = Options { source, allow_other, read_only, devices, set_id, exec, ..Options::default() };
+        Self { target, path: None, options }
+    }
+
+    fn perform(&mut self, request: &Request) -> Result<(Answer, Option<OwnedFd>), Failed> {
+        if let Request::Prepare = request {
+            let (path, was_dead) = Directly.prepare(&self.target)?;
+            self.path = Some(path.clone());
+            return Ok((Answer::Prepared { path, was_dead }, None));
+        }
+        let path = self.path.as_deref().ok_or_else(|| Failed::of(&Errno::INVAL.into()))?;
+        let done = match *request {
+            Request::Prepare => Ok(()),
+            Request::Mount { kernel_checks } => {
+                let (device, by_helper) = Directly.mount(path, &self.options, kernel_checks)?;
+                return Ok((Answer::Mounted { by_helper }, Some(device)));
+            }
+            Request::Unmount { by_helper, detach } => Directly.unmount(path, by_helper, detach),
+            Request::ReadAhead { bytes } => Directly.read_ahead(path, bytes),
+        };
+        done.map(|()| (Answer::Done, None)).map_err(|error| Failed::of(&error))
+    }
+}
+
+impl Place {
+    fn new(target: &Path, options: &Options) -> io::Result<Self> {
+        let Options { allow_other, read_only, devices, set_id, exec, .. } = *options;
+        let (target, source) = (absolute(target)?, options.source.clone());
+        Ok(Self { target, source, allow_other, read_only, devices, set_id, exec })
+    }
+
+    fn word(&self) -> io::Result<String> {
+        Ok(serde_json::to_string(self)?)
+    }
+}
+
+impl Failed {
+    fn of(error: &io::Error) -> Self {
+        Self { is_device: false, errno: error.raw_os_error(), text: error.to_string() }
+    }
+
+    fn into_io(self) -> io::Error {
+        self.errno.map_or_else(|| io::Error::other(self.text), io::Error::from_raw_os_error)
+    }
+}
+
+impl From<MountError> for Failed {
+    fn from(error: MountError) -> Self {
+        match error {
+            MountError::Device(errno) => Self { is_device: true, ..Self::of(&errno.into()) },
+            MountError::Target { source, .. }
+            | MountError::Mount { source, .. }
+            | MountError::Thread(source) => Self::of(&source),
+            MountError::FileSystem(_) => Self::of(&Errno::INVAL.into()),
+        }
+    }
+}
+
+/// A place, on the side of the server.
+struct Elsewhere {
+    beside: Arc<Beside>,
+    place: usize,
+}
+
+impl fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Elsewhere").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Elsewhere {
+    fn ask(&self, request: Request) -> io::Result<Result<(Answer, Option<OwnedFd>), Failed>> {
+        let request = serde_json::to_vec(&(self.place, request))?;
+        let (answer, descriptor) = self.beside.ask(&request, &[])?;
+        Ok(match serde_json::from_slice(&answer)? {
+            Answer::Failed(failed) => Err(failed),
+            answer => Ok((answer, descriptor)),
+        })
+    }
+
+    /// What is done, or not.
+    fn have(&self, request: Request) -> io::Result<()> {
+        self.ask(request)?.map(drop).map_err(Failed::into_io)
+    }
+}
+
+impl Mounter for Elsewhere {
+    fn prepare(&self, target: &Path) -> Result<(PathBuf, bool), MountError> {
+        let fail = |source| MountError::Target { path: target.into(), source };
+        match self.ask(Request::Prepare).map_err(fail)? {
+            Ok((Answer::Prepared { path, was_dead }, _)) => Ok((path, was_dead)),
+            Ok(_) => Err(fail(Errno::PROTO.into())),
+            Err(failed) => Err(fail(failed.into_io())),
+        }
+    }
+
+    fn mount(&self, path: &Path, _: &Options, kernel_checks: bool) -> Result<(OwnedFd, bool), MountError> {
+        let fail = |source| MountError::Mount { path: path.into(), source };
+        match self.ask(Request::Mount { kernel_checks }).map_err(fail)? {
+            Ok((Answer::Mounted { by_helper }, Some(device))) => Ok((device, by_helper)),
+            Ok(_) => Err(fail(Errno::PROTO.into())),
+            Err(Failed { is_device: true, errno: Some(errno), .. }) => {
+                Err(MountError::Device(Errno::from_raw_os_error(errno)))
+            }
+            Err(failed) => Err(fail(failed.into_io())),
+        }
+    }
+
+    fn unmount(&self, _: &Path, by_helper: bool, detach: bool) -> io::Result<()> {
+        self.have(Request::Unmount { by_helper, detach })
+    }
+
+    fn read_ahead(&self, _: &Path, bytes: u32) -> io::Result<()> {
+        self.have(Request::ReadAhead { bytes })
+    }
+}
