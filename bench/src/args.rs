@@ -82,6 +82,12 @@ pub enum TableArgs {
         #[arg(long, value_name = "DIR", default_value = DISK)]
         disk: PathBuf,
     },
+    /// fio and pgbench on a guest's disk, beside QEMU's storage daemon and the guest's own disk. Needs the source tree, fio and PostgreSQL.
+    GuestDisk {
+        /// A directory on a disk, for the images.
+        #[arg(long, value_name = "DIR", default_value = DISK)]
+        disk: PathBuf,
+    },
     /// What the servers hold on to when 100,000 files were touched.
     Memory,
     /// The NFS server beside nfs-ganesha, by a load generator of our own and by libnfs.

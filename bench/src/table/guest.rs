@@ -301,7 +301,8 @@ impl Job {
     }
 }
 
-fn make_disk(path: &Path) -> Result<()> {
+/// An image of 1 GiB with an empty ext4.
+pub(super) fn make_disk(path: &Path) -> Result<()> {
     let file = fs::File::create_new(path).doing_to("make", path)?;
     file.set_len(1 << 30).doing_to("size", path)?;
     let made = Command::new("mkfs.ext4").arg("-q").arg(path).stdin(Stdio::null()).status();

@@ -3,6 +3,7 @@
 pub mod atomic;
 pub mod disk;
 pub mod guest;
+pub mod guest_disk;
 pub mod gvfs;
 pub mod memory;
 pub mod mount;
