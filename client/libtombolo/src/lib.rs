@@ -2,13 +2,14 @@
 //!
 //! [`Tree`] is an attached export; [`Node`] and [`File`] are what is found and opened in it. All operations are futures, or
 //! answers that become one, so that a single thread keeps many of them under way; none needs a runtime ([`block_on`] waits
-//! for one). [`copy`] and [`remove_tree`] work on whole trees, with a bounded number of files under way on a few threads.
+//! for one). [`copy`] and [`remove_tree`] work on whole trees, with a bounded number of files under way on a few threads;
+//! [`disk`] on whole disks.
 //!
 //! [`CachedTree`] remembers what it was told of paths, and believes it without a request while nothing has changed.
 //!
 //! Not here: URLs and local paths (the program `tombolo` opens them), permission checks.
 //!
-//! Reading order: [`tree`](Tree), `node`, `file`, `path`; `cached`; `run` (how futures are run); `copy`.
+//! Reading order: [`tree`](Tree), `node`, `file`, `path`; `cached`; `run` (how futures are run); `copy`; `disk`.
 #![forbid(unsafe_code)]
 
 mod above;
