@@ -69,6 +69,8 @@ run() { # ROUNDS SECONDS NAME=DEVICE…
     seconds=$2
     for at in "${@:3}"; do
         names+=("${at%%=*}")
+        # QEMU's storage daemon has a cache, and tells the guest at first that it has none: the guest would flush nothing.
+        echo write back >"/sys/block/$(basename "$at")/cache_type"
         mkdir "/mnt/${at%%=*}"
         mount "${at#*=}" "/mnt/${at%%=*}"
     done
