@@ -8,6 +8,7 @@ use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::metrics::Endpoint;
 use tombolo_host_service::sandbox::Held;
 use tombolo_host_vhost::Settings;
+use tombolo_host_vhost::keeper::Settings as KeeperSettings;
 
 use crate::assembly::keeper::{self, Turn};
 use crate::assembly::options::disk::{DiskOptions, DiskServerOptions};
@@ -38,7 +39,8 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
 /// Holds the sockets of guests for servers that follow each other.
 fn keep(plan: &DiskPlan) -> Outcome {
     let sockets = guest_sockets(plan, &[])?;
-    keeper::keep(&sockets, Settings::default().guests_max, &plan.name)
+    let settings = KeeperSettings { guests_max: Settings::default().guests_max, keeps_all_areas: false };
+    keeper::keep(&sockets, settings, &plan.name)
 }
 
 /// The process. Dropped from the top.

@@ -7,7 +7,7 @@ use clap::Args;
 use crate::assembly::options::{NFS, ServerOptions};
 use crate::assembly::plan::Plan;
 use crate::assembly::servers::{self, stdio};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 
 /// Share directories of this host with guests, other processes and NFS clients; and disks, of the configuration file.
 ///
@@ -70,6 +70,11 @@ Configuration file: the same names; what the command line says counts before it.
 impl ServeArgs {
     pub fn run(self) -> Outcome {
         let options = ServerOptions { stdio: self.stdio, ..self.options.over_file(self.config.as_deref())? };
+        if self.stdio && options.keep == Some(true) {
+            return Err(
+                Failure::usage("--keep is for --virtiofs, and not for --stdio").remedy("leave it out")
+            );
+        }
         let serve = if self.stdio { stdio::serve } else { servers::serve };
         serve(&Plan::new(options)?)
     }

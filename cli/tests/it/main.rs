@@ -12,6 +12,7 @@ mod disk_convert;
 mod disk_kept;
 mod file_commands;
 mod files;
+mod files_kept;
 mod mount;
 mod mount_nfs;
 mod nfs;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Attr, Cookie, Entry, FileType};
+use super::{Attr, Cookie, Entry, FileType, NodeId};
 
 /// How much fits on a page, in the caller's units.
 #[derive(Clone, Copy, Debug)]
@@ -159,6 +159,11 @@ impl DirPage {
                 entry: if head.has_entry { entries.next() } else { None },
             }
         })
+    }
+
+    /// The nodes of those entries that carry them, in order.
+    pub fn nodes_mut(&mut self) -> impl Iterator<Item = &mut NodeId> {
+        self.entries.iter_mut().map(|entry| &mut entry.node)
     }
 
     /// The attributes of those entries that carry them.

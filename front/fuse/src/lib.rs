@@ -5,10 +5,10 @@
 //!
 //! Not here: the wire format (`wire/fuse`), virtqueues (`host`), what a file system does (`back/`).
 //!
-//! Reading order: `session`, `session/ops`, then a transport.
+//! Reading order: `session`, `session/ops`, then a transport; `kept`, what of a guest's session outlives the process.
 #![forbid(unsafe_code)]
 
 pub mod dev;
-
+pub mod kept;
 pub mod session;
 pub mod virtio;

@@ -42,7 +42,7 @@ const HEADER_BYTES: usize = 16;
 impl Request {
     /// `None` if the chain cannot be a request: it has been answered.
     pub(crate) fn receive(chain: Chain) -> Option<Self> {
-        let Chain { readable: mut payload, writable: mut space, token } = chain;
+        let Chain { readable: mut payload, writable: mut space, token, .. } = chain;
         let Some(data_bytes) = space.len().checked_sub(1) else {
             // There is no place to say anything.
             token.complete(0);

@@ -507,8 +507,9 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         let (queues, size) = self.in_flight_shape(wanted)?;
-        let area = inflight::create(queues, size).map_err(refused)?;
-        let len = inflight::area_len(queues, size) as u64;
+        let kept_bytes = self.device.kept_bytes();
+        let area = inflight::create(queues, size, kept_bytes).map_err(refused)?;
+        let len = inflight::whole_len(queues, size, kept_bytes);
         Ok((VhostUserInflight::new(len, 0, queues, size), area))
     }
 
@@ -519,6 +520,14 @@ impl VhostUserBackendReqHandlerMut for Connection {
         }
         let parts =
             inflight::open(&area, given.mmap_offset, given.mmap_size, queues, size).map_err(refused)?;
+        let kept_bytes = self.device.kept_bytes();
+        if kept_bytes > 0 {
+            let span = (given.mmap_offset, given.mmap_size);
+            let kept = inflight::open_kept(&area, span, queues, size, kept_bytes).map_err(refused)?;
+            self.device
+                .keep_in(kept)
+                .map_err(|error| Error::ReqHandlerError(std::io::Error::other(error)))?;
+        }
         self.in_flight = parts.into_iter().map(Arc::new).collect();
         Ok(())
     }

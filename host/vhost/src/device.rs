@@ -2,6 +2,7 @@ use super::chain::Chain;
 use super::config_change::ConfigChange;
 use std::borrow::Cow;
 use std::fmt;
+use tombolo_mem::Region;
 
 /// A virtio device, as one guest sees it. One value per connected guest; it is dropped when the guest leaves, after
 /// the last [`handle`](Device::handle) has returned. Chains that are still pending then may outlive it.
@@ -57,6 +58,18 @@ pub trait Device: Send + Sync + 'static {
     /// front end is told that live migration's dirty log is kept.
     fn can_migrate(&self) -> bool {
         false
+    }
+
+    /// How many bytes it wants behind the queues' parts of an area in which requests under way are kept, for what the next process must know
+    /// besides. Pages of them take memory once they are written.
+    fn kept_bytes(&self) -> usize {
+        0
+    }
+
+    /// Those bytes: zeroes if the area is new, else what an earlier process has left there. Called before any queue starts. What holds the area may
+    /// have changed them, unless that is the server's own keeper. An error cuts the front end off.
+    fn keep_in(&self, _memory: Region) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
     }
 
     /// One request. Called on the queue's own thread, for one chain after the other; different queues call at the

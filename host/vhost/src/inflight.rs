@@ -60,9 +60,24 @@ pub(crate) enum AreaError {
     },
 }
 
-/// How many bytes an area takes.
+/// How many bytes the queues' parts of an area take.
 pub(crate) fn area_len(queues: u16, size: u16) -> usize {
     usize::from(queues) * part_len(size)
+}
+
+/// Where in an area the part begins that its device has, if it wants one.
+fn kept_offset(queues: u16, size: u16) -> usize {
+    area_len(queues, size).next_multiple_of(PAGE)
+}
+
+const PAGE: usize = 4096;
+
+/// The length of an area in which the device has so many bytes.
+pub(crate) fn whole_len(queues: u16, size: u16, kept_bytes: usize) -> u64 {
+    match kept_bytes {
+        0 => area_len(queues, size) as u64,
+        bytes => kept_offset(queues, size) as u64 + bytes as u64,
+    }
 }
 
 fn part_len(size: u16) -> usize {
@@ -70,9 +85,9 @@ fn part_len(size: u16) -> usize {
 }
 
 /// A new area, to be handed to the front end.
-pub(crate) fn create(queues: u16, size: u16) -> Result<File, AreaError> {
+pub(crate) fn create(queues: u16, size: u16, kept_bytes: usize) -> Result<File, AreaError> {
     let made = || -> Result<OwnedFd, io::Error> {
-        let memory = memfd::create("vhost-inflight", area_len(queues, size) as u64)?;
+        let memory = memfd::create("vhost-inflight", whole_len(queues, size, kept_bytes))?;
         memfd::seal(&memory, Seals::SHRINK | Seals::GROW)?;
         Ok(memory)
     };
@@ -95,6 +110,22 @@ pub(crate) fn open(
     (0..usize::from(queues))
         .map(|queue| InFlight::open(region.clone(), queue * part_len(size), size))
         .collect()
+}
+
+/// Maps the part of an area that its device has.
+pub(crate) fn open_kept(
+    file: &File,
+    given: (u64, u64),
+    queues: u16,
+    size: u16,
+    kept_bytes: usize,
+) -> Result<Region, AreaError> {
+    let (offset, len) = given;
+    if len < whole_len(queues, size, kept_bytes) {
+        return Err(AreaError::TooShort { len, queues, size });
+    }
+    let offset = offset.saturating_add(kept_offset(queues, size) as u64);
+    Ok(Region::map(file, offset, kept_bytes)?)
 }
 
 /// One queue's part of the area. The front end may write there whatever it likes: each access is checked.
@@ -187,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_and_not_handed_back_is_found_latest_first() {
-        let area = create(2, 8).expect("memory");
+        let area = create(2, 8, 0).expect("memory");
         let first = part(&area, 8);
         assert!(first.recover(100).expect("inside").is_empty());
         for head in [5, 2, 7, 0] {
@@ -205,7 +236,7 @@ mod tests {
     #[test]
     fn a_chain_that_was_handed_back_just_before_the_end_is_not_under_way() {
         for is_published in [false, true] {
-            let area = create(2, 8).expect("memory");
+            let area = create(2, 8, 0).expect("memory");
             let first = part(&area, 8);
             first.recover(3).expect("inside");
             first.take(5).expect("inside");
@@ -218,7 +249,7 @@ mod tests {
 
     #[test]
     fn an_area_that_lies_is_refused_or_names_descriptors_of_the_queue_alone() {
-        let area = create(2, 8).expect("memory");
+        let area = create(2, 8, 0).expect("memory");
         assert!(matches!(open(&area, 0, 16, 2, 8), Err(AreaError::TooShort { .. })));
         assert!(matches!(open(&area, 0, 1 << 40, 2, 64), Err(AreaError::Map(_))));
         part(&area, 8);

@@ -21,21 +21,20 @@ use std::time::{Duration, Instant};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::signals::{self, StopSignal};
-use tombolo_host_vhost::keeper::{Keeper, Place, Servers};
+use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings};
 
 use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::failure::{Code, Failure, Outcome};
 use turn::{Input, Launched};
 
-/// Holds the guests of these sockets, so many of each at a time, until the server ends by itself or is asked to. By the name it is found to be
-/// upgraded.
-pub fn keep(sockets: &[GuestSocket], guests_max: usize, name: &str) -> Outcome {
+/// Holds the guests of these sockets until the server ends by itself or is asked to. By the name it is found to be upgraded.
+pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str) -> Outcome {
     if sockets.is_empty() {
         return Err(Failure::usage("--keep is for the guests of VMMs, and none is served"));
     }
     DescriptorBudget::of_process();
     let servers = Arc::new(Servers::default());
-    let descriptors = sockets.iter().map(|socket| take_in(socket, guests_max, &servers));
+    let descriptors = sockets.iter().map(|socket| take_in(socket, settings, &servers));
     let descriptors = descriptors.collect::<Result<Vec<_>, _>>()?;
     let keeping = Arc::new(Keeping {
         words: words_for_server(env::args_os().skip(1), &descriptors),
@@ -51,13 +50,13 @@ pub fn keep(sockets: &[GuestSocket], guests_max: usize, name: &str) -> Outcome {
     keeping.supervise(&stop)
 }
 
-fn take_in(socket: &GuestSocket, guests_max: usize, servers: &Arc<Servers>) -> Result<i32, Failure> {
+fn take_in(socket: &GuestSocket, settings: Settings, servers: &Arc<Servers>) -> Result<i32, Failure> {
     let path = socket.path();
     let cannot = |error: &io::Error| Failure::cannot(format_args!("serve {}", path.display()), error);
     let place = Place::beside(&path).map_err(|error| Failure::cannot("keep guests", &error))?;
     let descriptor = place.descriptor();
     let listener = socket.socket().try_clone().map_err(|error| cannot(&error))?;
-    Keeper::start(listener, place, Arc::clone(servers), guests_max).map_err(|error| cannot(&error))?;
+    Keeper::start(listener, place, Arc::clone(servers), settings).map_err(|error| cannot(&error))?;
     Ok(descriptor)
 }
 

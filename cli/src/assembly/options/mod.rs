@@ -68,6 +68,16 @@ pub struct ServerOptions {
     #[arg(long, value_name = "MODE")]
     #[serde(deserialize_with = "one")]
     pub socket_mode: Option<SocketMode>,
+    /// Let guests on virtio-fs notice nothing of the server's death but a pause: a second process holds their connections, and starts another
+    /// server when this one is killed.
+    ///
+    /// For directories of this host and nothing but --virtiofs. It takes root, for file handles.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
+    pub keep: Option<bool>,
+    /// This is such a server, and has the sockets of its guests as these descriptors.
+    #[arg(long, value_name = "FD", hide = true)]
+    #[serde(skip)]
+    pub kept: Vec<i32>,
     /// Mount on this host too, through FUSE, by the same server; repeatable.
     ///
     /// /NAME says which directory it leads to, where there are several. With `allow_other` users other than the one that
@@ -242,6 +252,8 @@ impl ServerOptions {
             fd: Vec::new(),
             socket_group: self.socket_group.or(below.socket_group),
             socket_mode: self.socket_mode.or(below.socket_mode),
+            keep: self.keep.or(below.keep),
+            kept: self.kept,
             fuse: either(self.fuse, below.fuse),
             readonly: self.readonly.or(below.readonly),
             host_watch: self.host_watch.or(below.host_watch),

@@ -48,6 +48,8 @@ pub struct Plan {
     /// The directory for state that outlives a restart, where it was asked for.
     pub state: Option<PathBuf>,
     pub sandbox: Strictness,
+    /// Whether guests outlive the server, and how it has their sockets; nothing of them in the process that keeps both.
+    pub keep: Option<Vec<i32>>,
 }
 
 /// What stands over each export, besides the counters.
@@ -117,8 +119,9 @@ impl Plan {
         ask_for(std::mem::take(&mut options.ask), &mut exports)?;
         let front_ends = FrontEnds::new(&mut options, &exports)?;
         front_ends.reach_all(&exports)?;
-        if options.state.is_some() && !front_ends.nfs.is_any() && !front_ends.shm.is_any() {
-            let problem = "--state requires --nfs, --shm or --shm-file";
+        let keep = options.keep.unwrap_or(false).then(|| std::mem::take(&mut options.kept));
+        if options.state.is_some() && keep.is_none() && !front_ends.nfs.is_any() && !front_ends.shm.is_any() {
+            let problem = "--state requires --nfs, --shm, --shm-file or --keep";
             return Err(Failure::usage(problem).remedy("add --nfs PORT or --shm SOCKET"));
         }
         let is_asked = exports.iter().any(|export| !export.ask.is_empty());
@@ -133,6 +136,9 @@ impl Plan {
         }
         let read_only = options.readonly.unwrap_or(false);
         let disks = DiskPlan::all(std::mem::take(&mut options.disk), read_only)?;
+        if keep.is_some() {
+            front_ends.can_be_kept(&exports, &disks)?;
+        }
         if front_ends.nfs.over_stdio && !disks.is_empty() {
             return Err(only_stdio());
         }
@@ -141,7 +147,7 @@ impl Plan {
         let layers = Layers { read_only, submounts: options.submounts.unwrap_or_default(), host_watch, ids };
         let ServerOptions { control, metrics, state, sandbox, .. } = options;
         let sandbox = sandbox.unwrap_or_default();
-        Ok(Self { exports, disks, cache: None, layers, front_ends, control, metrics, state, sandbox })
+        Ok(Self { exports, disks, cache: None, layers, front_ends, control, metrics, state, sandbox, keep })
     }
 }
 
@@ -195,6 +201,33 @@ impl FrontEnds {
             return Err(Failure::usage(problem).remedy("add --virtiofs SOCKET"));
         }
         Ok(Self { guests, socket_access, mounts, coherence, xattrs, nfs, shm })
+    }
+
+    /// A keeper holds the connections of VMMs alone, and the next server finds the files of local directories alone again.
+    fn can_be_kept(&self, exports: &[PlannedExport], disks: &[DiskPlan]) -> Result<(), Failure> {
+        let refused = |problem: String, remedy: &str| Err(Failure::usage(problem).remedy(remedy));
+        if self.guests.is_empty() {
+            return refused("--keep is for guests on virtio-fs".into(), "add --virtiofs SOCKET");
+        }
+        if self.nfs.is_any() || self.shm.is_any() || !self.mounts.is_empty() || !disks.is_empty() {
+            let problem = "--keep is for --virtiofs alone: disks, and clients over other ways, are not kept";
+            return refused(problem.into(), "serve those by another server");
+        }
+        let inherited =
+            self.guests.iter().find(|guests| matches!(guests.socket, VirtioFsSocket::Inherited(_)));
+        if let Some(guests) = inherited {
+            return refused(
+                format!("--keep does not keep {}", guests.socket),
+                "give a socket with --virtiofs",
+            );
+        }
+        match exports.iter().find(|export| export.tree.dir().is_none()) {
+            Some(far) => refused(
+                format!("--keep is for directories of this host, which {} is not", far.tree),
+                "leave it out",
+            ),
+            None => Ok(()),
+        }
     }
 
     /// Refuses an export without a front end: that is a slip of the pen.

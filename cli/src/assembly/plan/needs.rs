@@ -152,7 +152,7 @@ impl Plan {
         if nfs.manage_gids {
             join(needs, of_client(None));
         }
-        if (nfs.is_any() || shm.is_any())
+        if (nfs.is_any() || shm.is_any() || self.keep.is_some())
             && let Ok(state) = state_path(self.state.as_deref())
         {
             // It is made now: a directory that is not there cannot be allowed. Why it cannot be had is said when it is used.

@@ -20,6 +20,9 @@ impl Plan {
             let problem = "--ask is not for a cache, which believes what its contract says";
             return Err(Failure::usage(problem).remedy("use --contract"));
         }
+        if options.keep == Some(true) {
+            return Err(Failure::usage("--keep is not for a cache").remedy("leave it out"));
+        }
         let mut plan = Self::new(options)?;
         let says_of_lease = cache.take_lease || cache.no_lease;
         let mut cache = CachePlan::new(dir, cache)?;

@@ -15,7 +15,7 @@ pub mod stdio;
 
 use std::io::{self, Write};
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -26,7 +26,7 @@ use tombolo_core::SessionId;
 use tombolo_core::fs::Export;
 use tombolo_front_fuse::dev::{Mount as FuseMount, Mounter, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
-use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs};
+use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs, can_be_kept};
 use tombolo_front_nfs_server::NfsServer;
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::listener::Listener;
@@ -34,6 +34,7 @@ use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::{Answers, Server as ControlServer};
 use tombolo_host_service::metrics::Endpoint;
 use tombolo_host_service::sandbox::Held;
+use tombolo_host_vhost::keeper::Settings as KeeperSettings;
 use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::Counters as ExportCounters;
 use tombolo_layer_cache::CacheExport;
@@ -50,8 +51,9 @@ use crate::service::{self, Counted, NfsCounts, Service, counted};
 
 use crate::assembly::hints;
 use crate::assembly::hints::nfs::{host_name, reach};
-use crate::assembly::keeper::Turn;
+use crate::assembly::keeper::{self, Turn};
 use crate::assembly::options::nfs::squash_word;
+use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::assembly::plan::needs;
 use crate::assembly::plan::tree::{OpenedTree, Tree};
 use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
@@ -65,7 +67,10 @@ use sessions::{SessionAnswers, Sessions};
 use shm::ShmServers;
 
 pub fn serve(plan: &Plan) -> Outcome {
-    let turn = Turn::wait(&[])?;
+    if plan.keep.as_ref().is_some_and(Vec::is_empty) {
+        return keep(plan);
+    }
+    let turn = Turn::wait(plan.keep.as_deref().unwrap_or_default())?;
     until_stopped(
         &turn,
         || Prepared::open(plan),
@@ -73,6 +78,25 @@ pub fn serve(plan: &Plan) -> Outcome {
         |server| server.announce(plan),
         Server::end,
     )
+}
+
+/// Holds the sockets of guests for servers that follow each other.
+fn keep(plan: &Plan) -> Outcome {
+    let sockets = guest_sockets(plan)?;
+    // What servers leave there are handles, with which any file could be opened.
+    let settings = KeeperSettings { guests_max: Settings::default().guests_max, keeps_all_areas: true };
+    keeper::keep(&sockets, settings, &plan.name())
+}
+
+fn guest_sockets(plan: &Plan) -> Result<Vec<GuestSocket>, Failure> {
+    let guests = plan.front_ends.guests.iter().map(|guests| &guests.socket);
+    match plan.keep.as_deref() {
+        Some(kept) if !kept.is_empty() => {
+            let at = |socket: &VirtioFsSocket| PathBuf::from(socket.to_string());
+            kept.iter().zip(guests).map(|(fd, socket)| GuestSocket::kept(*fd, &at(socket))).collect()
+        }
+        _ => GuestSocket::open_all(guests, plan.front_ends.socket_access),
+    }
 }
 
 /// A server's life: prepared before it has any thread, started, announced, and ended by a signal, or by its keeper.
@@ -150,8 +174,7 @@ struct Places {
 impl Places {
     /// What was handed in comes first: another number of it may soon be a socket of our own.
     fn take(plan: &Plan) -> Result<Self, Failure> {
-        let places = plan.front_ends.guests.iter().map(|guests| &guests.socket);
-        let sockets = GuestSocket::open_all(places, plan.front_ends.socket_access)?;
+        let sockets = guest_sockets(plan)?;
         let ports = Taken::take(&plan.front_ends.nfs)?;
         let disks = plan.disks.iter().map(|disk| PreparedDisk::open(disk, &[])).collect::<Result<_, _>>()?;
         Ok(Self { sockets, ports, disks, broker: None, mounters: Vec::new() })
@@ -253,7 +276,10 @@ impl Serving {
         let disks = disks.into_iter().map(PreparedDisk::start).collect::<Result<Vec<_>, _>>()?;
         let mut counted = all_counted(plan, &opened, nfs.counts());
         disks.iter().for_each(|disk| disk.add_to(&mut counted));
-        let exports = exports.into_iter().enumerate().map(|(index, export)| state.recalling(index, export));
+        let exports = exports.into_iter().enumerate().map(|(index, export)| match &plan.keep {
+            Some(_) => kept_export(index, export, plan, &state),
+            None => state.recalling(index, export),
+        });
         let exports = exports.collect::<Result<_, _>>()?;
         let mut status = status(plan, &sockets, &nfs, &shm);
         for (export, endpoints) in disks.iter().map(ServedDisk::status) {
@@ -452,6 +478,20 @@ fn all_counted(plan: &Plan, exports: &[OpenedExport], nfs: Vec<NfsCounts>) -> Co
     counted
 }
 
+/// An export whose guests outlive the server: what they change is changed once.
+fn kept_export(
+    index: usize,
+    export: Arc<dyn Export>,
+    plan: &Plan,
+    state: &DurableState,
+) -> Result<Arc<dyn Export>, Failure> {
+    can_be_kept(&*export).map_err(|error| {
+        let tree = plan.exports.get(index).map(|export| export.tree.to_string()).unwrap_or_default();
+        Failure::cannot(format_args!("keep the guests of {tree}"), &error).remedy("leave --keep out")
+    })?;
+    Ok(if plan.layers.read_only { export } else { state.once(index)?.unwrap_or(export) })
+}
+
 fn admit_guests(
     guests: &PlannedGuests,
     socket: &GuestSocket,
@@ -466,10 +506,11 @@ fn admit_guests(
         xattrs: plan.front_ends.xattrs.are_shown(),
         ..SessionOptions::default()
     };
-    let at = guests.socket.to_string();
+    let (at, is_kept) = (guests.socket.to_string(), plan.keep.is_some());
     let make: Box<MakeDevice> = Box::new(move |guest| {
         let label = format!("guest {guest} at {at}");
-        let options = DeviceOptions { tag: tag.clone(), request_queues, label, session: session.clone() };
+        let (tag, session) = (tag.clone(), session.clone());
+        let options = DeviceOptions { tag, request_queues, label, session, is_kept };
         let device: Arc<dyn Device> =
             Arc::new(VirtioFs::new(Arc::clone(&export), options, Arc::clone(&session_ids))?);
         Ok(device)

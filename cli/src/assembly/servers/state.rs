@@ -63,7 +63,7 @@ impl DurableState {
     pub fn new(plan: &Plan, exports: &[Arc<dyn Export>], session_ids: &Arc<AtomicU64>) -> Arc<Self> {
         Arc::new(Self {
             asked: plan.state.clone(),
-            must: plan.state.is_some() || plan.front_ends.nfs.is_any(),
+            must: plan.state.is_some() || plan.front_ends.nfs.is_any() || plan.keep.is_some(),
             over_stdio: plan.front_ends.nfs.over_stdio,
             name: plan.name(),
             sources: plan.exports.iter().cloned().zip(exports.iter().cloned()).collect(),

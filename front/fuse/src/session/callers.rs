@@ -65,7 +65,7 @@ impl Callers {
 }
 
 /// The open file that a request goes through.
-fn file_of(request: &Request<'_>) -> Option<FileHandle> {
+pub(crate) fn file_of(request: &Request<'_>) -> Option<FileHandle> {
     match request {
         Request::Read(read) | Request::Readdir(read) | Request::Readdirplus(read) => Some(read.handle),
         Request::Write(write) => Some(write.handle),

@@ -11,12 +11,14 @@ mod exchange;
 mod init;
 mod open_retry;
 mod ops;
+mod outliving;
 mod passthrough;
 mod pending;
 mod posix_locks;
 mod push;
 mod slot;
 
+use crate::kept::{Agreement, Kept};
 pub use coherence::Coherence;
 pub use counters::Counters;
 pub use exchange::Exchange;
@@ -24,6 +26,8 @@ pub use passthrough::Backing;
 use push::About;
 pub(crate) use push::Push;
 pub use slot::Slot;
+
+pub(crate) use callers::file_of;
 
 use body::Body;
 use callers::Callers;
@@ -106,6 +110,8 @@ pub struct Session {
     passthrough: Option<Arc<Passthrough>>,
     /// With [`Coherence::Push`].
     push: Option<Arc<Push>>,
+    /// What outlives the process, where there is a keeper: the file system itself.
+    kept: Option<Kept>,
     /// The minor version that both sides speak.
     minor: AtomicU32,
     callers: Arc<Callers>,
@@ -117,10 +123,19 @@ pub struct Session {
 impl Session {
     /// A session that waits for its INIT.
     pub fn new(id: SessionId, file_system: Arc<dyn FileSystem>, options: Options) -> Arc<Session> {
+        Arc::new(Session::over(id, file_system, None, options))
+    }
+
+    fn over(
+        id: SessionId,
+        file_system: Arc<dyn FileSystem>,
+        kept: Option<Kept>,
+        options: Options,
+    ) -> Session {
         let checks = file_system.profile().permission_check == PermissionCheck::BackEnd;
         let callers = Callers::new(checks, options.local_callers);
         let backing = options.backing.clone();
-        Arc::new(Session {
+        Session {
             id,
             passthrough: backing.and_then(|kernel| Passthrough::new(&file_system, kernel)),
             file_system,
@@ -132,18 +147,26 @@ impl Session {
             open_retry: Arc::default(),
             posix_locks: PosixLocks::default(),
             push: (options.coherence == Coherence::Push).then(Arc::default),
+            kept,
             minor: AtomicU32::new(0),
             callers: Arc::new(callers),
             pending: Pending::default(),
             budget: Budget::new(options.limits),
             counters: Counters::default(),
             options,
-        })
+        }
     }
 
     /// Takes one request, whose private bytes are in `slot`. Gives slot and exchange back if the request is finished;
     /// otherwise it goes on, and [`Exchange::retire`] gets them in the end.
-    pub fn handle<E: Exchange>(
+    pub fn handle<E: Exchange>(self: &Arc<Self>, slot: Box<Slot>, exchange: E) -> Option<(Box<Slot>, E)> {
+        match &self.kept {
+            Some(kept) => self.handle_kept(kept, slot, exchange),
+            None => self.perform(slot, exchange),
+        }
+    }
+
+    fn perform<E: Exchange>(
         self: &Arc<Self>,
         mut slot: Box<Slot>,
         mut exchange: E,
@@ -341,7 +364,9 @@ impl Session {
         }
         slot.interrupt.renew();
         let ctx = self.ctx(&decoded, &slot.interrupt);
-        ops::dispatch(self, &ctx, &decoded, &mut slot.page, exchange)
+        let is_repeated = exchange.is_repeated();
+        let answer = ops::dispatch(self, &ctx, &decoded, &mut slot.page, exchange);
+        if is_repeated { outliving::done_before(decoded.header.opcode, answer) } else { answer }
     }
 
     /// Answers; there were so many notices when the request began.
@@ -447,7 +472,8 @@ impl Session {
         let uid = header.uid.unwrap_or(NOBODY);
         let named = Identity { uid, gid: header.gid.unwrap_or(NOBODY), groups };
         let identity = self.callers.identity(&decoded.request, header.pid, named);
-        Ctx { identity, request: RequestId(header.unique.0), ..self.ctx_root(interrupt.clone()) }
+        let key = self.kept.as_ref().map(|kept| kept.key(header.unique));
+        Ctx { identity, request: RequestId(header.unique.0), key, ..self.ctx_root(interrupt.clone()) }
     }
 
     pub(crate) fn ctx_root(&self, interrupt: Interrupt) -> Ctx {
@@ -484,6 +510,9 @@ impl Session {
     }
 
     fn agree(&self, agreed: &Agreed) {
+        if let Some(kept) = &self.kept {
+            kept.agreed(Agreement { capabilities: agreed.capabilities.bits(), minor: agreed.minor });
+        }
         self.minor.store(agreed.minor, Ordering::Relaxed);
         self.agreed.store(agreed.capabilities.bits(), Ordering::Release);
         self.ready.store(true, Ordering::Release);

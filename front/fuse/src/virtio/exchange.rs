@@ -17,6 +17,7 @@ pub(super) struct ChainExchange {
     rest: Source,
     /// Where the answer goes; its header only, once the space behind has been lent.
     answer: Sink,
+    is_repeated: bool,
     token: Option<ChainToken>,
     unique: Unique,
     spare: Arc<FreeList<Box<Slot>>>,
@@ -25,7 +26,7 @@ pub(super) struct ChainExchange {
 impl ChainExchange {
     /// Copies the private bytes of the request in `chain` to `slot`, once: what the guest changes from now on is not seen.
     pub(super) fn receive(chain: Chain, slot: &mut Slot, spare: Arc<FreeList<Box<Slot>>>) -> ChainExchange {
-        let Chain { readable: mut rest, writable: answer, token } = chain;
+        let Chain { readable: mut rest, writable: answer, is_repeated, token } = chain;
         let mut head = [0; size_of::<InHeader>()];
         let got = rest.read_at(0, &mut head);
         let header = InHeader::read_from_bytes(&head).unwrap_or_default();
@@ -40,7 +41,8 @@ impl ChainExchange {
             }
         });
         rest.advance(private_bytes);
-        ChainExchange { rest, answer, token: Some(token), unique: Unique(header.unique), spare }
+        let (token, unique) = (Some(token), Unique(header.unique));
+        ChainExchange { rest, answer, is_repeated, token, unique, spare }
     }
 
     fn complete(&mut self, written: usize) {
@@ -51,6 +53,10 @@ impl ChainExchange {
 }
 
 impl Exchange for ChainExchange {
+    fn is_repeated(&self) -> bool {
+        self.is_repeated
+    }
+
     fn payload(&mut self, len_bytes: usize) -> Source {
         let mut payload = std::mem::take(&mut self.rest);
         payload.truncate(len_bytes);

@@ -5,15 +5,17 @@
 
 mod exchange;
 
+use crate::kept::{self, KeepError, Kept, Memory};
 use crate::session::{Options as SessionOptions, Session, Slot};
 use exchange::ChainExchange;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
-use tombolo_core::fs::{Client, Export, PermissionCheck};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use tombolo_core::fs::{Client, Export, FileSystem, PermissionCheck};
 use tombolo_core::{Error, SessionId};
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_vhost::{Chain, Device, QueueIndex};
+use tombolo_mem::Region;
 use tombolo_wire_fuse::Opcode;
 use tombolo_wire_fuse::layout::header::InHeader;
 use zerocopy::FromBytes;
@@ -37,6 +39,9 @@ pub struct Options {
     pub label: String,
     /// How its sessions are to be.
     pub session: SessionOptions,
+    /// Whether a keeper holds the guest's connection and, alone, the area of its requests under way. Then sessions outlive the process: the next one
+    /// goes on with them. Where the export can be changed it must stand on a layer that performs each request once, for the next process too.
+    pub is_kept: bool,
 }
 
 /// Why there is no device.
@@ -51,6 +56,9 @@ pub enum DeviceError {
     /// The export could not be attached to.
     #[error("the export is not there")]
     Export(#[source] Error),
+    /// Its sessions cannot outlive the process.
+    #[error("guests cannot be kept")]
+    Keep(#[source] KeepError),
 }
 
 /// A virtio-fs device for one guest.
@@ -62,6 +70,8 @@ pub struct VirtioFs {
     export: Arc<dyn Export>,
     session_ids: Arc<AtomicU64>,
     session: RwLock<Arc<Session>>,
+    /// Where sessions outlive the process, once the keeper has said so.
+    memory: OnceLock<Memory>,
     /// Private memory that no request uses now.
     spare: Arc<FreeList<Box<Slot>>>,
 }
@@ -80,9 +90,13 @@ impl VirtioFs {
             return Err(DeviceError::Tag { bytes: options.tag.len() });
         }
         options.request_queues = options.request_queues.max(1);
-        let first = begin(export.as_ref(), &options, &session_ids).map_err(DeviceError::Export)?;
-        let spare = Arc::new(FreeList::new(SPARE_MAX));
-        Ok(VirtioFs { options, export, session_ids, session: RwLock::new(first), spare })
+        let file_system = attach(export.as_ref(), &options, &session_ids).map_err(DeviceError::Export)?;
+        if options.is_kept {
+            kept::root_of(&*file_system.1).map_err(DeviceError::Keep)?;
+        }
+        let first = RwLock::new(begin(file_system, &options));
+        let (spare, memory) = (Arc::new(FreeList::new(SPARE_MAX)), OnceLock::new());
+        Ok(VirtioFs { options, export, session_ids, session: first, memory, spare })
     }
 
     /// The present session, for its counters.
@@ -92,12 +106,13 @@ impl VirtioFs {
 
     /// Ends the present session, and begins another.
     fn renew(&self, old: &Arc<Session>) {
-        old.interrupt_all();
-        let next = match begin(self.export.as_ref(), &self.options, &self.session_ids) {
+        old.end();
+        let next = match self.next() {
             Ok(next) => next,
             Err(error) => {
                 // The old one refuses a second INIT, so the guest's mount fails, which is what there is to say.
-                tracing::error!(device = self.name(), %error, "the export cannot be attached to");
+                let error: &dyn std::error::Error = &error;
+                tracing::error!(device = self.name(), error, "the export cannot be attached to");
                 return;
             }
         };
@@ -106,16 +121,36 @@ impl VirtioFs {
             *present = next;
         }
     }
+
+    fn next(&self) -> Result<Arc<Session>, DeviceError> {
+        let file_system = attach(self.export.as_ref(), &self.options, &self.session_ids);
+        let (id, file_system) = file_system.map_err(DeviceError::Export)?;
+        let Some(memory) = self.memory.get() else { return Ok(begin((id, file_system), &self.options)) };
+        let kept = Kept::begin(file_system, memory).map_err(DeviceError::Keep)?;
+        Ok(Session::kept(id, &kept, self.options.session.clone()))
+    }
 }
 
-fn begin(export: &dyn Export, options: &Options, ids: &AtomicU64) -> Result<Arc<Session>, Error> {
+/// Whether sessions of this export can outlive the process.
+///
+/// # Errors
+/// [`DeviceError::Export`], and [`DeviceError::Keep`], which says why not.
+pub fn can_be_kept(export: &dyn Export) -> Result<(), DeviceError> {
+    let client = Client { session: SessionId(0), label: "keeper".into(), checks: PermissionCheck::Caller };
+    let file_system = export.attach(&client).map_err(DeviceError::Export)?;
+    kept::root_of(&*file_system).map(drop).map_err(DeviceError::Keep)
+}
+
+type Attached = (SessionId, Arc<dyn FileSystem>);
+
+fn attach(export: &dyn Export, options: &Options, ids: &AtomicU64) -> Result<Attached, Error> {
     let id = SessionId(ids.fetch_add(1, Ordering::Relaxed));
-    let file_system = export.attach(&Client {
-        session: id,
-        label: options.label.clone(),
-        checks: PermissionCheck::Caller,
-    })?;
-    Ok(Session::new(id, file_system, options.session.clone()))
+    let client = Client { session: id, label: options.label.clone(), checks: PermissionCheck::Caller };
+    Ok((id, export.attach(&client)?))
+}
+
+fn begin((id, file_system): Attached, options: &Options) -> Arc<Session> {
+    Session::new(id, file_system, options.session.clone())
 }
 
 impl Device for VirtioFs {
@@ -143,6 +178,25 @@ impl Device for VirtioFs {
     /// The first queue, named hiprio, is for forgets and interrupts (virtio 1.2, chapter 5.11.2); Linux sends forgets alone.
     fn is_urgent(&self, queue: QueueIndex) -> bool {
         queue != FORGETS
+    }
+
+    fn repeats_requests(&self) -> bool {
+        self.options.is_kept
+    }
+
+    fn kept_bytes(&self) -> usize {
+        if self.options.is_kept { kept::AREA_BYTES } else { 0 }
+    }
+
+    /// Goes on with the session that is in there, or begins a new one.
+    fn keep_in(&self, memory: Region) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let file_system = self.session().shared_file_system();
+        if self.memory.set(Memory::new(memory, &*file_system)?).is_err() {
+            return Err("the area of requests under way is there already".into());
+        }
+        let next = self.next()?;
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = next;
+        Ok(())
     }
 
     fn handle(&self, _queue: QueueIndex, chain: Chain) {

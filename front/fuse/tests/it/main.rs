@@ -5,6 +5,7 @@ mod bad_blocks;
 mod callers;
 mod common;
 mod handles;
+mod kept;
 mod limits;
 mod mount;
 mod overlap;

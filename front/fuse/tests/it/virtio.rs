@@ -53,7 +53,13 @@ impl Guest {
         let path = dir.path().join("socket");
         let export: Arc<dyn Export> = Arc::new(Memory::default());
         let ids = Arc::new(AtomicU64::new(1));
-        let options = Options { tag: "tombolo".into(), request_queues: 2, label: "test".into(), session };
+        let options = Options {
+            tag: "tombolo".into(),
+            request_queues: 2,
+            label: "test".into(),
+            session,
+            is_kept: false,
+        };
         let server = Server::start(
             UnixListener::bind(&path).unwrap(),
             Settings::default(),

@@ -5,7 +5,7 @@
 //! Requests and data do not pass through it: those go between the guest's memory and the server, and eventfds wake both. It knows no device
 //! and maps no memory; it remembers messages with their descriptors.
 //!
-//! - [`Keeper`]: takes front ends in at a socket.
+//! - [`Keeper`]: takes front ends in at a socket, as its [`Settings`] say.
 //! - [`Place`]: where the servers listen, one after the other.
 //! - [`Servers`]: says which of them runs. What starts them is not here.
 //!
@@ -31,28 +31,37 @@ use tombolo_host_runtime::descriptors::DescriptorBudget;
 /// Descriptors of a front end at the most: its memory and three for each of 256 queues, and a message that brings them anew.
 const DESCRIPTORS_MAX: usize = 64 + 3 * 256 + 48;
 
+/// How front ends are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// So many at a time; more wait until one leaves.
+    pub guests_max: usize,
+    /// Whether no front end has an area of requests under way of its own: where servers leave in it what a front end must not change.
+    pub keeps_all_areas: bool,
+}
+
 /// Takes front ends in at one socket, each with a thread of its own.
 #[derive(Debug)]
 pub struct Keeper {
     servers: Arc<Servers>,
     place: Arc<Place>,
-    guests_max: usize,
+    settings: Settings,
     count: Mutex<usize>,
     left: Condvar,
 }
 
 impl Keeper {
-    /// Starts to take in what connects to `listener`, for the servers at `place`: `guests_max` at a time; more wait until one leaves. It goes on
-    /// until the process ends, or the servers do ([`Servers::end`]).
+    /// Starts to take in what connects to `listener`, for the servers at `place`. It goes on until the process ends, or the servers do
+    /// ([`Servers::end`]).
     pub fn start(
         listener: UnixListener,
         place: Place,
         servers: Arc<Servers>,
-        guests_max: usize,
+        settings: Settings,
     ) -> io::Result<()> {
         listener.set_nonblocking(false)?;
         let place = Arc::new(place);
-        let keeper = Keeper { servers, place, guests_max, count: Mutex::default(), left: Condvar::new() };
+        let keeper = Keeper { servers, place, settings, count: Mutex::default(), left: Condvar::new() };
         let keeper = Arc::new(keeper);
         thread::Builder::new().name("keeper".into()).spawn(move || keeper.take_in(&listener)).map(drop)
     }
@@ -77,7 +86,7 @@ impl Keeper {
         let keeper = Arc::clone(self);
         let serve = move || {
             let (servers, place) = (Arc::clone(&keeper.servers), Arc::clone(&keeper.place));
-            let end = match Session::new(front_end, servers, place) {
+            let end = match Session::new(front_end, servers, place, keeper.settings.keeps_all_areas) {
                 Ok(mut session) => session.run(),
                 Err(end) => end,
             };
@@ -93,7 +102,7 @@ impl Keeper {
 
     fn wait_for_room(&self) {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        while *count >= self.guests_max {
+        while *count >= self.settings.guests_max {
             count = self.left.wait(count).unwrap_or_else(PoisonError::into_inner);
         }
         *count += 1;

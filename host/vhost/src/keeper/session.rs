@@ -23,6 +23,9 @@ pub(super) enum SessionEnd {
     /// It does not keep to the protocol, or its socket fails.
     #[error("it cannot be understood")]
     FrontEnd(#[source] ChannelError),
+    /// It wants an area for requests under way, which was not offered.
+    #[error("it has an area of its own for requests under way, where the keeper's alone is used")]
+    OwnArea,
     /// The server runs, and has closed the connection.
     #[error("the server has cut it off")]
     CutOff,
@@ -47,6 +50,8 @@ pub(super) struct Session {
     state: State,
     /// Protocol features that the server has.
     offered: u64,
+    /// Whether the front end has no area of its own.
+    keeps_area: bool,
 }
 
 impl Session {
@@ -54,11 +59,12 @@ impl Session {
         front_end: Channel,
         servers: Arc<Servers>,
         place: Arc<Place>,
+        keeps_area: bool,
     ) -> Result<Session, SessionEnd> {
         let Next::Server(life) = servers.after(0) else { return Err(SessionEnd::NoServers) };
         let server = Channel::new(place.connect()?)?;
-        let mut session =
-            Session { front_end, server, life, servers, place, state: State::default(), offered: 0 };
+        let (state, offered) = (State::default(), 0);
+        let mut session = Session { front_end, server, life, servers, place, state, offered, keeps_area };
         if session.state.tell(&mut session.server).is_err() {
             session.go_on()?;
         }
@@ -101,12 +107,18 @@ impl Session {
     fn carry(&mut self, mut message: Message) -> Result<(), SessionEnd> {
         match message.request {
             request::SET_PROTOCOL_FEATURES => self.add_features(&mut message),
+            request::GET_INFLIGHT_FD | request::SET_INFLIGHT_FD if self.keeps_area => {
+                return Err(SessionEnd::OwnArea);
+            }
             request::SET_VRING_KICK if !self.state.has_in_flight() => self.keep_requests()?,
             _ => {}
         }
-        let answer = self.exchange(&message)?;
+        let mut answer = self.exchange(&message)?;
         if message.request == request::GET_PROTOCOL_FEATURES {
             self.offered = answer.as_ref().and_then(Message::number).unwrap_or_default();
+            if let Some(answer) = answer.as_mut().filter(|_| self.keeps_area) {
+                answer.body = (self.offered & !PROTOCOL_IN_FLIGHT).to_le_bytes().into();
+            }
         }
         if let Some(answer) = &answer {
             self.front_end.send(answer).map_err(of_front_end)?;

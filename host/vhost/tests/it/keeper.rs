@@ -10,9 +10,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tombolo_host_vhost::keeper::{Keeper, Place, Servers};
+use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings as KeeperSettings};
 use tombolo_host_vhost::{Device, Server, Settings};
 use tombolo_vhost_driver::{Driver, DriverSettings, MemoryEntry, message, request};
+
+/// The protocol feature ("Protocol features").
+const IN_FLIGHT: u64 = 1 << 12;
 
 /// A keeper's socket, and the server behind it.
 struct Kept {
@@ -27,13 +30,18 @@ struct Kept {
 
 impl Kept {
     fn new(repeats: bool) -> Kept {
+        Kept::with(repeats, false)
+    }
+
+    fn with(repeats: bool, keeps_all_areas: bool) -> Kept {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("public.sock");
         let place = Place::beside(&socket).unwrap();
         let private = place.listener().unwrap();
         let servers = Arc::new(Servers::default());
         let public = UnixListener::bind(&socket).unwrap();
-        Keeper::start(public, place, servers.clone(), 2).unwrap();
+        let settings = KeeperSettings { guests_max: 2, keeps_all_areas };
+        Keeper::start(public, place, servers.clone(), settings).unwrap();
         let counts = Arc::default();
         let mut kept = Kept { socket, private, servers, server: None, counts, repeats, _folder: folder };
         kept.start();
@@ -230,6 +238,23 @@ fn what_cannot_be_performed_again_is_not_kept() {
     // The next guest is served.
     let mut driver = kept.driver();
     assert!(Client::new(driver.start_queue(0, 0).unwrap()).echoes());
+}
+
+#[test]
+fn where_the_keepers_area_is_the_servers_alone_a_front_end_has_none() {
+    for keeps_all_areas in [false, true] {
+        let mut kept = Kept::with(true, keeps_all_areas);
+        let mut driver = kept.driver();
+        let offered = driver.front.ask_u64(request::GET_PROTOCOL_FEATURES).unwrap();
+        assert_eq!(offered & IN_FLIGHT == 0, keeps_all_areas);
+        let taken = driver.keep_requests(1 << 20);
+        assert_eq!(taken.is_err(), keeps_all_areas, "{taken:?}");
+        // The server's own is kept all the same.
+        let mut driver = kept.driver();
+        let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+        kept.replace();
+        assert!(client.echoes());
+    }
 }
 
 #[test]

@@ -67,7 +67,8 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
 /// See [`posix_locks`](super::super::posix_locks). Strict asks everything, closes too.
 fn needs_no_flush(call: Call<'_>, how: OpenFlags) -> bool {
     let relaxed = call.session.coherence_now() != Coherence::Strict;
-    relaxed && !how.contains(OpenFlags::WRITE) && call.session.posix_locks.is_free(call.node)
+    let is_free = call.session.posix_locks.is_free(call.node) && !call.session.is_resumed();
+    relaxed && !how.contains(OpenFlags::WRITE) && is_free
 }
 
 fn how_to_create(how: &request::Create) -> Create {

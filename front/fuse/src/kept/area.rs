@@ -1,0 +1,380 @@
+//! The bytes that outlive the process: a header, a record for each node that the guest knows, and one for each of its openings.
+//!
+//! What is stored is there when the process is killed at any instruction; a record counts from the moment its last number is stored. Memory
+//! of a record is used once it is written: the area is long, and mostly a hole. Its contents are believed as far as they are those of the server
+//! before; whatever they are, nothing outside of it is reached.
+
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+use tombolo_core::fs::{NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
+use tombolo_mem::{OutOfBounds, Region};
+
+/// So many nodes a guest may know at a time.
+pub(super) const NODES_MAX: u32 = 1 << 22;
+/// So many openings it may have.
+pub(super) const OPENINGS_MAX: u32 = 1 << 20;
+
+/// In the header. Numbers are little-endian.
+const VERSION_AT: usize = 0;
+/// A session: a mark, and what was agreed on.
+const BEGUN_AT: usize = 8;
+const CAPABILITIES_AT: usize = 16;
+const MINOR_AT: usize = 24;
+/// What tells its requests from those of other sessions.
+const TOKEN_AT: usize = 32;
+/// How many records were ever used.
+const NODES_USED_AT: usize = 48;
+const OPENINGS_USED_AT: usize = 56;
+/// What the root is: its file system, and its handle.
+const VOLUME_AT: usize = 64;
+const ROOT_AT: usize = 80;
+
+const HEADER_LEN: usize = 4096;
+const VERSION: u64 = 1;
+
+/// In the record of a node. It is free while it has no look-ups.
+const LOOK_UPS: usize = 0;
+const GENERATION: usize = 8;
+const HANDLE: usize = 16;
+const NODE_LEN: usize = 128;
+
+/// A handle: its kind, its length, and its bytes.
+const HANDLE_LEN: usize = NODE_LEN - HANDLE;
+const HANDLE_BYTES_MAX: usize = HANDLE_LEN - 8;
+/// The length of none: the node cannot be found again.
+const NO_HANDLE: u32 = u32::MAX;
+
+/// In the record of an opening. It is free while it has no node. Its generation is where a node's is.
+const NODE: usize = 0;
+const UNIQUE: usize = 16;
+const FLAGS: usize = 24;
+const OPENING_LEN: usize = 32;
+
+const OPENINGS_AT: usize = HEADER_LEN + NODES_MAX as usize * NODE_LEN;
+
+/// Bytes of an area, most of them never touched: room for 2²² nodes and 2²⁰ openings.
+pub const AREA_BYTES: usize = OPENINGS_AT + OPENINGS_MAX as usize * OPENING_LEN;
+
+/// One of the two tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Records {
+    Nodes,
+    Openings,
+}
+
+impl Records {
+    pub(super) fn max(self) -> u32 {
+        match self {
+            Self::Nodes => NODES_MAX,
+            Self::Openings => OPENINGS_MAX,
+        }
+    }
+
+    fn used_at(self) -> usize {
+        match self {
+            Self::Nodes => NODES_USED_AT,
+            Self::Openings => OPENINGS_USED_AT,
+        }
+    }
+
+    fn at(self, index: u32) -> usize {
+        match self {
+            Self::Nodes => HEADER_LEN + index as usize * NODE_LEN,
+            Self::Openings => OPENINGS_AT + index as usize * OPENING_LEN,
+        }
+    }
+}
+
+/// The number of a record and its generation, as one: what the guest is told. No two uses of a record have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Number(pub u64);
+
+impl Number {
+    /// The first generation is 1: such a number is no other's, the root's above all.
+    fn new(records: Records, index: u32, generation: u64) -> Self {
+        Self(generation << records.max().trailing_zeros() | u64::from(index))
+    }
+
+    pub(super) fn index(self, records: Records) -> u32 {
+        self.0 as u32 & (records.max() - 1)
+    }
+
+    fn generation(self, records: Records) -> u64 {
+        self.0 >> records.max().trailing_zeros()
+    }
+}
+
+/// What a guest's kernel and the server agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    pub(crate) capabilities: u64,
+    pub(crate) minor: u32,
+}
+
+/// An opening, as far as it can be made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opening {
+    pub node: NodeId,
+    pub flags: OpenFlags,
+    /// The request that made it.
+    pub unique: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Area(Region);
+
+impl Area {
+    /// `None` for memory that is too short.
+    pub(super) fn new(memory: Region) -> Option<Self> {
+        (memory.len() >= AREA_BYTES).then_some(Self(memory))
+    }
+
+    /// Says whose nodes these are, and whether that is what the area was made for, if it is not new.
+    pub(super) fn is_of(&self, volume: Volume, root: &PersistentHandle) -> bool {
+        let version = self.load(VERSION_AT);
+        let mut found = [0; 16];
+        let is_read = self.0.read_at(VOLUME_AT, &mut found).is_ok();
+        if version == VERSION {
+            return is_read && found == volume.0 && self.handle(ROOT_AT).as_ref() == Some(root);
+        }
+        let is_new = version == 0 && self.0.write_at(VOLUME_AT, &volume.0).is_ok();
+        if is_new && self.store_handle(ROOT_AT, Some(root)) {
+            self.store(VERSION_AT, VERSION);
+            return true;
+        }
+        false
+    }
+
+    /// What the session agreed on that has not ended.
+    pub(super) fn agreement(&self) -> Option<Agreement> {
+        (self.load(BEGUN_AT) == 1).then(|| Agreement {
+            capabilities: self.load(CAPABILITIES_AT),
+            minor: self.load(MINOR_AT) as u32,
+        })
+    }
+
+    pub(super) fn begin(&self, agreement: Agreement) {
+        self.store(CAPABILITIES_AT, agreement.capabilities);
+        self.store(MINOR_AT, agreement.minor.into());
+        self.store(BEGUN_AT, 1);
+    }
+
+    pub(super) fn token(&self) -> [u8; 16] {
+        let mut token = [0; 16];
+        // Inside: the area's length was looked at. So it is wherever else this is left out.
+        let _ = self.0.read_at(TOKEN_AT, &mut token);
+        token
+    }
+
+    /// Frees everything, for a session that is told from others by that token.
+    pub(super) fn clear(&self, token: [u8; 16]) {
+        self.store(BEGUN_AT, 0);
+        for records in [Records::Openings, Records::Nodes] {
+            (0..self.used(records)).for_each(|index| self.free(records, index));
+            self.set_used(records, 0);
+        }
+        let _ = self.0.write_at(TOKEN_AT, &token);
+    }
+
+    /// How many records were ever used.
+    pub(super) fn used(&self, records: Records) -> u32 {
+        u32::try_from(self.load(records.used_at())).map_or(records.max(), |used| used.min(records.max()))
+    }
+
+    /// The records that are.
+    pub(super) fn in_use(&self, records: Records) -> impl Iterator<Item = u32> {
+        (0..self.used(records)).filter(move |index| !self.is_free(records, *index))
+    }
+
+    /// Says so, before one more is.
+    pub(super) fn set_used(&self, records: Records, used: u32) {
+        self.store(records.used_at(), used.into());
+    }
+
+    pub(super) fn is_free(&self, records: Records, index: u32) -> bool {
+        self.load(records.at(index)) == 0
+    }
+
+    /// The first number of a record says whether it is used, in both tables.
+    pub(super) fn free(&self, records: Records, index: u32) {
+        self.store(records.at(index), 0);
+    }
+
+    /// What the guest calls a record.
+    pub(super) fn number(&self, records: Records, index: u32) -> Number {
+        Number::new(records, index, self.load(records.at(index) + GENERATION))
+    }
+
+    /// The record that the guest calls so, if it is still that one.
+    pub(super) fn find(&self, records: Records, number: Number) -> Option<u32> {
+        let index = number.index(records);
+        let generation = self.load(records.at(index) + GENERATION);
+        let is_it = generation != 0 && generation == number.generation(records);
+        (is_it && !self.is_free(records, index)).then_some(index)
+    }
+
+    /// Begins another use of a free record.
+    fn renew(&self, records: Records, index: u32) -> Number {
+        let generation = self.load(records.at(index) + GENERATION).wrapping_add(1).max(1);
+        self.store(records.at(index) + GENERATION, generation);
+        Number::new(records, index, generation)
+    }
+
+    /// A node that the guest is about to hear of for the first time.
+    pub(super) fn put_node(&self, index: u32, handle: Option<&PersistentHandle>) -> Number {
+        let at = Records::Nodes.at(index);
+        let number = self.renew(Records::Nodes, index);
+        self.store_handle(at + HANDLE, handle);
+        self.store(at + LOOK_UPS, 1);
+        number
+    }
+
+    /// Counts one more look-up of a node.
+    pub(super) fn look_up(&self, index: u32) {
+        let at = Records::Nodes.at(index) + LOOK_UPS;
+        self.store(at, self.load(at).saturating_add(1));
+    }
+
+    /// Takes look-ups back; whether none is left.
+    pub(super) fn forget(&self, index: u32, look_ups: u64) -> bool {
+        let at = Records::Nodes.at(index) + LOOK_UPS;
+        let left = self.load(at).saturating_sub(look_ups);
+        self.store(at, left);
+        left == 0
+    }
+
+    pub(super) fn node_handle(&self, index: u32) -> Option<PersistentHandle> {
+        self.handle(Records::Nodes.at(index) + HANDLE)
+    }
+
+    pub(super) fn put_opening(&self, index: u32, opening: Opening) -> Number {
+        let at = Records::Openings.at(index);
+        let number = self.renew(Records::Openings, index);
+        self.store(at + UNIQUE, opening.unique);
+        self.store(at + FLAGS, opening.flags.bits().into());
+        self.store(at + NODE, opening.node.0);
+        number
+    }
+
+    pub(super) fn opening(&self, index: u32) -> Opening {
+        let at = Records::Openings.at(index);
+        Opening {
+            node: NodeId(self.load(at + NODE)),
+            flags: OpenFlags::from_bits_truncate(self.load(at + FLAGS) as u16),
+            unique: self.load(at + UNIQUE),
+        }
+    }
+
+    fn handle(&self, at: usize) -> Option<PersistentHandle> {
+        let head = self.load(at);
+        let (kind, len) = (head as u32 as i32, (head >> 32) as u32);
+        let mut bytes = SmallVec::new();
+        bytes.resize(usize::try_from(len).ok().filter(|len| *len <= HANDLE_BYTES_MAX)?, 0);
+        self.0.read_at(at + 8, &mut bytes).ok()?;
+        Some(PersistentHandle { kind, bytes })
+    }
+
+    /// Whether there was one, and it fits.
+    fn store_handle(&self, at: usize, handle: Option<&PersistentHandle>) -> bool {
+        let handle = handle.filter(|handle| handle.bytes.len() <= HANDLE_BYTES_MAX);
+        let (kind, len) =
+            handle.map_or((0, NO_HANDLE), |handle| (handle.kind as u32, handle.bytes.len() as u32));
+        if let Some(handle) = handle {
+            let _ = self.0.write_at(at + 8, &handle.bytes);
+        }
+        self.store(at, u64::from(kind) | u64::from(len) << 32);
+        handle.is_some()
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        // Places are inside, and aligned: numbers of records are below their table's length.
+        let found: Result<u64, OutOfBounds> = self.0.load_u64(at, Ordering::Acquire);
+        found.map_or(0, u64::from_le)
+    }
+
+    /// In program order, which is what a process that is killed leaves.
+    fn store(&self, at: usize, value: u64) {
+        let stored = self.0.store_u64(at, value.to_le(), Ordering::Release);
+        debug_assert!(stored.is_ok());
+    }
+}
+
+/// What an opening is made again with: nothing that was done when it was made.
+pub(super) fn lasting(flags: OpenFlags) -> OpenFlags {
+    flags - OpenFlags::TRUNCATE - OpenFlags::KILL_PRIVILEGES
+}
+
+impl From<Number> for NodeId {
+    fn from(number: Number) -> Self {
+        Self(number.0)
+    }
+}
+
+impl From<Number> for OpenId {
+    fn from(number: Number) -> Self {
+        Self(number.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn area() -> Area {
+        let memory = tombolo_sys::memfd::create("test", AREA_BYTES as u64).expect("memory");
+        Area::new(Region::map(memory, 0, AREA_BYTES).expect("mapped")).expect("long enough")
+    }
+
+    fn handle(len: usize) -> PersistentHandle {
+        PersistentHandle { kind: -7, bytes: (0..len as u8).collect() }
+    }
+
+    #[test]
+    fn a_record_is_found_by_its_number_until_it_is_free_and_never_by_an_older_one() {
+        let area = area();
+        let last = NODES_MAX - 1;
+        let first = area.put_node(last, Some(&handle(104)));
+        assert_eq!(
+            (area.find(Records::Nodes, first), area.node_handle(last)),
+            (Some(last), Some(handle(104)))
+        );
+        area.look_up(last);
+        assert!(!area.forget(last, 1) && area.forget(last, 1));
+        assert_eq!(area.find(Records::Nodes, first), None);
+        let second = area.put_node(last, Some(&handle(105)));
+        assert_eq!((area.find(Records::Nodes, first), area.find(Records::Nodes, second)), (None, Some(last)));
+        assert_eq!(area.node_handle(last), None, "one that is too long is none");
+        let opening = Opening { node: second.into(), flags: OpenFlags::READ | OpenFlags::APPEND, unique: 3 };
+        let number = area.put_opening(OPENINGS_MAX - 1, opening);
+        assert_eq!(area.find(Records::Openings, number).map(|index| area.opening(index)), Some(opening));
+    }
+
+    #[test]
+    fn an_area_is_of_one_root_alone() {
+        let area = area();
+        assert!(area.is_of(Volume([1; 16]), &handle(9)) && area.is_of(Volume([1; 16]), &handle(9)));
+        assert!(!area.is_of(Volume([1; 16]), &handle(8)) && !area.is_of(Volume([2; 16]), &handle(9)));
+        assert!(Area::new(Region::heap(4096)).is_none());
+    }
+
+    #[test]
+    fn an_area_full_of_anything_names_records_of_its_own_alone() {
+        for byte in [0xFF, 0x01, 0x80] {
+            let area = area();
+            area.0.write_at(0, &[byte; 2 * HEADER_LEN]).expect("inside");
+            area.0.write_at(OPENINGS_AT, &[byte; 4096]).expect("inside");
+            assert!(!area.is_of(Volume::default(), &handle(1)));
+            for number in (0..64).map(|bit| Number(1 << bit)).chain([Number(u64::MAX)]) {
+                for records in [Records::Nodes, Records::Openings] {
+                    assert!(area.used(records) <= records.max());
+                    let index = area.find(records, number).unwrap_or(number.index(records));
+                    assert!(index < records.max());
+                }
+                let handle = area.node_handle(number.index(Records::Nodes));
+                assert!(handle.is_none_or(|handle| handle.bytes.len() <= HANDLE_BYTES_MAX));
+                area.opening(number.index(Records::Openings));
+            }
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The waist's operations: numbers of the guest on the way in, and those of the file system below on the way out.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{
+    AccessMask, AllocateMode, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File,
+    FileSystem, FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode, NodeId,
+    OpenFlags, Opened, PersistentHandle, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed,
+    SetAttr, StatFs, SyncWhat, Volume, Whence, Write, Written, XattrName, XattrSet, Xattrs, within,
+};
+use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_mem::{Sink, Source};
+
+use super::Kept;
+
+impl Kept {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0.below
+    }
+
+    #[inline]
+    fn on_node<T>(&self, node: NodeId, call: impl FnOnce(&dyn FileSystem, NodeId) -> Answer<T>) -> Answer<T> {
+        match self.0.node(node) {
+            Ok(node) => call(self.below(), node),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    #[inline]
+    fn on_file<T>(&self, file: File, call: impl FnOnce(&dyn FileSystem, File) -> Answer<T>) -> Answer<T> {
+        match self.0.file(file) {
+            Ok(file) => call(self.below(), file),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn maybe_file(&self, file: Option<File>) -> Result<Option<File>> {
+        file.map(|file| self.0.file(file)).transpose()
+    }
+
+    fn found(&self, cx: &Ctx, answer: Answer<Entry>) -> Answer<Entry> {
+        let (kept, cx) = (Arc::clone(&self.0), cx.clone());
+        answer.then(move |entry| kept.adopt(&cx, entry))
+    }
+
+    fn making(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        make: impl FnOnce(&dyn FileSystem, NodeId) -> Answer<Made>,
+    ) -> Answer<Made> {
+        let (kept, cx) = (Arc::clone(&self.0), cx.clone());
+        self.on_node(parent, make)
+            .then(move |made| kept.adopt(&cx, made.entry).map(move |entry| Made { entry, ..made }))
+    }
+
+    fn creating(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        flags: OpenFlags,
+        create: impl FnOnce(&dyn FileSystem, NodeId) -> Answer<Created>,
+    ) -> Answer<Created> {
+        let (kept, cx) = (Arc::clone(&self.0), cx.clone());
+        self.on_node(parent, create).then(move |created| kept.adopt_created(&cx, flags, created))
+    }
+}
+
+impl FileSystem for Kept {
+    fn profile(&self) -> Profile {
+        self.below().profile()
+    }
+
+    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        self.found(cx, self.on_node(parent, |below, parent| below.lookup(cx, parent, name)))
+    }
+
+    fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
+        self.0.forget(cx, look_ups);
+    }
+
+    fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
+        match self.maybe_file(file) {
+            Ok(file) => self.on_node(node, |below, node| below.getattr(cx, node, file)),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
+        match self.maybe_file(file) {
+            Ok(file) => self.on_node(node, |below, node| below.setattr(cx, node, file, set)),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
+        self.on_node(node, |below, node| below.access(cx, node, mask))
+    }
+
+    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
+        self.on_node(node, |below, node| below.readlink(cx, node))
+    }
+
+    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
+        self.creating(cx, parent, how.flags, |below, parent| below.create(cx, parent, name, how))
+    }
+
+    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
+        self.creating(cx, parent, how.flags, |below, parent| below.create_unnamed(cx, parent, how))
+    }
+
+    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
+        self.making(cx, parent, |below, parent| below.mkdir(cx, parent, name, mode))
+    }
+
+    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
+        self.making(cx, parent, |below, parent| below.symlink(cx, parent, name, target))
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        file_type: FileType,
+        mode: NewMode,
+        rdev: Device,
+    ) -> Answer<Made> {
+        self.making(cx, parent, |below, parent| below.mknod(cx, parent, name, file_type, mode, rdev))
+    }
+
+    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
+        self.making(cx, parent, |below, parent| match self.0.node(node) {
+            Ok(node) => below.link(cx, node, parent, name),
+            Err(error) => Answer::err(error),
+        })
+    }
+
+    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        self.on_node(parent, |below, parent| below.unlink(cx, parent, name))
+    }
+
+    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
+        self.on_node(parent, |below, parent| below.rmdir(cx, parent, name))
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        from_parent: NodeId,
+        from: Name<'_>,
+        to_parent: NodeId,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Answer<Renamed> {
+        self.on_node(from_parent, |below, from_parent| match self.0.node(to_parent) {
+            Ok(to_parent) => below.rename(cx, from_parent, from, to_parent, to, flags),
+            Err(error) => Answer::err(error),
+        })
+    }
+
+    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
+        // It was emptied then, and may have been written since.
+        let how = if self.has_opened(cx) { super::lasting(flags) } else { flags };
+        let (kept, cx_then) = (Arc::clone(&self.0), cx.clone());
+        self.on_node(node, |below, here| {
+            below.open(cx, here, how).map_result(move |opened| {
+                let opened = opened?;
+                let file = File { node: here, open: opened.open };
+                let open = kept.opened(&cx_then, node, flags, file)?;
+                Ok(Opened { open, ..opened })
+            })
+        })
+    }
+
+    fn release(&self, cx: &Ctx, file: File) {
+        self.0.release(cx, file);
+    }
+
+    fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
+        self.on_file(file, |below, file| below.flush(cx, file, owner))
+    }
+
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+        self.on_file(file, |below, file| below.fsync(cx, file, what))
+    }
+
+    fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
+        self.on_file(file, |below, file| below.read(cx, file, offset, into))
+    }
+
+    fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
+        self.on_file(file, |below, file| below.write(cx, file, how, from))
+    }
+
+    fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
+        let has_nodes = page.wants_entries();
+        let answer = self.on_file(file, |below, file| below.readdir(cx, file, cookie, page));
+        if !has_nodes {
+            return answer;
+        }
+        let (kept, cx) = (Arc::clone(&self.0), cx.clone());
+        answer.then(move |page| kept.adopt_page(&cx, page))
+    }
+
+    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
+        self.on_node(node, |below, node| below.statfs(cx, node))
+    }
+
+    fn syncfs(&self, cx: &Ctx) -> Answer<()> {
+        self.below().syncfs(cx)
+    }
+
+    fn xattrs(&self) -> Option<&dyn Xattrs> {
+        self.below().xattrs().map(|_| self as &dyn Xattrs)
+    }
+
+    fn locks(&self) -> Option<&dyn Locks> {
+        self.below().locks().map(|_| self as &dyn Locks)
+    }
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        Some(self)
+    }
+
+    fn ranges(&self) -> Option<&dyn Ranges> {
+        self.below().ranges().map(|_| self as &dyn Ranges)
+    }
+}
+
+impl Xattrs for Kept {
+    fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
+        self.on_node(node, |below, node| {
+            within(below.xattrs(), |xattrs| xattrs.get(cx, node, name, limit_bytes))
+        })
+    }
+
+    fn set(
+        &self,
+        cx: &Ctx,
+        node: NodeId,
+        name: XattrName<'_>,
+        value: &[u8],
+        how: XattrSet,
+        kill_set_gid: bool,
+    ) -> Answer<()> {
+        self.on_node(node, |below, node| {
+            within(below.xattrs(), |xattrs| xattrs.set(cx, node, name, value, how, kill_set_gid))
+        })
+    }
+
+    fn list(&self, cx: &Ctx, node: NodeId, limit_bytes: usize) -> Answer<Vec<u8>> {
+        self.on_node(node, |below, node| within(below.xattrs(), |xattrs| xattrs.list(cx, node, limit_bytes)))
+    }
+
+    fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()> {
+        self.on_node(node, |below, node| within(below.xattrs(), |xattrs| xattrs.remove(cx, node, name)))
+    }
+}
+
+impl Locks for Kept {
+    fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
+        self.on_file(file, |below, file| within(below.locks(), |locks| locks.test(cx, file, lock)))
+    }
+
+    fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
+        self.on_file(file, |below, file| within(below.locks(), |locks| locks.lock(cx, file, lock, wait)))
+    }
+
+    fn unlock(
+        &self,
+        cx: &Ctx,
+        file: File,
+        family: LockFamily,
+        range: LockRange,
+        owner: LockOwner,
+    ) -> Answer<()> {
+        self.on_file(file, |below, file| {
+            within(below.locks(), |locks| locks.unlock(cx, file, family, range, owner))
+        })
+    }
+}
+
+/// Numbers that the guest's kernel kept in handles of its own.
+impl PersistentHandles for Kept {
+    fn volume(&self) -> Volume {
+        self.below().persistent_handles().map(PersistentHandles::volume).unwrap_or_default()
+    }
+
+    fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        self.on_node(node, |below, node| {
+            within(below.persistent_handles(), |handles| handles.handle_of(cx, node))
+        })
+    }
+
+    fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
+        let found = within(self.below().persistent_handles(), |handles| handles.resolve(cx, handle));
+        self.found(cx, found)
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        let found = self.on_node(node, |below, node| {
+            within(below.persistent_handles(), |handles| handles.parent(cx, node))
+        });
+        self.found(cx, found)
+    }
+
+    /// A node that the guest has forgotten has no record any more.
+    fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        let found = self.on_node(node, |below, node| {
+            within(below.persistent_handles(), |handles| handles.again(cx, node))
+        });
+        self.found(cx, found)
+    }
+}
+
+/// What moves the rest of a file does it again when it is repeated.
+const NOT_TWICE: AllocateMode = AllocateMode::COLLAPSE_RANGE.union(AllocateMode::INSERT_RANGE);
+
+impl Ranges for Kept {
+    fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
+        if mode.intersects(NOT_TWICE) {
+            return Answer::err(Error::NotSupported);
+        }
+        self.on_file(file, |below, file| {
+            within(below.ranges(), |ranges| ranges.allocate(cx, file, offset, len, mode))
+        })
+    }
+
+    fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
+        self.on_file(file, |below, file| {
+            within(below.ranges(), |ranges| ranges.seek(cx, file, offset, whence))
+        })
+    }
+
+    fn copy(
+        &self,
+        cx: &Ctx,
+        from: File,
+        from_offset: u64,
+        to: File,
+        to_offset: u64,
+        len: u64,
+    ) -> Answer<u64> {
+        self.on_file(from, |below, from| match self.0.file(to) {
+            Ok(to) => within(below.ranges(), |ranges| ranges.copy(cx, from, from_offset, to, to_offset, len)),
+            Err(error) => Answer::err(error),
+        })
+    }
+}

@@ -1,0 +1,309 @@
+//! What of a session outlives the process: a guest's nodes and openings, kept in memory that its keeper holds
+//! (`docs/decisions/fuse-restart.md`).
+//!
+//! [`Kept`] is a file system over another one. The guest is told numbers of records in the area, which mean the same to the next process; here
+//! they are translated. That process finds a node by its handle and makes an opening again when a request first names them
+//! ([`Kept::find`]), before the request is performed.
+//!
+//! Reading order: `area`, the bytes; `numbers`; `table`; here; `recovery`; `file_system`.
+
+mod area;
+mod file_system;
+mod numbers;
+mod recovery;
+mod table;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tombolo_core::fs::{
+    Created, DirPage, Entry, File, FileSystem, NodeId, OpenFlags, OpenId, PersistentHandle,
+};
+use tombolo_core::{Answer, ClientId, Ctx, Error, KeyProperties, RequestKey, Result, SessionId};
+use tombolo_mem::Region;
+use tombolo_wire_fuse::Unique;
+
+pub use area::AREA_BYTES;
+pub(crate) use area::Agreement;
+use area::{Area, Number, Opening, Records, lasting};
+use numbers::Numbers;
+pub(crate) use recovery::Missing;
+use table::{NoRecord, Table};
+
+/// Why nothing can be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// It cannot be said which file a node is.
+    #[error("the export has no file handles: they take root, and a file system that has them")]
+    NoHandles,
+    /// The handle of the root cannot be had.
+    #[error("the root has no handle")]
+    Root(#[source] Error),
+    /// The memory is too short, or of another tree.
+    #[error("what an earlier server has left is not of this tree")]
+    NotOurs,
+    /// There is no randomness to be had.
+    #[error("no random bytes")]
+    Random(#[source] std::io::Error),
+}
+
+/// A session's nodes and openings, by numbers that outlive the process.
+#[derive(Clone)]
+pub struct Kept(Arc<Inner>);
+
+struct Inner {
+    below: Arc<dyn FileSystem>,
+    area: Arc<Area>,
+    nodes: Numbers,
+    openings: Numbers,
+    table: Mutex<Table>,
+    client: ClientId,
+    /// Whether it was begun by an earlier process.
+    is_resumed: bool,
+}
+
+/// The memory that sessions of one guest have one after the other.
+#[derive(Clone, Debug)]
+pub struct Memory(Arc<Area>);
+
+impl Memory {
+    /// `memory` is what an earlier process has left of the same tree, or new and all zeroes: [`AREA_BYTES`] that nothing but such servers can
+    /// write, since what stands there opens files.
+    ///
+    /// # Errors
+    /// [`KeepError::NoHandles`], [`KeepError::Root`] and [`KeepError::NotOurs`].
+    pub fn new(memory: Region, below: &dyn FileSystem) -> std::result::Result<Self, KeepError> {
+        let (volume, root) = root_of(below)?;
+        let area = Area::new(memory).filter(|area| area.is_of(volume, &root)).ok_or(KeepError::NotOurs)?;
+        Ok(Self(Arc::new(area)))
+    }
+}
+
+/// Whether a server of this tree can be killed under its guests.
+pub(crate) fn root_of(
+    below: &dyn FileSystem,
+) -> std::result::Result<(tombolo_core::fs::Volume, PersistentHandle), KeepError> {
+    let handles = below.persistent_handles().ok_or(KeepError::NoHandles)?;
+    let root = handles.handle_of(&Ctx::root(SessionId(0)), NodeId::ROOT).wait();
+    Ok((handles.volume(), root.map_err(KeepError::Root)?))
+}
+
+impl Kept {
+    /// The session that an earlier process has left, or a new one. `below` must perform each request that has a key once, for the next process too,
+    /// unless nothing can be changed there.
+    ///
+    /// # Errors
+    /// [`KeepError::Random`].
+    pub fn begin(below: Arc<dyn FileSystem>, memory: &Memory) -> std::result::Result<Self, KeepError> {
+        let area = Arc::clone(&memory.0);
+        let is_resumed = area.agreement().is_some();
+        if !is_resumed {
+            let mut token = [0; 16];
+            let filled = tombolo_sys::random::fill(&mut token);
+            filled.map_err(|errno| KeepError::Random(errno.into()))?;
+            area.clear(token);
+        }
+        let mut client = [0; 24];
+        client.iter_mut().zip(area.token()).for_each(|(place, byte)| *place = byte);
+        Ok(Self(Arc::new(Inner {
+            below,
+            nodes: Numbers::new(Records::Nodes),
+            openings: Numbers::new(Records::Openings),
+            table: Mutex::new(Table::of(&area)),
+            area,
+            client: ClientId(client),
+            is_resumed,
+        })))
+    }
+
+    /// Ends the session: what comes late finds nothing. The next one begins with an area that is empty.
+    pub(crate) fn end(&self) {
+        if self.0.table().end() {
+            self.0.area.clear([0; 16]);
+        }
+    }
+
+    /// Says what was agreed on, before the guest hears it.
+    pub(crate) fn agreed(&self, agreement: Agreement) {
+        self.0.area.begin(agreement);
+    }
+
+    /// What an earlier process has agreed on with the guest.
+    pub(crate) fn agreement(&self) -> Option<Agreement> {
+        self.0.area.agreement().filter(|_| self.0.is_resumed)
+    }
+
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.0.is_resumed
+    }
+
+    /// What tells the request from all others, for the next process too. The one before is dead: none of its requests is still under way.
+    pub(crate) fn key(&self, unique: Unique) -> RequestKey {
+        let properties = KeyProperties::FENCED | KeyProperties::FEW_UNDER_WAY;
+        RequestKey { client: self.0.client, key: unique.0.into(), properties }
+    }
+}
+
+impl Inner {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Every change leaves it whole.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The node that the guest calls so.
+    #[inline]
+    fn node(&self, node: NodeId) -> Result<NodeId> {
+        match node {
+            NodeId::ROOT => Ok(node),
+            node => self.nodes.here(Number(node.0)).map(NodeId).ok_or(Error::Stale),
+        }
+    }
+
+    #[inline]
+    fn file(&self, file: File) -> Result<File> {
+        let open = self.openings.here(Number(file.open.0)).map(OpenId).ok_or(Error::Stale)?;
+        Ok(File { node: self.node(file.node)?, open })
+    }
+
+    fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<Option<PersistentHandle>> {
+        let handles = self.below.persistent_handles();
+        let handle = handles.map_or_else(|| Answer::err(Error::NotSupported), |it| it.handle_of(cx, node));
+        // On a mount without handles; the node is lost with this process.
+        handle.map_result(|handle| Ok(handle.ok()))
+    }
+
+    /// A look-up of the node goes back, as the guest does not get it.
+    fn give_back(&self, cx: &Ctx, node: NodeId) {
+        self.below.forget(cx, &[(node, 1)]);
+    }
+
+    fn entered(&self, cx: &Ctx, node: NodeId, handle: Option<&PersistentHandle>) -> Result<NodeId> {
+        let entered = self.table().enter(&self.area, &self.nodes, node, handle);
+        entered.map(NodeId::from).map_err(|why| {
+            self.give_back(cx, node);
+            error_of(why)
+        })
+    }
+
+    /// A node that the guest gets, with its look-up, which is counted before the answer is written.
+    fn adopt(self: &Arc<Self>, cx: &Ctx, entry: Entry) -> Answer<Entry> {
+        if entry.node == NodeId::ROOT {
+            return Answer::ok(entry);
+        }
+        let known = self.table().looked_up(&self.area, entry.node);
+        if let Some(number) = known {
+            return Answer::ok(Entry { node: number.into(), ..entry });
+        }
+        let (kept, cx_then) = (Arc::clone(self), cx.clone());
+        self.handle_of(cx, entry.node).then(move |handle| {
+            let node = kept.entered(&cx_then, entry.node, handle.as_ref());
+            Answer::Done(node.map(|node| Entry { node, ..entry }))
+        })
+    }
+
+    /// The same of all nodes of a listing.
+    fn adopt_page(self: &Arc<Self>, cx: &Ctx, page: DirPage) -> Answer<DirPage> {
+        let unknown: Vec<NodeId> = {
+            let table = self.table();
+            let nodes = page.iter().filter_map(|line| line.entry.map(|entry| entry.node));
+            nodes.filter(|node| *node != NodeId::ROOT && !table.knows(*node)).collect()
+        };
+        let mut handles = Vec::with_capacity(unknown.len());
+        let mut unknown = unknown.into_iter();
+        for node in unknown.by_ref() {
+            match self.handle_of(cx, node) {
+                Answer::Done(handle) => handles.push((node, handle.ok().flatten())),
+                Answer::Later(later) => {
+                    let (kept, cx) = (Arc::clone(self), cx.clone());
+                    return Answer::later(async move {
+                        handles.push((node, later.await.ok().flatten()));
+                        for node in unknown {
+                            let handle = kept.handle_of(&cx, node).resolve().await;
+                            handles.push((node, handle.ok().flatten()));
+                        }
+                        kept.enter_page(&cx, page, &handles)
+                    });
+                }
+            }
+        }
+        Answer::Done(self.enter_page(cx, page, &handles))
+    }
+
+    /// `handles` are those of nodes that were not known, in the order of the page.
+    fn enter_page(
+        &self,
+        cx: &Ctx,
+        mut page: DirPage,
+        handles: &[(NodeId, Option<PersistentHandle>)],
+    ) -> Result<DirPage> {
+        let mut handles = handles.iter().peekable();
+        let mut failed = Ok(());
+        for place in page.nodes_mut().filter(|node| **node != NodeId::ROOT) {
+            let handle = handles.next_if(|(node, _)| node == place).and_then(|(_, handle)| handle.as_ref());
+            match (self.entered(cx, *place, handle), &failed) {
+                (Ok(node), Ok(())) => *place = node,
+                // The guest gets none of them.
+                (Ok(node), Err(_)) => {
+                    self.forget(cx, &[(node, 1)]);
+                    *place = NodeId::ROOT;
+                }
+                (Err(error), _) => {
+                    failed = Err(error);
+                    *place = NodeId::ROOT;
+                }
+            }
+        }
+        if failed.is_err() {
+            page.nodes_mut()
+                .filter(|node| **node != NodeId::ROOT)
+                .for_each(|node| self.forget(cx, &[(*node, 1)]));
+        }
+        failed.map(|()| page)
+    }
+
+    fn opened(&self, cx: &Ctx, node: NodeId, flags: OpenFlags, here: File) -> Result<OpenId> {
+        let opening = Opening { node, flags: lasting(flags), unique: cx.request.0 };
+        let number = self.table().opened(&self.area, &self.openings, opening, here.open);
+        number.map(OpenId::from).map_err(|why| {
+            self.below.release(cx, here);
+            error_of(why)
+        })
+    }
+
+    fn adopt_created(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, created: Created) -> Answer<Created> {
+        let here = File { node: created.entry.node, open: created.open };
+        let (kept, cx_then) = (Arc::clone(self), cx.clone());
+        self.adopt(cx, created.entry).map_result(move |entry| {
+            let entry = entry.inspect_err(|_| kept.below.release(&cx_then, here))?;
+            let open = kept.opened(&cx_then, entry.node, flags, here);
+            let open = open.inspect_err(|_| kept.forget(&cx_then, &[(entry.node, 1)]))?;
+            Ok(Created { entry, open, ..created })
+        })
+    }
+
+    fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
+        let gone: Vec<_> = {
+            let mut table = self.table();
+            let each = look_ups.iter().filter(|(node, _)| *node != NodeId::ROOT);
+            each.filter_map(|(node, count)| table.forgotten(&self.area, &self.nodes, Number(node.0), *count))
+                .collect()
+        };
+        if !gone.is_empty() {
+            self.below.forget(cx, &gone);
+        }
+    }
+
+    fn release(&self, cx: &Ctx, file: File) {
+        let node = self.node(file.node);
+        let gone = self.table().released(&self.area, &self.openings, Number(file.open.0));
+        if let (Some(open), Ok(node)) = (gone, node) {
+            self.below.release(cx, File { node, open });
+        }
+    }
+}
+
+fn error_of(why: NoRecord) -> Error {
+    match why {
+        NoRecord::Over => Error::Stale,
+        NoRecord::Full => Error::NoMemory,
+    }
+}

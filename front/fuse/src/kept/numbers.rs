@@ -1,0 +1,65 @@
+//! What the numbers that a guest knows stand for in this process: two words for each record, made as they are needed.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::area::{Number, Records};
+
+const CHUNK: usize = 1024;
+
+/// The number in the guest, and the one here; 0 for none.
+#[derive(Debug, Default)]
+struct Pair {
+    there: AtomicU64,
+    here: AtomicU64,
+}
+
+type Chunk = Box<[Pair]>;
+
+#[derive(Debug)]
+pub(super) struct Numbers {
+    records: Records,
+    chunks: Box<[OnceLock<Chunk>]>,
+}
+
+impl Numbers {
+    pub(super) fn new(records: Records) -> Self {
+        let chunks = (records.max() as usize).div_ceil(CHUNK);
+        Self { records, chunks: (0..chunks).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// What the guest calls so.
+    #[inline]
+    pub(super) fn here(&self, number: Number) -> Option<u64> {
+        let index = number.index(self.records) as usize;
+        let pair = self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?;
+        if number.0 == 0 || pair.there.load(Ordering::Acquire) != number.0 {
+            return None;
+        }
+        let here = pair.here.load(Ordering::Acquire);
+        // The record may just have been given to another.
+        (pair.there.load(Ordering::Acquire) == number.0).then_some(here)
+    }
+
+    /// From now on it is that.
+    pub(super) fn set(&self, number: Number, here: u64) {
+        if let Some(pair) = self.pair(number) {
+            pair.there.store(0, Ordering::Release);
+            pair.here.store(here, Ordering::Release);
+            pair.there.store(number.0, Ordering::Release);
+        }
+    }
+
+    /// Nothing is called so any more; what was.
+    pub(super) fn take(&self, number: Number) -> Option<u64> {
+        let here = self.here(number)?;
+        self.pair(number)?.there.store(0, Ordering::Release);
+        Some(here)
+    }
+
+    fn pair(&self, number: Number) -> Option<&Pair> {
+        let index = number.index(self.records) as usize;
+        let chunk = self.chunks.get(index / CHUNK)?;
+        chunk.get_or_init(|| (0..CHUNK).map(|_| Pair::default()).collect()).get(index % CHUNK)
+    }
+}

@@ -1,0 +1,373 @@
+//! A process that is killed right before it answers, at each request that a guest sends: what it leaves is a copy of the area, and of the file
+//! in which requests are noted, as they are then. The next one gets the request again.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use tempfile::TempDir;
+use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
+use tombolo_core::SessionId;
+use tombolo_core::fs::{Client, Export, PermissionCheck};
+use tombolo_layer_replies::{self as replies, Options as RepliesOptions};
+use tombolo_mem::{Region, Sink, Source};
+use tombolo_wire_fuse::layout::attr::{AttrOut, EntryOut, GetattrIn, SetattrIn, SetattrValid};
+use tombolo_wire_fuse::layout::dir::{ForgetIn, LinkIn, MkdirIn, RenameIn};
+use tombolo_wire_fuse::layout::header::{InHeader, OutHeader};
+use tombolo_wire_fuse::layout::init::InitIn;
+use tombolo_wire_fuse::layout::open::{CreateIn, OpenIn, OpenOut, ReleaseIn};
+use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn};
+use tombolo_wire_fuse::{Extent, Opcode};
+use zerocopy::{FromBytes, IntoBytes};
+
+use tombolo_front_fuse::kept::{AREA_BYTES, Kept, Memory};
+use tombolo_front_fuse::session::{Exchange, Options, Session, Slot};
+
+const O_RDWR: u32 = 2;
+const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
+const O_EXCL: u32 = 0o200;
+/// Where the openings are: 2²⁰ records of 32 bytes at the end.
+const OPENINGS_AT: usize = AREA_BYTES - (32 << 20);
+/// More of an area than these tests use of each table.
+const COPIED: usize = 64 << 10;
+
+/// What a process leaves: its memory and its notes.
+struct Left {
+    area: Region,
+    notes: PathBuf,
+}
+
+fn new_area() -> Region {
+    let memory = tombolo_sys::memfd::create("test", AREA_BYTES as u64).expect("memory");
+    Region::map(memory, 0, AREA_BYTES).expect("mapped")
+}
+
+impl Left {
+    fn new(dir: &Path) -> Left {
+        Left { area: new_area(), notes: dir.join("notes-0") }
+    }
+
+    /// As it is now.
+    fn copy(&self, to: &Path) -> Left {
+        let area = new_area();
+        for at in [0, OPENINGS_AT] {
+            let mut bytes = vec![0; COPIED];
+            self.area.read_at(at, &mut bytes).expect("inside");
+            area.write_at(at, &bytes).expect("inside");
+        }
+        std::fs::copy(&self.notes, to).expect("a copy");
+        Left { area, notes: to.to_owned() }
+    }
+}
+
+/// A server's process, as far as it counts here.
+struct Process {
+    session: Arc<Session>,
+    left: Left,
+}
+
+impl Process {
+    fn start(tree: &Path, left: Left) -> Process {
+        let bottom = Arc::new(LocalDir::open(tree, DirOptions::default()).expect("the tree"));
+        let export = replies::open(bottom, &RepliesOptions::default(), &left.notes).expect("the notes");
+        let client = Client { session: SessionId(1), label: "guest".into(), checks: PermissionCheck::Caller };
+        let file_system = export.attach(&client).expect("attached");
+        let memory = Memory::new(left.area.clone(), &*file_system).expect("its own area");
+        let kept = Kept::begin(file_system, &memory).expect("kept");
+        Process { session: Session::kept(SessionId(1), &kept, Options::default()), left }
+    }
+}
+
+/// One request, whose answer is looked at before the guest sees it.
+struct Probe {
+    payload: Source,
+    space: Region,
+    is_repeated: bool,
+    before_answer: Option<Box<dyn FnOnce() + Send>>,
+    answer: Arc<Mutex<Option<Vec<u8>>>>,
+}
+
+impl Probe {
+    fn answered(&mut self, bytes: Vec<u8>) {
+        if let Some(before) = self.before_answer.take() {
+            before();
+            *self.answer.lock().expect("an answer") = Some(bytes);
+        }
+    }
+}
+
+impl Exchange for Probe {
+    fn is_repeated(&self) -> bool {
+        self.is_repeated
+    }
+
+    fn payload(&mut self, len_bytes: usize) -> Source {
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.truncate(len_bytes);
+        payload
+    }
+
+    fn reply_space(&mut self, len_bytes: usize) -> Sink {
+        let mut space = Sink::from(&self.space);
+        space.truncate(len_bytes);
+        space
+    }
+
+    fn send(&mut self, reply: &[u8]) -> bool {
+        self.answered(reply.to_vec());
+        true
+    }
+
+    fn send_data(&mut self, header: &[u8], data_bytes: usize) -> bool {
+        let mut data = vec![0; data_bytes];
+        self.space.read_at(0, &mut data).expect("inside");
+        self.answered([header, &data].concat());
+        true
+    }
+
+    fn send_nothing(&mut self) {
+        self.answered(Vec::new());
+    }
+
+    fn retire(self, _slot: Box<Slot>) {}
+}
+
+/// A guest whose server dies before each answer.
+struct Guest {
+    process: Process,
+    tree: PathBuf,
+    deaths: u32,
+    unique: u64,
+    dir: TempDir,
+}
+
+impl Guest {
+    fn new() -> Guest {
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let tree = dir.path().join("tree");
+        std::fs::create_dir(&tree).expect("mkdir");
+        let process = Process::start(&tree, Left::new(dir.path()));
+        let mut guest = Guest { process, tree, deaths: 0, unique: 0, dir };
+        let init = InitIn { major: 7, minor: 36, flags: u32::MAX, ..Default::default() };
+        guest.ask(Opcode::Init, 0, &[init.as_bytes()]).expect("INIT");
+        guest
+    }
+
+    /// Sends those bytes; the answer, and what the process leaves that is killed before.
+    fn send(&mut self, bytes: &[u8], is_repeated: bool) -> (Vec<u8>, Left) {
+        let (header, _) = InHeader::read_from_prefix(bytes).expect("a header");
+        let private = Extent::of(&header).map_or(bytes.len(), |extent| extent.private_bytes);
+        let (head, payload) = bytes.split_at(private);
+        let mut slot = Box::<Slot>::default();
+        slot.fill(head.len(), |place| place.copy_from_slice(head));
+        self.deaths += 1;
+        let to = self.dir.path().join(format!("notes-{}", self.deaths));
+        let (left, kept) = (Arc::new(Mutex::new(None)), Arc::clone(&self.process.session));
+        let Left { area, notes } = &self.process.left;
+        let (sent, now) = (Arc::clone(&left), Left { area: area.clone(), notes: notes.clone() });
+        let answer = Arc::new(Mutex::new(None));
+        let probe = Probe {
+            payload: Source::from(payload.to_vec()),
+            space: Region::heap(64 << 10),
+            is_repeated,
+            before_answer: Some(Box::new(move || *sent.lock().expect("left") = Some(now.copy(&to)))),
+            answer: Arc::clone(&answer),
+        };
+        drop(kept.handle(slot, probe));
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        loop {
+            let found = answer.lock().expect("an answer").take();
+            if let Some(found) = found {
+                return (found, left.lock().expect("left").take().expect("a copy"));
+            }
+            assert!(std::time::Instant::now() < until, "no answer");
+            std::thread::yield_now();
+        }
+    }
+
+    /// As a device does at an INIT that finds a session.
+    fn begin_anew(&mut self) {
+        self.process.session.end();
+        let Left { area, notes } = &self.process.left;
+        let left = Left { area: area.clone(), notes: notes.with_extension("anew") };
+        self.process = Process::start(&self.tree, left);
+    }
+
+    fn encode(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Vec<u8> {
+        let args = parts.concat();
+        self.unique += 2;
+        let len = u32::try_from(size_of::<InHeader>() + args.len()).expect("short");
+        let (opcode, unique) = (opcode as u32, self.unique);
+        let header = InHeader { len, opcode, unique, nodeid: node, ..Default::default() };
+        [header.as_bytes(), &args].concat()
+    }
+
+    /// A look-up that is answered by the process that gets it.
+    fn look_up_once(&mut self, name: &[u8]) -> u64 {
+        let bytes = self.encode(Opcode::Lookup, 1, &[name]);
+        let (answer, _) = self.send(&bytes, false);
+        let body = answer.get(size_of::<OutHeader>()..).expect("a reply");
+        EntryOut::read_from_prefix(body).expect("an entry").0.nodeid
+    }
+
+    /// A request, whose answer the guest gets from the next process.
+    fn ask(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
+        let bytes = self.encode(opcode, node, parts);
+        let (_, left) = self.send(&bytes, false);
+        self.process = Process::start(&self.tree, left);
+        if opcode == Opcode::Init {
+            self.begin_anew();
+        }
+        let (answer, _) = self.send(&bytes, true);
+        if answer.is_empty() {
+            return Ok(answer);
+        }
+        let (head, body) = OutHeader::read_from_prefix(&answer).expect("a reply");
+        if head.error == 0 { Ok(body.to_vec()) } else { Err(-head.error) }
+    }
+
+    fn entry(&mut self, opcode: Opcode, node: u64, how: &[u8], names: &[u8]) -> (u64, Vec<u8>) {
+        let body =
+            self.ask(opcode, node, &[how, names]).unwrap_or_else(|errno| panic!("{opcode:?}: {errno}"));
+        let (entry, rest) = EntryOut::read_from_prefix(&body).expect("an entry");
+        (entry.nodeid, rest.to_vec())
+    }
+
+    fn create(&mut self, name: &[u8]) -> (u64, u64) {
+        let how = CreateIn { flags: O_RDWR | O_EXCL | O_APPEND, mode: 0o100_400, ..Default::default() };
+        let (node, rest) = self.entry(Opcode::Create, 1, how.as_bytes(), name);
+        (node, OpenOut::read_from_prefix(&rest).expect("an opening").0.fh)
+    }
+
+    fn write(&mut self, node: u64, fh: u64, data: &[u8]) {
+        let write = WriteIn { fh, size: data.len() as u32, ..Default::default() };
+        self.ask(Opcode::Write, node, &[write.as_bytes(), data]).expect("WRITE");
+    }
+
+    fn read(&mut self, node: u64, fh: u64) -> Vec<u8> {
+        let read = ReadIn { fh, size: 4096, ..Default::default() };
+        self.ask(Opcode::Read, node, &[read.as_bytes()]).expect("READ")
+    }
+
+    fn size(&mut self, node: u64) -> Result<u64, i32> {
+        let body = self.ask(Opcode::Getattr, node, &[GetattrIn::default().as_bytes()])?;
+        Ok(AttrOut::read_from_prefix(&body).expect("attributes").0.attr.size)
+    }
+
+    fn forget(&mut self, node: u64, nlookup: u64) {
+        self.ask(Opcode::Forget, node, &[ForgetIn { nlookup }.as_bytes()]).expect("no answer");
+    }
+}
+
+/// EEXIST, ENOENT.
+const EXISTS: i32 = 17;
+const ABSENT: i32 = 2;
+/// ESTALE.
+const STALE: i32 = 116;
+
+#[test]
+fn each_name_is_made_moved_and_removed_once_by_servers_that_die_before_they_answer() {
+    let mut guest = Guest::new();
+    let how = MkdirIn { mode: 0o755, umask: 0 };
+    let (dir, _) = guest.entry(Opcode::Mkdir, 1, how.as_bytes(), b"dir\0");
+    assert_eq!(guest.ask(Opcode::Mkdir, 1, &[how.as_bytes(), b"dir\0"]), Err(EXISTS));
+    let (inner, _) = guest.entry(Opcode::Mkdir, dir, how.as_bytes(), b"inner\0");
+    guest.entry(Opcode::Symlink, dir, &[], b"link\0target\0");
+    let (file, fh) = guest.create(b"file\0");
+    let (again, _) = guest.entry(Opcode::Link, dir, LinkIn { oldnodeid: file }.as_bytes(), b"other\0");
+    assert_eq!(again, file);
+    guest.ask(Opcode::Rename, dir, &[RenameIn { newdir: 1 }.as_bytes(), b"other\0moved\0"]).expect("RENAME");
+    assert_eq!(guest.entry(Opcode::Lookup, 1, &[], b"moved\0").0, file);
+    guest.ask(Opcode::Unlink, 1, &[b"file\0"]).expect("UNLINK");
+    assert_eq!(guest.ask(Opcode::Unlink, 1, &[b"file\0"]), Err(ABSENT));
+    guest.ask(Opcode::Rmdir, dir, &[b"inner\0"]).expect("RMDIR");
+    assert_eq!(guest.ask(Opcode::Rmdir, dir, &[b"inner\0"]), Err(ABSENT));
+    assert_eq!(guest.size(inner), Err(STALE));
+    for size in [3, 900, 0] {
+        let set = SetattrIn { valid: SetattrValid::SIZE.bits(), size, ..Default::default() };
+        guest.ask(Opcode::Setattr, file, &[set.as_bytes()]).expect("SETATTR");
+        assert_eq!(guest.size(file), Ok(size));
+    }
+    guest.write(file, fh, b"once, ");
+    guest.write(file, fh, b"and once");
+    assert_eq!(std::fs::read(guest.tree.join("moved")).expect("data"), b"once, and once");
+}
+
+#[test]
+fn a_node_is_known_as_long_as_the_guest_has_a_look_up_of_it() {
+    let mut guest = Guest::new();
+    let (node, fh) = guest.create(b"file\0");
+    let release = ReleaseIn { fh, ..Default::default() };
+    guest.ask(Opcode::Release, node, &[release.as_bytes()]).expect("RELEASE");
+    for _ in 0..3 {
+        assert_eq!(guest.entry(Opcode::Lookup, 1, &[], b"file\0").0, node);
+    }
+    // Each of the four may have been counted twice, and one not given back twice.
+    guest.forget(node, 2);
+    assert_eq!(guest.size(node), Ok(0));
+    guest.forget(node, 1);
+    assert_eq!(guest.size(node), Ok(0));
+    // Nor is more kept than each death can leave.
+    guest.forget(node, 1 + 4);
+    guest.forget(node, 3);
+    assert_eq!(guest.size(node), Err(STALE));
+    assert_ne!(guest.entry(Opcode::Lookup, 1, &[], b"file\0").0, node, "a number is not given twice");
+}
+
+#[test]
+fn look_ups_are_given_back_once() {
+    let mut guest = Guest::new();
+    std::fs::write(guest.tree.join("file"), b"data").expect("write");
+    let node = guest.look_up_once(b"file\0");
+    for _ in 1..4 {
+        assert_eq!(guest.look_up_once(b"file\0"), node);
+    }
+    guest.forget(node, 1);
+    guest.forget(node, 2);
+    assert_eq!(guest.size(node), Ok(4));
+    guest.forget(node, 1);
+    assert_eq!(guest.size(node), Err(STALE));
+}
+
+#[test]
+fn an_opening_stays_one_of_its_file_and_ends_once() {
+    let mut guest = Guest::new();
+    let mut openings: Vec<(u64, u64, &[u8])> = Vec::new();
+    for (name, data) in [(b"a\0", b"of a"), (b"b\0", b"of b"), (b"c\0", b"of c")] {
+        let (node, fh) = guest.create(name);
+        guest.write(node, fh, data);
+        openings.push((node, fh, data));
+    }
+    for &(node, fh, data) in &openings {
+        assert_eq!(guest.read(node, fh), data);
+    }
+    let (node, _, _) = openings[0];
+    let open = OpenIn { flags: O_RDWR | O_TRUNC, open_flags: 0 };
+    let body = guest.ask(Opcode::Open, node, &[open.as_bytes()]).expect("OPEN");
+    let emptied = OpenOut::read_from_prefix(&body).expect("an opening").0.fh;
+    guest.write(node, emptied, b"anew");
+    assert_eq!(guest.read(node, emptied), b"anew");
+    let in_use = |guest: &Guest| {
+        let mut bytes = vec![0; COPIED];
+        guest.process.left.area.read_at(OPENINGS_AT, &mut bytes).expect("inside");
+        // The first word of a record is its node, and 0 while it is free.
+        bytes.chunks_exact(32).filter(|record| record[..8] != [0; 8]).count()
+    };
+    assert_eq!(in_use(&guest), 4, "one for each request that opened");
+    for (node, fh) in openings.iter().map(|(node, fh, _)| (*node, *fh)).chain([(node, emptied)]) {
+        let release = ReleaseIn { fh, ..Default::default() };
+        guest.ask(Opcode::Release, node, &[release.as_bytes()]).expect("RELEASE");
+    }
+    assert_eq!(in_use(&guest), 0);
+}
+
+#[test]
+fn a_session_that_has_ended_leaves_the_next_one_nothing() {
+    let mut guest = Guest::new();
+    let (node, _) = guest.create(b"file\0");
+    guest.begin_anew();
+    assert!(!guest.process.session.is_ready());
+    let init = InitIn { major: 7, minor: 36, flags: u32::MAX, ..Default::default() };
+    guest.ask(Opcode::Init, 0, &[init.as_bytes()]).expect("INIT");
+    assert_eq!(guest.size(node), Err(STALE));
+}
