@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -47,17 +47,17 @@ impl World {
 
     /// Our server of this disk, and where it is.
     fn serve(&self, disk: Arc<dyn BlockDevice>) -> (Server, Address) {
-        serve_with(&self.dir("server"), disk, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+        let mut listeners = Listeners::default();
+        let at = listeners.add_tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        (self.serve_at(listeners, disk), Address::Tcp(at.ip().to_string(), at.port()))
     }
-}
 
-fn serve_with(files: &Path, disk: Arc<dyn BlockDevice>, at: SocketAddr) -> (Server, Address) {
-    let (mut listeners, mut exports) = (Listeners::default(), Exports::default());
-    let at = listeners.add_tcp(at).unwrap();
-    exports.add("disk", disk);
-    let tls = Some(Arc::new(ServerTls::open_for_nbd(files).unwrap()));
-    let server = Server::start(listeners, exports, Options { tls, ..Options::default() }).unwrap();
-    (server, Address::Tcp(at.ip().to_string(), at.port()))
+    fn serve_at(&self, listeners: Listeners, disk: Arc<dyn BlockDevice>) -> Server {
+        let mut exports = Exports::default();
+        exports.add("disk", disk);
+        let tls = Some(Arc::new(ServerTls::open_for_nbd(&self.dir("server")).unwrap()));
+        Server::start(listeners, exports, Options { tls, ..Options::default() }).unwrap()
+    }
 }
 
 fn memory() -> Arc<dyn BlockDevice> {
@@ -120,14 +120,19 @@ fn nothing_goes_without_tls_or_to_those_that_are_not_trusted() {
 
 #[test]
 fn a_lost_connection_is_made_anew_with_tls() {
-    let world = World::new();
-    let disk_of_server = memory();
-    let (server, address) = world.serve(disk_of_server.clone());
-    let disk = NbdDisk::connect(address.clone(), Some(world.alice("127.0.0.1")), "disk").unwrap();
+    let (world, disk_of_server) = (World::new(), memory());
+    // An address of this test's own: at one that all use the port may be another's by the time the server comes back.
+    let [high, low, ..] = std::process::id().to_le_bytes();
+    let mut at = SocketAddr::from((Ipv4Addr::new(127, 17, high, low.max(1)), 0));
+    let mut serve = || {
+        let mut listeners = Listeners::default();
+        at = listeners.add_tcp(at).unwrap();
+        (world.serve_at(listeners, disk_of_server.clone()), Address::Tcp(at.ip().to_string(), at.port()))
+    };
+    let (server, address) = serve();
+    let disk = NbdDisk::connect(address, Some(world.alice("127.0.0.1")), "disk").unwrap();
     write(&*disk, 0, Stability::DataSync, &[1; 512]).unwrap();
     drop(server);
-    let Address::Tcp(host, port) = address else { unreachable!("it is at a port") };
-    let at = SocketAddr::new(host.parse().unwrap(), port);
-    let _server = serve_with(&world.dir("server"), disk_of_server, at);
+    let _server = serve();
     assert_eq!(read(&*disk, 0, 512).unwrap(), [1; 512]);
 }
