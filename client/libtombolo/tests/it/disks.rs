@@ -253,7 +253,7 @@ fn after_a_flush_that_failed_nothing_is_said_to_be_durable() {
         Ok(())
     }));
     assert!(matches!(ended, Err(Fault { step: Step::Flush, .. })), "{ended:?}");
-    assert!(durable >= 2 * MIB as u64 && to.stable()[..durable as usize] == bytes[..durable as usize]);
+    assert!(durable > 0 && to.stable()[..durable as usize] == bytes[..durable as usize]);
     assert!(durable < bytes.len() as u64, "the flush that failed was not the last");
     block_on(Copy { start: durable, ..copy_of(&from, &to) }.run(|_| Ok(()))).expect("copied");
     assert!(to.stable() == bytes, "after {durable}");
