@@ -53,7 +53,7 @@ impl Ring {
         let ring = match own() {
             Ok(ring) => ring,
             Err(error) => {
-                tracing::info!(%error, "no io_uring for direct transfers: threads perform them");
+                tracing::warn!(%error, "no io_uring for direct transfers, so threads perform them: see tombolo doctor");
                 return None;
             }
         };
