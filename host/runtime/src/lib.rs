@@ -1,7 +1,7 @@
 //! What every server and client runs on: a bounded pool of threads, tasks, buffers, listening sockets, signals.
 //!
-//! - [`thread_pool`] runs work that blocks on a bounded number of threads; [`task`] polls futures to their end on the threads that wake them;
-//!   [`promise`] is a value that several of them wait for, [`pending`] the end of all that is done for something.
+//! - [`thread_pool`] runs work that blocks on a bounded number of threads; [`task`] polls futures to their end on the threads that wake them,
+//!   [`to_its_end`] those whose answer may be given up; [`promise`] is a value that several of them wait for, [`pending`] the end of all that is done for something.
 //! - [`buffer_pool`] lends memory to calls within limits for each client; [`waiters`] queues those for which there is none;
 //!   [`free_list`] keeps objects for their next use.
 //! - [`descriptors`] shares out what file descriptors the process may have.
@@ -38,6 +38,8 @@ mod sync;
 pub mod task;
 pub mod thread_pool;
 pub mod time_slices;
+mod to_its_end;
 pub mod waiters;
 
 pub use sync::lock;
+pub use to_its_end::to_its_end;

@@ -1,12 +1,9 @@
 //! Telling other sessions what one has changed: where all changes come through this cache, that is all there is to tell.
 
-use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tombolo_core::fs::{Changes, Entry, FileType, NameBuf, NodeId, Notice, Notices};
-use tombolo_core::{Answer, Ctx, Error, Result};
-use tombolo_host_runtime::promise::Promise;
-use tombolo_host_runtime::task;
+use tombolo_core::{Answer, Ctx, Result};
 
 use super::file_system::CachedFileSystem;
 use super::view::View;
@@ -73,35 +70,4 @@ impl View {
 /// All data of a file, and its attributes.
 pub(super) fn all_data(node: NodeId) -> Notice {
     Notice::Data { node, start: 0, last: u64::MAX }
-}
-
-/// Does work to its end, whether or not a caller goes on waiting for it: what the origin was asked to change is known here, and told.
-pub(super) fn to_its_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Answer<T> {
-    let outcome = Arc::new(Outcome { ended: Arc::default(), result: Mutex::default() });
-    let ending = Ending(outcome.clone());
-    task::spawn(async move {
-        let result = work.await;
-        *ending.0.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-    });
-    Answer::later(async move {
-        outcome.ended.clone().kept().await;
-        let result = outcome.result.lock().unwrap_or_else(PoisonError::into_inner).take();
-        result.unwrap_or(Err(Error::Io { source: None }))
-    })
-}
-
-struct Outcome<T> {
-    ended: Arc<Promise<()>>,
-    result: Mutex<Option<Result<T>>>,
-}
-
-/// Says so when the work has ended, also by a panic.
-struct Ending<T>(Arc<Outcome<T>>);
-
-impl<T> Drop for Ending<T> {
-    fn drop(&mut self) {
-        self.0.ended.keep(());
-    }
 }

@@ -9,9 +9,10 @@ use tombolo_core::fs::{
     OpenFlags, Ownership, SetAttr, WeakAttr, Write, Written,
 };
 use tombolo_core::{Answer, Error, Identity, Result};
+use tombolo_host_runtime::to_its_end;
 use tombolo_mem::Source;
 
-use super::changes::{all_data, to_its_end};
+use super::changes::all_data;
 use super::finding::target;
 use super::view::View;
 use crate::names::{ChangeId, Names};

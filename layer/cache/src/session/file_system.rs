@@ -11,10 +11,10 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_host_runtime::task;
+use tombolo_host_runtime::to_its_end;
 use tombolo_mem::{Sink, Source};
 
 use super::Session;
-use super::changes::to_its_end;
 use super::view::View;
 use crate::object::Look;
 use crate::objects::id_of;

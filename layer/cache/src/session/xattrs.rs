@@ -2,8 +2,8 @@
 
 use tombolo_core::fs::{NodeId, Notice, XattrName, XattrSet, Xattrs, within};
 use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_host_runtime::to_its_end;
 
-use super::changes::to_its_end;
 use super::file_system::CachedFileSystem;
 use super::view::View;
 

@@ -19,6 +19,7 @@ use tombolo_host_runtime::thread_pool::{Lane, ThreadPool, ThreadPoolLimits};
 use tombolo_layer_basic::fault::{Plan, Rule, What, When};
 use tombolo_layer_basic::{delay, fault};
 use tombolo_layer_file_disk::{FileDisk, OpenError};
+use tombolo_layer_overlay::{Header, Overlay};
 
 #[test]
 fn a_disk_in_memory() {
@@ -37,6 +38,35 @@ fn a_disk_whose_answers_come_later() {
         delay::disk::over(disk, Duration::from_micros(20)).expect("a timer")
     };
     run(make).expect("memory under delay", &[]);
+}
+
+/// An overlay over a shorter disk of zeroes.
+fn overlay(Wanted { size_bytes, read_only }: Wanted, slow: Duration) -> Arc<dyn BlockDevice> {
+    let cx = Ctx::root(SessionId(1));
+    let base_bytes = size_bytes / 2 + 512;
+    let header = Header { size_bytes, base_bytes, base_name: b"base".to_vec(), base_mark: Vec::new() };
+    let base: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(base_bytes).expect("a base"));
+    let log: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header.log_bytes()).expect("a redo log"));
+    block_on(header.write_to(&cx, &*log)).expect("made");
+    let (base, log) = match slow.is_zero() {
+        true => (base, log),
+        false => {
+            (delay::disk::over(base, slow).expect("a timer"), delay::disk::over(log, slow).expect("a timer"))
+        }
+    };
+    let options = OpenOptions { read_only, ..OpenOptions::default() };
+    block_on(Overlay::open(&cx, base, &[], log, &options)).expect("opened")
+}
+
+#[test]
+fn an_overlay() {
+    run(|wanted| overlay(wanted, Duration::ZERO)).expect("an overlay", &["it cannot be resized"]);
+}
+
+#[test]
+fn an_overlay_whose_parts_answer_later() {
+    let later = Duration::from_micros(20);
+    run(|wanted| overlay(wanted, later)).expect("an overlay under delay", &["it cannot be resized"]);
 }
 
 /// A file of this length that is nothing but a hole.

@@ -1,0 +1,144 @@
+//! The overlay as a block device.
+
+use std::sync::Arc;
+
+use tombolo_core::block::{Allocation, BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
+use tombolo_core::{Answer, Ctx, Result, Stability};
+use tombolo_mem::{Sink, Source};
+
+use crate::redo_log::{Place, RedoLog};
+
+/// A disk that began as another one. Any number of front ends may use it at once.
+pub struct Overlay(pub(crate) Arc<RedoLog>);
+
+/// Waits for several at once: done at once if they are.
+pub(crate) fn all(answers: Vec<Answer<()>>) -> Answer<()> {
+    let mut pending = Vec::new();
+    let mut failed = None;
+    for answer in answers {
+        match answer {
+            Answer::Done(Ok(())) => (),
+            Answer::Done(Err(error)) => failed = Some(error),
+            Answer::Later(later) => pending.push(later),
+        }
+    }
+    if pending.is_empty() {
+        return Answer::Done(failed.map_or(Ok(()), Err));
+    }
+    // Memory is in use until the last of them has ended, also of those that fail.
+    Answer::later(async move {
+        for later in pending {
+            if let Err(error) = later.await {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    })
+}
+
+impl RedoLog {
+    pub(crate) fn read(&self, cx: &Ctx, mut offset: u64, mut into: Sink) -> Answer<()> {
+        let end = offset + into.len() as u64;
+        if into.is_empty() {
+            return Answer::ok(());
+        }
+        let (place, len) = self.place(offset, end);
+        if len == end - offset {
+            return self.read_from(cx, place, into);
+        }
+        let mut parts = Vec::new();
+        while offset < end {
+            let (place, len) = self.place(offset, end);
+            let rest = into.split_off(len as usize);
+            parts.push(self.read_from(cx, place, into));
+            into = rest;
+            offset += len;
+        }
+        all(parts)
+    }
+
+    fn read_from(&self, cx: &Ctx, place: Place, into: Sink) -> Answer<()> {
+        match place {
+            Place::Base(offset) => self.base.read(cx, offset, into),
+            Place::Here(offset) => self.log.read(cx, offset, into),
+            Place::Nowhere => {
+                into.zero(0, into.len());
+                Answer::ok(())
+            }
+        }
+    }
+
+    async fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Result<Extents> {
+        let mut extents = Extents::new(range, count_max);
+        let mut goes_on = range.len_bytes > 0;
+        while goes_on {
+            let (place, len_bytes) = self.place(extents.next_offset(), range.end());
+            goes_on = match place {
+                Place::Here(_) => extents.push(len_bytes, Allocation::Data),
+                Place::Nowhere => extents.push(len_bytes, Allocation::Hole),
+                Place::Base(offset) => {
+                    let answer = self.base.extents(cx, Range { offset, len_bytes }, count_max);
+                    self.base.submit();
+                    let of_base = answer.resolve().await?;
+                    of_base.as_slice().iter().all(|extent| extents.push(extent.len_bytes, extent.allocation))
+                }
+            };
+        }
+        Ok(extents)
+    }
+}
+
+impl BlockDevice for Overlay {
+    fn profile(&self) -> Profile {
+        self.0.profile()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.0.bounds.geometry()
+    }
+
+    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
+        match self.0.bounds.check(Range { offset, len_bytes: into.len() as u64 }) {
+            Ok(()) => self.0.read(cx, offset, into),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
+        match self.0.bounds.check_change(Range { offset, len_bytes: from.len() as u64 }) {
+            Ok(()) => self.0.write(cx, offset, stability, from),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn flush(&self, cx: &Ctx) -> Answer<()> {
+        if self.0.bounds.is_read_only() { Answer::ok(()) } else { self.0.make_durable(cx) }
+    }
+
+    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
+        match self.0.bounds.check_change(range) {
+            Ok(()) => self.0.discard(cx, range),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+        match self.0.bounds.check_change(range) {
+            Ok(()) => self.0.write_zeroes(cx, range, how),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+        if let Err(error) = self.0.bounds.check(range) {
+            return Answer::err(error);
+        }
+        let (redo, cx) = (self.0.clone(), cx.clone());
+        Answer::later(async move { redo.extents(&cx, range, count_max).await })
+    }
+
+    fn submit(&self) {
+        self.0.base.submit();
+        self.0.log.submit();
+    }
+}

@@ -1,0 +1,123 @@
+//! The first page of a redo log.
+
+use crate::OverlayError;
+use crate::layout::{PAGE_BYTES, SIZE_MAX};
+
+const MAGIC: &[u8; 8] = b"TOMBOVLY";
+const VERSION: u32 = 1;
+/// Where the name of the base begins, after numbers of a fixed length.
+const NAME_AT: usize = 64;
+/// Names and marks are so long at most.
+const NAME_BYTES_MAX: usize = 3072;
+const MARK_BYTES_MAX: usize = 512;
+/// The checksum of all that is before it.
+const SUM_AT: usize = PAGE_BYTES as usize - 4;
+
+/// What a redo log says of itself. It does not change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The disk's length, in bytes.
+    pub size_bytes: u64,
+    /// The base's length, in bytes. What lies behind its end reads as zeroes until it is written.
+    pub base_bytes: u64,
+    /// What the base is called, for the program that opens it.
+    pub base_name: Vec<u8>,
+    /// What tells the base from one that was changed: it changes with it.
+    pub base_mark: Vec<u8>,
+}
+
+impl Header {
+    /// As it is written.
+    pub(crate) fn to_page(&self) -> Result<Vec<u8>, OverlayError> {
+        let Self { size_bytes, base_bytes, base_name, base_mark } = self;
+        if !(512..=SIZE_MAX).contains(size_bytes) || size_bytes % 512 != 0 {
+            return Err(OverlayError::Size { size_bytes: *size_bytes, max: SIZE_MAX });
+        }
+        if base_name.len() > NAME_BYTES_MAX || base_mark.len() > MARK_BYTES_MAX {
+            return Err(OverlayError::NameTooLong { max: NAME_BYTES_MAX });
+        }
+        let mut page = Vec::with_capacity(PAGE_BYTES as usize);
+        page.extend_from_slice(MAGIC);
+        page.extend_from_slice(&VERSION.to_le_bytes());
+        page.extend_from_slice(&(base_name.len() as u32).to_le_bytes());
+        page.extend_from_slice(&(base_mark.len() as u32).to_le_bytes());
+        page.extend_from_slice(&[0; 4]);
+        page.extend_from_slice(&size_bytes.to_le_bytes());
+        page.extend_from_slice(&base_bytes.to_le_bytes());
+        page.resize(NAME_AT, 0);
+        page.extend_from_slice(base_name);
+        page.extend_from_slice(base_mark);
+        page.resize(SUM_AT, 0);
+        page.extend_from_slice(&crc32c::crc32c(&page).to_le_bytes());
+        Ok(page)
+    }
+
+    /// Out of the first page of a redo log.
+    pub fn from_page(page: &[u8]) -> Result<Self, OverlayError> {
+        let damaged = OverlayError::Damaged;
+        let u32_at =
+            |at: usize| page.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+        let u64_at =
+            |at: usize| page.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+        if !page.starts_with(MAGIC) {
+            return Err(OverlayError::NotAnOverlay);
+        }
+        let short = || damaged("it is cut off");
+        let version = u32_at(8).ok_or_else(short)?;
+        if version != VERSION {
+            return Err(OverlayError::Version(version));
+        }
+        let summed = page.get(..SUM_AT).ok_or_else(short)?;
+        if u32_at(SUM_AT) != Some(crc32c::crc32c(summed)) {
+            return Err(damaged("its checksum does not fit"));
+        }
+        let size_bytes = u64_at(24).ok_or_else(short)?;
+        let base_bytes = u64_at(32).ok_or_else(short)?;
+        if !(512..=SIZE_MAX).contains(&size_bytes) || size_bytes % 512 != 0 || base_bytes % 512 != 0 {
+            return Err(damaged("no disk is so long"));
+        }
+        let mut rest = summed.get(NAME_AT..).unwrap_or_default();
+        let mut bytes = |len: Option<u32>| {
+            let (taken, left) = rest.split_at_checked(len? as usize)?;
+            rest = left;
+            Some(taken.to_vec())
+        };
+        let base_name = bytes(u32_at(12)).ok_or_else(|| damaged("the base's name is too long"))?;
+        let base_mark = bytes(u32_at(16)).ok_or_else(|| damaged("the base's mark is too long"))?;
+        Ok(Self { size_bytes, base_bytes, base_name, base_mark })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        let (base_name, base_mark) = (b"golden.img".to_vec(), vec![7; 24]);
+        Header { size_bytes: 1 << 30, base_bytes: 1 << 29, base_name, base_mark }
+    }
+
+    #[test]
+    fn it_is_read_as_it_was_written_and_any_other_bit_is_noticed() {
+        let page = header().to_page().expect("a page");
+        assert_eq!(page.len(), PAGE_BYTES as usize);
+        assert_eq!(Header::from_page(&page).expect("read"), header());
+        for bit in (0..page.len() * 8).step_by(13) {
+            let mut other = page.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::from_page(&other).is_err(), "bit {bit}");
+        }
+        for len in [0, 8, 12, 64, page.len() - 1] {
+            assert!(Header::from_page(&page[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn what_no_disk_is_is_not_written() {
+        for size_bytes in [0, 511, 1000, SIZE_MAX + 512] {
+            assert!(matches!(Header { size_bytes, ..header() }.to_page(), Err(OverlayError::Size { .. })));
+        }
+        let base_name = vec![b'n'; NAME_BYTES_MAX + 1];
+        assert!(matches!(Header { base_name, ..header() }.to_page(), Err(OverlayError::NameTooLong { .. })));
+    }
+}

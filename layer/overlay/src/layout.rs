@@ -1,0 +1,46 @@
+//! Where things lie in a redo log.
+
+/// The unit that is in the base or here, in bytes: what file systems write, so that hardly any write has to be completed out of the base.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+/// A header, or a page of states, in bytes.
+pub const PAGE_BYTES: u64 = 4096;
+/// Blocks that a page has states of, at two bits each.
+pub(crate) const SEGMENT_BLOCKS: u64 = PAGE_BYTES * 4;
+/// What those blocks hold, in bytes.
+pub(crate) const SEGMENT_BYTES: u64 = SEGMENT_BLOCKS * BLOCK_BYTES;
+/// The longest disk, in bytes (16 TiB): its pages take 1 GiB of memory if all of it was written to.
+pub(crate) const SIZE_MAX: u64 = 1 << 44;
+
+/// Where the page of a segment lies.
+pub(crate) const fn page_at(segment: u64) -> u64 {
+    PAGE_BYTES + segment * (PAGE_BYTES + SEGMENT_BYTES)
+}
+
+/// Where a byte of the disk lies, if it is here. What follows it in the same segment follows there too.
+pub(crate) const fn data_at(offset: u64) -> u64 {
+    page_at(offset / SEGMENT_BYTES) + PAGE_BYTES + offset % SEGMENT_BYTES
+}
+
+/// How long the redo log of a disk of this length is.
+pub(crate) const fn len_bytes(size_bytes: u64) -> u64 {
+    match size_bytes.checked_sub(1) {
+        None => PAGE_BYTES,
+        Some(last) => data_at(last - last % BLOCK_BYTES) + BLOCK_BYTES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_and_their_blocks_follow_each_other() {
+        assert_eq!(data_at(0), 2 * PAGE_BYTES);
+        assert_eq!(data_at(SEGMENT_BYTES - 1) + 1, page_at(1));
+        assert_eq!(data_at(SEGMENT_BYTES), page_at(1) + PAGE_BYTES);
+        assert_eq!(len_bytes(512), 3 * PAGE_BYTES);
+        assert_eq!(len_bytes(SEGMENT_BYTES), page_at(1));
+        assert_eq!(len_bytes(SEGMENT_BYTES + 1), page_at(1) + 2 * PAGE_BYTES);
+        assert!(len_bytes(SIZE_MAX) < 1 << 45);
+    }
+}

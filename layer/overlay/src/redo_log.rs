@@ -1,0 +1,174 @@
+//! Making and opening a redo log, and making it durable.
+
+use std::sync::Arc;
+
+use async_lock::Mutex;
+use tombolo_core::block::{BlockDevice, Bounds, Geometry, OpenOptions, Profile};
+use tombolo_core::{Answer, Ctx, Result, Stability};
+use tombolo_host_runtime::to_its_end;
+use tombolo_mem::{Buffer, Source};
+
+use crate::disk::Overlay;
+use crate::layout::{self, BLOCK_BYTES, PAGE_BYTES, SEGMENT_BYTES};
+use crate::states::{State, States};
+use crate::{Header, OverlayError};
+
+/// Blocks that are changed at once are told apart by so many locks.
+pub(crate) const LOCKS: usize = 64;
+
+/// What requests that are under way need of an overlay.
+pub(crate) struct RedoLog {
+    pub(crate) base: Arc<dyn BlockDevice>,
+    /// Of the base so much is used, in bytes.
+    pub(crate) base_bytes: u64,
+    pub(crate) log: Arc<dyn BlockDevice>,
+    pub(crate) states: States,
+    pub(crate) bounds: Bounds,
+    /// Held while a block is written for the first time, or zeroed: each block's is that of its number.
+    pub(crate) locks: [Mutex<()>; LOCKS],
+    /// Held while pages are written.
+    flushing: Mutex<()>,
+}
+
+async fn read(disk: &dyn BlockDevice, cx: &Ctx, offset: u64, len: usize) -> Result<Vec<u8>> {
+    let mut buffer = Buffer::new(len);
+    let answer = disk.read(cx, offset, buffer.sink(0..len));
+    disk.submit();
+    answer.resolve().await?;
+    Ok(buffer.as_slice().unwrap_or_default().to_vec())
+}
+
+async fn write(disk: &dyn BlockDevice, cx: &Ctx, offset: u64, bytes: Vec<u8>) -> Result<()> {
+    let answer = disk.write(cx, offset, Stability::Unstable, Source::from(bytes));
+    disk.submit();
+    answer.resolve().await
+}
+
+pub(crate) async fn flush(disk: &dyn BlockDevice, cx: &Ctx) -> Result<()> {
+    let answer = disk.flush(cx);
+    disk.submit();
+    answer.resolve().await
+}
+
+impl Header {
+    /// How long a redo log with this header is, in bytes.
+    pub fn log_bytes(&self) -> u64 {
+        layout::len_bytes(self.size_bytes)
+    }
+
+    /// Makes `log`, which reads as zeroes, a redo log in which nothing is, durably.
+    pub async fn write_to(&self, cx: &Ctx, log: &dyn BlockDevice) -> std::result::Result<(), OverlayError> {
+        check_length(self, log)?;
+        write(log, cx, 0, self.to_page()?).await?;
+        Ok(flush(log, cx).await?)
+    }
+
+    /// Reads it from `log`.
+    pub async fn read_from(cx: &Ctx, log: &dyn BlockDevice) -> std::result::Result<Self, OverlayError> {
+        if log.geometry().size_bytes < PAGE_BYTES {
+            return Err(OverlayError::NotAnOverlay);
+        }
+        Self::from_page(&read(log, cx, 0, PAGE_BYTES as usize).await?)
+    }
+}
+
+fn check_length(header: &Header, log: &dyn BlockDevice) -> std::result::Result<(), OverlayError> {
+    let (found, wanted) = (log.geometry().size_bytes, header.log_bytes());
+    if found < wanted { Err(OverlayError::TooShort { found, wanted }) } else { Ok(()) }
+}
+
+impl Overlay {
+    /// Opens what is kept in `log` over `base`. `base_mark` is what the base has now; another than it had when the overlay was made is
+    /// refused. That nothing else writes to either is seen to by what has opened them.
+    pub async fn open(
+        cx: &Ctx,
+        base: Arc<dyn BlockDevice>,
+        base_mark: &[u8],
+        log: Arc<dyn BlockDevice>,
+        options: &OpenOptions,
+    ) -> std::result::Result<Arc<Self>, OverlayError> {
+        let header = Header::read_from(cx, &*log).await?;
+        check_length(&header, &*log)?;
+        if header.base_bytes != base.geometry().size_bytes || header.base_mark != base_mark {
+            return Err(OverlayError::BaseChanged);
+        }
+        let geometry = Geometry::of_file(header.size_bytes).in_blocks(options.block_bytes)?;
+        let states = States::new(header.size_bytes);
+        for segment in 0..states.segments() {
+            states.load(segment, &read(&*log, cx, layout::page_at(segment), PAGE_BYTES as usize).await?)?;
+        }
+        let read_only = options.read_only || log.profile().read_only;
+        Ok(Arc::new(Self(Arc::new(RedoLog {
+            base,
+            base_bytes: header.base_bytes,
+            log,
+            states,
+            bounds: Bounds::new(geometry, read_only),
+            locks: [const { Mutex::new(()) }; LOCKS],
+            flushing: Mutex::new(()),
+        }))))
+    }
+}
+
+/// Where a part of the disk is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Base(u64),
+    Here(u64),
+    Nowhere,
+}
+
+impl RedoLog {
+    pub(crate) fn profile(&self) -> Profile {
+        let read_only = self.bounds.is_read_only();
+        Profile { read_only, has_cache: true, discards: !read_only, zeroes_fast: !read_only }
+    }
+
+    /// Where the disk's bytes from `offset` on are found, and how many of them, at most to `end`, follow each other there.
+    pub(crate) fn place(&self, offset: u64, end: u64) -> (Place, u64) {
+        let (state, run_end) = self.states.run(offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
+        let end = end.min(run_end * BLOCK_BYTES);
+        let len = end - offset;
+        match state {
+            State::Here => {
+                let in_segment = SEGMENT_BYTES - offset % SEGMENT_BYTES;
+                (Place::Here(layout::data_at(offset)), len.min(in_segment))
+            }
+            State::Base if offset < self.base_bytes => {
+                (Place::Base(offset), len.min(self.base_bytes - offset))
+            }
+            State::Base | State::Zero => (Place::Nowhere, len),
+        }
+    }
+
+    /// Makes durable what was answered before.
+    pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
+        // A flush that is under way has taken pages and may not have written them yet.
+        let is_still = self.flushing.try_lock().is_some();
+        if is_still && !self.states.is_dirty() {
+            return self.log.flush(cx);
+        }
+        let (redo, cx) = (self.clone(), cx.clone());
+        to_its_end(async move {
+            let _alone = redo.flushing.lock().await;
+            let pages = redo.states.take_dirty();
+            let written = redo.write_pages(&cx, &pages).await;
+            if written.is_err() {
+                redo.states.give_back(&pages);
+            }
+            written
+        })
+    }
+
+    /// First what the pages speak of, then they.
+    async fn write_pages(&self, cx: &Ctx, pages: &[(u64, Vec<u8>)]) -> Result<()> {
+        flush(&*self.log, cx).await?;
+        if pages.is_empty() {
+            return Ok(());
+        }
+        for (segment, bytes) in pages {
+            write(&*self.log, cx, layout::page_at(*segment), bytes.clone()).await?;
+        }
+        flush(&*self.log, cx).await
+    }
+}

@@ -1,0 +1,223 @@
+//! Where each block is found.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tombolo_core::{Error, Result};
+
+use crate::layout::{BLOCK_BYTES, PAGE_BYTES, SEGMENT_BLOCKS};
+
+/// Where a block is found. The numbers are those of the pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In the base, or nowhere: then it reads as zeroes.
+    Base = 0,
+    /// In the redo log.
+    Here = 1,
+    /// Nowhere: it reads as zeroes.
+    Zero = 2,
+}
+
+impl State {
+    fn of_bits(bits: u64) -> Self {
+        match bits & 3 {
+            0 => Self::Base,
+            1 => Self::Here,
+            // 3 is refused where pages are read.
+            _ => Self::Zero,
+        }
+    }
+
+    /// A word whose blocks are all so.
+    fn in_all(self) -> u64 {
+        self as u64 * (u64::MAX / 3)
+    }
+}
+
+/// Blocks whose states are in one word.
+const WORD_BLOCKS: u64 = 32;
+const PAGE_WORDS: usize = PAGE_BYTES as usize / 8;
+
+/// The states of a segment.
+struct Page {
+    words: [AtomicU64; PAGE_WORDS],
+    /// Something has changed since it was last taken to be written.
+    is_dirty: AtomicBool,
+}
+
+/// All states. What has never been written to takes no memory. Changes of one block must not come from two threads at once.
+pub(crate) struct States {
+    pages: Vec<OnceLock<Box<Page>>>,
+    blocks: u64,
+    /// Some page is dirty, or was a moment ago.
+    is_dirty: AtomicBool,
+}
+
+impl States {
+    /// All in the base.
+    pub(crate) fn new(size_bytes: u64) -> Self {
+        let blocks = size_bytes.div_ceil(BLOCK_BYTES);
+        let pages = (0..blocks.div_ceil(SEGMENT_BLOCKS)).map(|_| OnceLock::new()).collect();
+        Self { pages, blocks, is_dirty: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn segments(&self) -> u64 {
+        self.pages.len() as u64
+    }
+
+    fn page(&self, segment: u64) -> Option<&Page> {
+        self.pages.get(segment as usize).and_then(OnceLock::get).map(|page| &**page)
+    }
+
+    fn page_to_change(&self, segment: u64) -> Option<&Page> {
+        let new = || {
+            Box::new(Page {
+                words: [const { AtomicU64::new(0) }; PAGE_WORDS],
+                is_dirty: AtomicBool::new(false),
+            })
+        };
+        self.pages.get(segment as usize).map(|page| &**page.get_or_init(new))
+    }
+
+    /// Takes in what is written in a page.
+    pub(crate) fn load(&self, segment: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        let Some(page) = self.page_to_change(segment) else { return Ok(()) };
+        for (word, bytes) in page.words.iter().zip(bytes.as_chunks().0) {
+            let value = u64::from_le_bytes(*bytes);
+            if value & value >> 1 & (u64::MAX / 3) != 0 {
+                return Err(Error::io("the overlay is damaged: a block is in no place that there is"));
+            }
+            word.store(value, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// How the block is, and the first one after it, at most `end`, that is not so.
+    pub(crate) fn run(&self, first: u64, end: u64) -> (State, u64) {
+        let state = self.at(first);
+        let mut block = first + 1;
+        while block < end {
+            let is_word = block.is_multiple_of(WORD_BLOCKS) && self.word(block) == state.in_all();
+            match is_word {
+                true => block += WORD_BLOCKS,
+                false if self.at(block) == state => block += 1,
+                false => return (state, block),
+            }
+        }
+        (state, end)
+    }
+
+    fn word(&self, block: u64) -> u64 {
+        let word = (block % SEGMENT_BLOCKS / WORD_BLOCKS) as usize;
+        self.page(block / SEGMENT_BLOCKS).map_or(0, |page| page.words[word].load(Ordering::Acquire))
+    }
+
+    fn at(&self, block: u64) -> State {
+        State::of_bits(self.word(block) >> (block % WORD_BLOCKS * 2))
+    }
+
+    /// Blocks are so from now on. What they say is to be found there already.
+    pub(crate) fn set(&self, blocks: std::ops::Range<u64>, state: State) {
+        let mut block = blocks.start;
+        let end = blocks.end.min(self.blocks);
+        while block < end {
+            let word_end = (block / WORD_BLOCKS + 1) * WORD_BLOCKS;
+            let count = word_end.min(end) - block;
+            let (shift, word) = (block % WORD_BLOCKS * 2, (block % SEGMENT_BLOCKS / WORD_BLOCKS) as usize);
+            let mask = (u64::MAX >> (64 - count * 2)) << shift;
+            if let Some(page) = self.page_to_change(block / SEGMENT_BLOCKS) {
+                let change = |value: u64| Some(value & !mask | state.in_all() & mask);
+                let word = &page.words[word];
+                let before = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+                if before.is_ok_and(|before| change(before) != Some(before)) {
+                    page.is_dirty.store(true, Ordering::Release);
+                    self.is_dirty.store(true, Ordering::Release);
+                }
+            }
+            block += count;
+        }
+    }
+
+    /// Whether pages are to be written.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.is_dirty.load(Ordering::Acquire)
+    }
+
+    /// The pages that are to be written, as they are now.
+    pub(crate) fn take_dirty(&self) -> Vec<(u64, Vec<u8>)> {
+        if !self.is_dirty.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        let taken = |segment: u64| {
+            let page = self.page(segment)?;
+            // Before the words are looked at: what changes meanwhile makes it dirty again.
+            page.is_dirty.swap(false, Ordering::AcqRel).then(|| {
+                let words = page.words.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes());
+                (segment, words.collect())
+            })
+        };
+        (0..self.segments()).filter_map(taken).collect()
+    }
+
+    /// They could not be written.
+    pub(crate) fn give_back(&self, pages: &[(u64, Vec<u8>)]) {
+        for page in pages.iter().filter_map(|(segment, _)| self.page(*segment)) {
+            page.is_dirty.store(true, Ordering::Release);
+        }
+        self.is_dirty.store(!pages.is_empty() || self.is_dirty(), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 3 * SEGMENT_BLOCKS * BLOCK_BYTES;
+
+    #[test]
+    fn states_are_what_was_set_and_runs_end_where_they_change() {
+        let states = States::new(SIZE);
+        let mut model = vec![State::Base; (SIZE / BLOCK_BYTES) as usize];
+        for _ in 0..300 {
+            let start = fastrand::usize(0..model.len());
+            let len = if fastrand::bool() { fastrand::usize(1..5) } else { fastrand::usize(1..40_000) };
+            let end = model.len().min(start + len);
+            let state = fastrand::choice([State::Base, State::Here, State::Zero]).expect("one");
+            states.set(start as u64..end as u64, state);
+            model[start..end].fill(state);
+            let first = fastrand::usize(0..model.len());
+            let limit = fastrand::usize(first + 1..=model.len());
+            let run = model[first..limit].iter().take_while(|state| **state == model[first]).count();
+            assert_eq!(states.run(first as u64, limit as u64), (model[first], (first + run) as u64));
+        }
+        let again = States::new(SIZE);
+        for (segment, bytes) in states.take_dirty() {
+            again.load(segment, &bytes).expect("taken in");
+        }
+        assert!((0..model.len()).all(|block| again.at(block as u64) == model[block]));
+    }
+
+    #[test]
+    fn a_page_is_written_once_for_all_that_has_changed_and_again_if_that_failed() {
+        let states = States::new(SIZE);
+        assert!(!states.is_dirty() && states.take_dirty().is_empty());
+        states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 7, State::Here);
+        states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 2, State::Zero);
+        let taken = states.take_dirty();
+        assert_eq!(taken.iter().map(|(segment, _)| *segment).collect::<Vec<_>>(), [1]);
+        states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 2, State::Zero);
+        assert!(!states.is_dirty(), "nothing has changed");
+        states.give_back(&taken);
+        assert_eq!(states.take_dirty(), taken);
+    }
+
+    #[test]
+    fn a_state_that_there_is_not_is_refused() {
+        let mut bytes = vec![0; PAGE_BYTES as usize];
+        bytes[9] = 0b1100;
+        assert!(States::new(SIZE).load(1, &bytes).is_err());
+    }
+}

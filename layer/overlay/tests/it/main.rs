@@ -1,0 +1,202 @@
+//! What is an overlay's own as a disk: its base, and losses of power. What each disk must do is in the conformance suite.
+
+mod lossy;
+
+use std::sync::Arc;
+
+use tombolo_back_memory::MemoryDisk;
+use tombolo_core::block::{Allocation, BlockDevice, OpenOptions, Range, Zeroing};
+use tombolo_core::{Ctx, SessionId, Stability, block_on};
+use tombolo_layer_overlay::{Header, Overlay, OverlayError};
+use tombolo_mem::{Buffer, Source};
+
+use lossy::LossyDisk;
+
+const BLOCK: usize = 4096;
+/// Two segments and a part of a block.
+const SIZE: u64 = (64 << 20) + (1 << 20) + 512;
+const BASE: u64 = SIZE - (512 << 10);
+
+fn cx() -> Ctx {
+    Ctx::root(SessionId(1))
+}
+
+fn header() -> Header {
+    Header { size_bytes: SIZE, base_bytes: BASE, base_name: b"golden.img".to_vec(), base_mark: b"1".to_vec() }
+}
+
+fn write(disk: &dyn BlockDevice, offset: u64, bytes: &[u8]) {
+    let answer = disk.write(&cx(), offset, Stability::Unstable, Source::from(bytes.to_vec()));
+    disk.submit();
+    answer.wait().expect("written");
+}
+
+fn read(disk: &dyn BlockDevice, offset: u64, len: usize) -> Vec<u8> {
+    let mut buffer = Buffer::new(len);
+    disk.read(&cx(), offset, buffer.sink(0..len)).wait().expect("read");
+    buffer.as_slice().expect("ours alone").to_vec()
+}
+
+/// What the base has at a sector.
+fn golden(sector: u64) -> u8 {
+    (sector % 251) as u8 + 1
+}
+
+/// A base where only the places that tests look at are not zeroes: around the end of the first segment, and its own end.
+fn base() -> Arc<MemoryDisk> {
+    let base = MemoryDisk::new(BASE).expect("a base");
+    for range in [0..1 << 20, (64 << 20) - (1 << 20)..BASE] {
+        let bytes: Vec<u8> = range.clone().map(|at| golden(at / 512)).collect();
+        write(&base, range.start, &bytes);
+    }
+    Arc::new(base)
+}
+
+fn made(log: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
+    block_on(header().write_to(&cx(), &*log)).expect("made");
+    log
+}
+
+fn opened(base: &Arc<MemoryDisk>, log: &Arc<dyn BlockDevice>) -> Result<Arc<Overlay>, OverlayError> {
+    block_on(Overlay::open(&cx(), base.clone(), b"1", log.clone(), &OpenOptions::default()))
+}
+
+fn redo_log() -> Arc<dyn BlockDevice> {
+    made(Arc::new(MemoryDisk::new(header().log_bytes()).expect("a redo log")))
+}
+
+#[test]
+fn what_is_not_written_is_the_base_s_and_the_base_is_not_changed() {
+    let (base, log) = (base(), redo_log());
+    let before = read(&*base, 0, 1 << 20);
+    let disk = opened(&base, &log).expect("opened");
+    let at = (64 << 20) - 1024;
+    write(&*disk, at + 512, &[0xaa; 1024]);
+    let sector = |n: u64| vec![golden((at + n * 512) / 512); 512];
+    let expected = [sector(0), vec![0xaa; 1024], sector(3)].concat();
+    assert!(read(&*disk, at, 2048) == expected, "over the end of a segment");
+    write(&*disk, 1000 * 512, &[0xbb; 512]);
+    assert_eq!(read(&*disk, 1000 * 512, 1024), [[0xbb; 512], [golden(1001); 512]].concat());
+    // The rest of the last block of the base, and what lies behind its end.
+    write(&*disk, BASE, &[0xcc; 512]);
+    let expected = [[golden(BASE / 512 - 1); 512], [0xcc; 512], [0; 512]].concat();
+    assert_eq!(read(&*disk, BASE - 512, 1536), expected);
+    write(&*disk, SIZE - 512, &[0xdd; 512]);
+    assert_eq!(read(&*disk, SIZE - 1024, 1024), [[0; 512], [0xdd; 512]].concat());
+    assert!(
+        read(&*base, 0, 1 << 20) == before && read(&*base, BASE - 512, 512) == [golden(BASE / 512 - 1); 512]
+    );
+}
+
+#[test]
+fn it_is_found_again_after_a_flush_and_two_stand_on_one_base() {
+    let (base, logs) = (base(), [redo_log(), redo_log()]);
+    for (log, byte) in logs.iter().zip([1, 2]) {
+        let disk = opened(&base, log).expect("opened");
+        write(&*disk, 3 * 512, &[byte; 512]);
+        disk.write_zeroes(&cx(), Range { offset: 512, len_bytes: 512 }, Zeroing::default())
+            .wait()
+            .expect("zeroed");
+        disk.flush(&cx()).wait().expect("flushed");
+    }
+    for (log, byte) in logs.iter().zip([1, 2]) {
+        let disk = opened(&base, log).expect("opened");
+        let expected = [[golden(0); 512], [0; 512], [golden(2); 512], [byte; 512], [golden(4); 512]].concat();
+        assert_eq!(read(&*disk, 0, 5 * 512), expected);
+    }
+}
+
+#[test]
+fn what_is_zeroed_or_discarded_is_not_the_base_s_again_and_takes_no_room() {
+    let (base, log) = (base(), redo_log());
+    let disk = opened(&base, &log).expect("opened");
+    write(&*disk, 0, &[7; 4 * BLOCK]);
+    let range = Range { offset: 512, len_bytes: 4 * BLOCK as u64 };
+    let how = Zeroing { may_unmap: true, ..Zeroing::default() };
+    disk.write_zeroes(&cx(), range, how).wait().expect("zeroed");
+    let whole = Range { offset: 0, len_bytes: 1 << 20 };
+    let extents = disk.extents(&cx(), whole, 9).wait().expect("extents");
+    let found: Vec<_> =
+        extents.as_slice().iter().map(|extent| (extent.len_bytes, extent.allocation)).collect();
+    let block = BLOCK as u64;
+    assert_eq!(found[..2], [(block, Allocation::Data), (3 * block, Allocation::Hole)]);
+    disk.flush(&cx()).wait().expect("flushed");
+    let disk = opened(&base, &log).expect("opened again");
+    assert!(read(&*disk, 0, 512) == [7; 512] && read(&*disk, 512, 4 * BLOCK) == vec![0; 4 * BLOCK]);
+    assert_eq!(read(&*disk, 512 + 4 * block, 512), [golden(33); 512]);
+}
+
+#[test]
+fn another_base_a_log_that_is_cut_off_and_what_is_none_are_refused() {
+    let (base, log) = (base(), redo_log());
+    let open = |base: Arc<MemoryDisk>, mark: &[u8], log: Arc<dyn BlockDevice>| {
+        block_on(Overlay::open(&cx(), base, mark, log, &OpenOptions::default()))
+    };
+    assert!(matches!(open(base.clone(), b"2", log.clone()), Err(OverlayError::BaseChanged)));
+    let longer = Arc::new(MemoryDisk::new(BASE + 512).expect("a disk"));
+    assert!(matches!(open(longer, b"1", log), Err(OverlayError::BaseChanged)));
+    let none = Arc::new(MemoryDisk::new(1 << 20).expect("a disk"));
+    assert!(matches!(open(base.clone(), b"1", none.clone()), Err(OverlayError::NotAnOverlay)));
+    let short: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header().log_bytes() - 4096).expect("a disk"));
+    assert!(matches!(block_on(header().write_to(&cx(), &*short)), Err(OverlayError::TooShort { .. })));
+}
+
+/// Random work with losses of power: each sector is as it was flushed last, or as it was written since.
+#[test]
+fn after_a_loss_of_power_each_sector_is_what_was_flushed_or_what_was_written_since() {
+    for seed in 0..60 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let base = base();
+        let lossy = Arc::new(LossyDisk::new(header().log_bytes()));
+        let log = made(lossy.clone());
+        // Around the end of a segment, and of the base.
+        let area = 64 * 512;
+        let start = if rng.bool() { (64 << 20) - area / 2 } else { BASE / 4096 * 4096 - area / 2 };
+        let first = |sector: u64| if sector * 512 < BASE { golden(sector) } else { 0 };
+        let sectors = start / 512..(start + area) / 512;
+        let mut possible: Vec<Vec<u8>> = sectors.clone().map(|sector| vec![first(sector)]).collect();
+        for _ in 0..3 {
+            let disk = opened(&base, &log).expect("opened");
+            for _ in 0..rng.usize(1..40) {
+                let from = rng.usize(0..possible.len());
+                let count = rng.usize(1..=(possible.len() - from).min(20));
+                let (offset, byte) = (start + from as u64 * 512, rng.u8(1..));
+                let range = Range { offset, len_bytes: count as u64 * 512 };
+                let how = Zeroing { may_unmap: rng.bool(), ..Zeroing::default() };
+                match rng.u8(0..10) {
+                    0 => {
+                        disk.flush(&cx()).wait().expect("flushed");
+                        possible.iter_mut().for_each(|values| drop(values.drain(..values.len() - 1)));
+                        continue;
+                    }
+                    1 | 2 => disk.write_zeroes(&cx(), range, how).wait().expect("zeroed"),
+                    _ => write(&*disk, offset, &vec![byte; count * 512]),
+                }
+                let now = read(&*disk, offset, count * 512);
+                for (values, now) in possible[from..from + count].iter_mut().zip(now.chunks(512)) {
+                    assert!(now.iter().all(|byte| *byte == now[0]) && (now[0] == byte || now[0] == 0));
+                    values.push(now[0]);
+                }
+            }
+            // Every second loss is in the middle of a flush.
+            if rng.bool() {
+                lossy.fails_after(rng.u32(0..2));
+                let _lost = disk.flush(&cx()).wait();
+            }
+            drop(disk);
+            lossy.lose_power(&mut rng);
+            let disk = opened(&base, &log).expect("opened after the loss");
+            let found = read(&*disk, start, area as usize);
+            for (values, found) in possible.iter_mut().zip(found.chunks(512)) {
+                assert!(
+                    found.iter().all(|byte| *byte == found[0]) && values.contains(&found[0]),
+                    "seed {seed}: {} of {values:?}",
+                    found[0]
+                );
+                *values = vec![found[0]];
+            }
+            // What was found is not yet durable: a second loss may bring something else of the same.
+            disk.flush(&cx()).wait().expect("flushed");
+        }
+    }
+}
