@@ -20,7 +20,7 @@ use crate::setting::Setting;
 #[derive(Args, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DiskOptions {
-    /// The disk: an image (raw, or qcow2 if it is called so), a block device of this host, one of an NBD server (nbd[s]://HOST[:PORT]/EXPORT,
+    /// The disk: an image (raw, or qcow2 or an overlay if it is called so), a block device of this host, one of an NBD server (nbd[s]://HOST[:PORT]/EXPORT,
     /// nbd+unix:///EXPORT?socket=PATH), or a file on an NFS server (nfs://HOST/NAME/FILE, nfs+ssh://HOST/PATH) or behind shared memory
     /// (shm:SOCKET/NAME/FILE).
     #[arg(value_name = "FILE")]
@@ -29,14 +29,18 @@ pub struct DiskOptions {
     #[arg(long, value_name = "NAME", value_parser = name)]
     #[serde(default, deserialize_with = "file_name")]
     pub name: Option<String>,
-    /// What kind of image it is (by default qcow2 where the name ends in .qcow2, else raw).
+    /// What kind of image it is (by default as its name ends: .qcow2, .overlay, else raw).
     #[arg(long, value_name = "FORMAT")]
     #[serde(default)]
     pub format: Option<ImageFormat>,
-    /// Where images may lie that a qcow2 image stands on, besides its own directory.
+    /// Where images may lie that a qcow2 image or an overlay stands on, besides its own directory.
     #[arg(long, value_name = "DIR")]
     #[serde(default)]
     pub backing_dir: Option<PathBuf>,
+    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so itself.
+    #[arg(long, value_name = "DISK")]
+    #[serde(default)]
+    pub base: Option<PathBuf>,
     /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, and others wait until it has left or
     /// migrated; many have one that is read-only.
     #[arg(long, value_name = "SOCKET")]
@@ -117,6 +121,22 @@ pub enum ImageFormat {
     Raw,
     /// QEMU's, with room for what was written alone, over other images.
     Qcow2,
+    /// What was written since a disk began as another one, of any kind.
+    Overlay,
+}
+
+/// What may be said of an image besides its name.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ImageOptions {
+    /// What kind of image it is (by default as its name ends: .qcow2, .overlay, else raw).
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
+    /// Where images may lie that a qcow2 image or an overlay stands on, besides its own directory.
+    #[arg(long, value_name = "DIR")]
+    pub backing_dir: Option<PathBuf>,
+    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so itself.
+    #[arg(long, value_name = "DISK")]
+    pub base: Option<PathBuf>,
 }
 
 impl ImageFormat {
@@ -124,6 +144,7 @@ impl ImageFormat {
     pub fn of_name(path: &Path) -> Self {
         match path.extension().and_then(OsStr::to_str) {
             Some("qcow2" | "qcow") => Self::Qcow2,
+            Some("overlay") => Self::Overlay,
             _ => Self::Raw,
         }
     }
@@ -228,16 +249,22 @@ impl DiskOptions {
     /// Has relative paths count from a directory.
     pub fn count_from(&mut self, base: &Path) {
         // `nbd:`, `nfs:` and their kin are no paths alone.
-        let is_path = NbdUrl::parse(&self.file).is_none() && !Tree::is_location(&self.file);
-        let file = Some(&mut self.file).filter(|_| is_path);
+        let words = [Some(&mut self.file), self.base.as_mut()].into_iter().flatten();
+        let files = words.filter(|word| NbdUrl::parse(word).is_none() && !Tree::is_location(word));
         let nbd = self.nbd.iter_mut().filter_map(|listen| match listen {
             NbdListen::Unix(path) => Some(path),
             NbdListen::Tcp(_) => None,
         });
-        let paths = file.into_iter().chain(nbd).chain(&mut self.vhost_user);
+        let paths = files.chain(nbd).chain(&mut self.vhost_user);
         for path in paths.chain(&mut self.backing_dir).chain(&mut self.tls_dir) {
             *path = base.join(&path);
         }
+    }
+
+    /// What is said of the image.
+    pub fn image(&self) -> ImageOptions {
+        let Self { format, backing_dir, base, .. } = self.clone();
+        ImageOptions { format, backing_dir, base }
     }
 
     /// What guests find the disk of this name by.

@@ -18,9 +18,10 @@ use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_file_disk::FileDisk;
 use tombolo_sys::creds;
 
-use crate::assembly::options::disk::{DiskOptions, HostCache, ImageFormat};
+use crate::assembly::options::disk::{DiskOptions, HostCache, ImageFormat, ImageOptions};
 use crate::assembly::options::nbd::{NbdTls, NbdUrl};
 use crate::assembly::plan::needs;
+use crate::assembly::plan::overlay::OverlaySource;
 use crate::assembly::plan::tree::Tree;
 use crate::commands::files::{own_name, user::Myself};
 use crate::failure::Failure;
@@ -32,6 +33,8 @@ pub enum DiskSource {
     Raw { path: PathBuf, cache: HostCache },
     /// An image of the format qcow2, and where images may lie that it stands on, besides its own directory.
     Qcow2 { path: PathBuf, backing_dir: Option<PathBuf> },
+    /// What was written since it began as another disk.
+    Overlay(OverlaySource),
     /// A disk of an NBD server.
     Nbd(NbdUrl),
     /// A file of a file system that we are the client of.
@@ -48,8 +51,7 @@ pub struct DiskPlan {
 
 impl DiskPlan {
     pub fn new(options: DiskOptions) -> Result<Self, Failure> {
-        let source = DiskSource::of_word(&options.file, options.format, options.backing_dir.as_deref())?
-            .with_cache(options.cache)?;
+        let source = DiskSource::of_word(&options.file, &options.image())?.with_cache(options.cache)?;
         let name = options.name.clone().unwrap_or_else(|| source.name());
         if options.vhost_user.is_empty() && options.nbd.is_empty() && options.nbd_tls.is_empty() {
             let problem = format!("nothing says how the disk {name} is reached");
@@ -86,23 +88,30 @@ impl DiskSource {
     /// What a word of the command line names: a URL or a location, or else a file of this host.
     /// The format of such a file is said, or else its name says it. Its content is not looked at: the guest of a raw image could write there
     /// what an image begins with that stands on another file.
-    pub fn of_word(
-        word: &Path,
-        format: Option<ImageFormat>,
-        backing_dir: Option<&Path>,
-    ) -> Result<Self, Failure> {
+    pub fn of_word(word: &Path, options: &ImageOptions) -> Result<Self, Failure> {
+        let source = Self::of_any_word(word, options)?;
+        if options.base.is_some() && !matches!(source, Self::Overlay(_)) {
+            return Err(Failure::usage(format!("--base is for overlays, and {source} is none"))
+                .remedy("make one: tombolo disk create NAME.overlay --base DISK"));
+        }
+        Ok(source)
+    }
+
+    fn of_any_word(word: &Path, options: &ImageOptions) -> Result<Self, Failure> {
+        let format = options.format;
         if let Some(url) = NbdUrl::parse(word) {
             return url.map(Self::Nbd).map_err(Failure::usage);
         }
-        if !Tree::is_location(word) {
+        if !Self::is_elsewhere(word) {
             let path = word.to_owned();
             return Ok(match format.unwrap_or_else(|| ImageFormat::of_name(word)) {
                 ImageFormat::Raw => Self::Raw { path, cache: HostCache::Host },
-                ImageFormat::Qcow2 => Self::Qcow2 { path, backing_dir: backing_dir.map(Path::to_owned) },
+                ImageFormat::Qcow2 => Self::Qcow2 { path, backing_dir: options.backing_dir.clone() },
+                ImageFormat::Overlay => Self::Overlay(OverlaySource::new(path, options)),
             });
         }
-        if format == Some(ImageFormat::Qcow2) {
-            return Err(Failure::usage("--format qcow2 is for files of this host"));
+        if !matches!(format, None | Some(ImageFormat::Raw)) {
+            return Err(Failure::usage("--format qcow2 and overlay are for files of this host"));
         }
         Location::of_word(word.as_os_str()).map(Self::File).map_err(Failure::usage)
     }
@@ -116,16 +125,30 @@ impl DiskSource {
         }
     }
 
+    /// Whether a word is meant to be no file of this host.
+    pub fn is_elsewhere(word: &Path) -> bool {
+        NbdUrl::parse(word).is_some() || Tree::is_location(word)
+    }
+
+    /// The image or block device of this host, if it lies in one.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Raw { path, .. } | Self::Qcow2 { path, .. } | Self::Overlay(OverlaySource { path, .. }) => {
+                Some(path)
+            }
+            Self::Nbd(_) | Self::File(_) => None,
+        }
+    }
+
     /// What it is called: the file's name, or what its server calls it.
     pub fn name(&self) -> String {
+        let of_file = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = match self {
-            Self::Raw { path, .. } | Self::Qcow2 { path, .. } => {
-                path.file_name().map(|name| name.to_string_lossy().into_owned())
-            }
             Self::Nbd(url) => Some(url.export.clone()).filter(|name| !name.is_empty() && !name.contains('/')),
             Self::File(location) => {
                 own_name(location).map(|name| String::from_utf8_lossy(name.as_name().as_bytes()).into_owned())
             }
+            _ => self.file().and_then(of_file),
         };
         name.unwrap_or_else(|| "disk".into())
     }
@@ -137,7 +160,11 @@ impl DiskSource {
 
     /// Whether it is opened by opening a file, which starts nothing.
     pub fn is_of_this_host(&self) -> bool {
-        matches!(self, Self::Raw { .. } | Self::Qcow2 { .. })
+        match self {
+            Self::Raw { .. } | Self::Qcow2 { .. } => true,
+            Self::Overlay(overlay) => overlay.base().is_ok_and(|base| base.is_of_this_host()),
+            Self::Nbd(_) | Self::File(_) => false,
+        }
     }
 
     /// What serving it goes on to need, besides files that are open.
@@ -145,6 +172,7 @@ impl DiskSource {
         match self {
             Self::Raw { cache, .. } => Needs { has_ring: *cache == HostCache::None, ..Needs::default() },
             Self::Qcow2 { .. } => Needs::default(),
+            Self::Overlay(overlay) => overlay.needs(),
             Self::File(Location::Dir(path)) => {
                 // What a link leads to, where there is one.
                 let target = path.canonicalize().or_else(|_| absolute(path)).unwrap_or_else(|_| path.clone());
@@ -181,6 +209,7 @@ impl DiskSource {
                 Qcow2Image::open(path, options, backing_dir.as_deref(), pool.lane())
                     .map_err(|error| Failure::cannot("use a disk", &error))?
             }
+            Self::Overlay(overlay) => return overlay.open(options, pool),
             Self::Nbd(url) => {
                 let tls = url.tls.as_ref().map(NbdTls::open).transpose()?;
                 NbdDisk::connect(url.server.clone(), tls, &url.export)
@@ -216,7 +245,7 @@ impl fmt::Display for DiskSource {
     /// As others may write it that work elsewhere.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Raw { path, .. } | Self::Qcow2 { path, .. } => {
+            Self::Raw { path, .. } | Self::Qcow2 { path, .. } | Self::Overlay(OverlaySource { path, .. }) => {
                 absolute(path).unwrap_or_else(|_: io::Error| path.clone()).display().fmt(f)
             }
             Self::Nbd(url) => url.fmt(f),

@@ -4,6 +4,7 @@ pub mod cache;
 pub mod disk;
 pub mod needs;
 pub mod nfs;
+pub mod overlay;
 mod proxy;
 pub mod shm;
 pub mod tree;

@@ -11,7 +11,7 @@ use tombolo_back_image_file::{Checked, Qcow2Image, Qcow2OpenError};
 use tombolo_core::block::OpenOptions;
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
-use crate::assembly::options::disk::ImageFormat;
+use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
 use crate::cli::LogArgs;
 use crate::commands::files::shown::size;
@@ -34,12 +34,8 @@ pub struct DiskCheckArgs {
     /// Tell how far it is every 10 seconds, where there is no terminal for a bar.
     #[arg(long)]
     progress: bool,
-    /// What kind of image it is (by default qcow2 where the name ends in .qcow2, else raw).
-    #[arg(long, value_name = "FORMAT")]
-    format: Option<ImageFormat>,
-    /// Where images may lie that a qcow2 image stands on, besides its own directory.
-    #[arg(long, value_name = "DIR")]
-    backing_dir: Option<PathBuf>,
+    #[command(flatten)]
+    image: ImageOptions,
     /// The disk, as for a server of it.
     file: PathBuf,
 }
@@ -81,7 +77,7 @@ struct Place {
 
 impl DiskCheckArgs {
     pub fn run(&self, log: LogArgs) -> Outcome {
-        let source = DiskSource::of_word(&self.file, self.format, self.backing_dir.as_deref())?;
+        let source = DiskSource::of_word(&self.file, &self.image)?;
         let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
         let images = images(&source)?;
         let mut found = Found {
@@ -107,7 +103,11 @@ impl DiskCheckArgs {
 
 /// The tables of an image, and of all that it stands on.
 fn images(source: &DiskSource) -> Result<Vec<Image>, Failure> {
-    let DiskSource::Qcow2 { path, backing_dir } = source else { return Ok(Vec::new()) };
+    let (path, backing_dir) = match source {
+        DiskSource::Qcow2 { path, backing_dir } => (path, backing_dir),
+        DiskSource::Overlay(overlay) => return images(&overlay.base()?),
+        _ => return Ok(Vec::new()),
+    };
     let cannot = |error: &Qcow2OpenError| Failure::cannot("check a disk", error);
     let (links, fault) = Qcow2Image::chain(path, backing_dir.as_deref());
     if let Some(fault) = fault {

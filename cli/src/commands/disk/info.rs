@@ -10,8 +10,9 @@ use tombolo_back_image_file::{ChainLink, Qcow2Image};
 use tombolo_core::block::OpenOptions;
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
-use crate::assembly::options::disk::ImageFormat;
+use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
+use crate::assembly::plan::overlay::OverlaySource;
 use crate::commands::files::{print, shown};
 use crate::failure::{Failure, Outcome};
 
@@ -24,12 +25,8 @@ pub struct DiskInfoArgs {
     /// As JSON.
     #[arg(long)]
     json: bool,
-    /// What kind of image it is (by default qcow2 where the name ends in .qcow2, else raw).
-    #[arg(long, value_name = "FORMAT")]
-    format: Option<ImageFormat>,
-    /// Where images may lie that a qcow2 image stands on, besides its own directory.
-    #[arg(long, value_name = "DIR")]
-    backing_dir: Option<PathBuf>,
+    #[command(flatten)]
+    image: ImageOptions,
     /// The disk, as for a server of it.
     file: PathBuf,
 }
@@ -37,6 +34,7 @@ pub struct DiskInfoArgs {
 const EXAMPLES: &str = "\
 Examples:
   tombolo disk info vm.img
+  tombolo disk info vm1.overlay
   tombolo disk info --json nbd://ship/vm | jq .data_bytes";
 
 /// What is known of a disk, as it goes out as JSON.
@@ -49,7 +47,7 @@ struct Info {
     /// Room is taken, and it reads as zeroes.
     zero_bytes: u64,
     hole_bytes: u64,
-    /// A qcow2 image, and what it stands on.
+    /// A qcow2 image or an overlay, and what it stands on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     images: Vec<Image>,
 }
@@ -65,7 +63,7 @@ struct Image {
 
 impl DiskInfoArgs {
     pub fn run(&self) -> Outcome {
-        let source = DiskSource::of_word(&self.file, self.format, self.backing_dir.as_deref())?;
+        let source = DiskSource::of_word(&self.file, &self.image)?;
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         let options = OpenOptions { read_only: true, locks: false, ..OpenOptions::default() };
         let opened = source.open(&options, &pool)?;
@@ -93,12 +91,28 @@ impl DiskInfoArgs {
 
 /// It was opened, so there is no more to say of a chain that cannot be followed.
 fn images(source: &DiskSource) -> Vec<Image> {
-    let DiskSource::Qcow2 { path, backing_dir } = source else { return Vec::new() };
+    let (path, backing_dir) = match source {
+        DiskSource::Qcow2 { path, backing_dir } => (path, backing_dir),
+        DiskSource::Overlay(overlay) => return layers(overlay).unwrap_or_default(),
+        _ => return Vec::new(),
+    };
     let image = |link| {
         let ChainLink { path, format, size_bytes, cluster_bytes, data_file } = link;
         Image { path, format, size_bytes, cluster_bytes, data_file }
     };
     Qcow2Image::chain(path, backing_dir.as_deref()).0.into_iter().map(image).collect()
+}
+
+fn layers(overlay: &OverlaySource) -> Result<Vec<Image>, Failure> {
+    let (header, base) = (overlay.header()?, overlay.base()?);
+    let image =
+        |path, format, size_bytes| Image { path, format, size_bytes, cluster_bytes: None, data_file: None };
+    let own = image(overlay.path.clone(), "overlay", header.size_bytes);
+    let below = match images(&base) {
+        images if images.is_empty() => vec![image(base.to_string().into(), "raw", header.base_bytes)],
+        images => images,
+    };
+    Ok([own].into_iter().chain(below).collect())
 }
 
 impl Info {

@@ -2,6 +2,7 @@
 
 mod check;
 mod convert;
+mod create;
 mod info;
 
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use libtombolo::disk::Watched;
 use tombolo_core::block::BlockDevice;
 
 use crate::assembly::disk;
-use crate::assembly::options::disk::{DiskOptions, DiskServerOptions, size};
+use crate::assembly::options::disk::{DiskOptions, DiskServerOptions, ImageOptions, size};
 use crate::assembly::plan::disk::DiskSource;
 use crate::cli::LogArgs;
 use crate::commands::files::shown::size as size_text;
@@ -26,6 +27,7 @@ use crate::service::status::ExportStatus;
 
 use check::DiskCheckArgs;
 use convert::DiskConvertArgs;
+use create::DiskCreateArgs;
 use info::DiskInfoArgs;
 
 /// Give guests and others a disk: an image (raw or qcow2), a block device of this host, a disk of an NBD server, or a file of an NFS server.
@@ -46,6 +48,7 @@ pub struct DiskArgs {
 
 #[derive(Subcommand)]
 enum Action {
+    Create(DiskCreateArgs),
     Info(DiskInfoArgs),
     Check(DiskCheckArgs),
     Convert(Box<DiskConvertArgs>),
@@ -70,6 +73,7 @@ Examples:
   tombolo disk golden.img --read-only --vhost-user /run/vm1.sock --vhost-user /run/vm2.sock
   tombolo disk vm.img --nbd ./vm.nbd --nbd 10809
   tombolo disk clone.qcow2 --backing-dir /srv/golden --vhost-user /run/vm1.sock
+  tombolo disk create vm1.overlay --base golden.img && tombolo disk vm1.overlay --vhost-user /run/vm1.sock
   tombolo disk nbd://ship/vm --vhost-user /run/vm1.sock
   tombolo disk nfs://ship/images/vm.img --vhost-user /run/vm1.sock
   tombolo disk resize vm.img 20G
@@ -85,6 +89,7 @@ Examples:
 impl DiskArgs {
     pub fn run(&self, log: LogArgs) -> Outcome {
         match (&self.action, &self.disk) {
+            (Some(Action::Create(asked)), _) => asked.run(),
             (Some(Action::Info(asked)), _) => asked.run(),
             (Some(Action::Check(asked)), _) => asked.run(log),
             (Some(Action::Convert(asked)), _) => asked.run(log),
@@ -103,7 +108,7 @@ fn checked(text: &str) -> Result<String, String> {
 
 fn resize(file: &Path, size: Option<&str>) -> Outcome {
     let resizing = format!("resize {}", file.display());
-    let source = DiskSource::of_word(file, None, None)?.shown();
+    let source = DiskSource::of_word(file, &ImageOptions::default())?.shown();
     let is_it = |export: &ExportStatus| export.source == source;
     let found = server_that(|status| status.exports.iter().any(is_it));
     let found =

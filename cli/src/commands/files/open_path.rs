@@ -8,7 +8,7 @@ use std::time::Instant;
 use libtombolo::{Last, Node, Tree, User, block_on};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::Error;
-use tombolo_core::fs::{Name, NameBuf};
+use tombolo_core::fs::{Attr, Name, NameBuf};
 use tombolo_sys::{creds, process};
 
 use crate::failure::Failure;
@@ -63,6 +63,13 @@ pub struct OpenPath {
     pub label: Vec<u8>,
     pub word: String,
     pub is_remote: bool,
+}
+
+/// What a file's server says of it now.
+pub fn attr_of(location: &Location) -> Result<Attr, Failure> {
+    let place = Opener::new().open(location, End::Target)?;
+    let node = place.found(Last::Follow)?;
+    node.attr_now().wait().map_err(|error| place.cannot("look at", &error))
 }
 
 impl Opener {

@@ -10,7 +10,8 @@ use tombolo_core::block::BlockDevice;
 use tombolo_core::fs::{Attr, Create, Exclusive, Mode, NewMode, OpenFlags, SetAttr};
 
 use crate::assembly::plan::disk::DiskSource;
-use crate::commands::files::open_path::Opener;
+use crate::assembly::plan::overlay::OverlaySource;
+use crate::commands::files::open_path::{Opener, attr_of};
 use crate::failure::Failure;
 use crate::location::{End, Location};
 
@@ -38,6 +39,13 @@ impl Version {
                         version.add(&path).map_err(looking)?;
                     }
                 }
+            }
+            DiskSource::Overlay(overlay) => {
+                let base = overlay.base()?;
+                let below = Self::of(&base, disk)?;
+                version.add(&overlay.path).map_err(looking)?;
+                version.text += &format!(" {}", below.text);
+                version.tells &= below.tells;
             }
             DiskSource::Nbd(_) => version.tells = false,
             DiskSource::File(location) => {
@@ -75,7 +83,9 @@ impl Version {
 /// What tells a copy from another that has its name later, whatever is in it.
 pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     match source {
-        DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. } => {
+        DiskSource::Raw { path, .. }
+        | DiskSource::Qcow2 { path, .. }
+        | DiskSource::Overlay(OverlaySource { path, .. }) => {
             let it = fs::metadata(path)
                 .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
             // Numbers of files that were removed are given again, times of birth are not.
@@ -95,15 +105,9 @@ pub fn stray_bytes(source: &DiskSource) -> Result<u64, Failure> {
     let len = match source {
         DiskSource::Raw { path, .. } => fs::metadata(path).map_or(0, |it| it.size()),
         DiskSource::File(location) => attr_of(location)?.size,
-        DiskSource::Qcow2 { .. } | DiskSource::Nbd(_) => 0,
+        DiskSource::Qcow2 { .. } | DiskSource::Overlay(_) | DiskSource::Nbd(_) => 0,
     };
     Ok(len % u64::from(tombolo_core::block::SECTOR_BYTES))
-}
-
-fn attr_of(location: &Location) -> Result<Attr, Failure> {
-    let place = Opener::new().open(location, End::Target)?;
-    let node = place.found(Last::Follow)?;
-    node.attr_now().wait().map_err(|error| place.cannot("look at", &error))
 }
 
 /// How long the file is, if there is one.

@@ -19,7 +19,7 @@ use tombolo_core::Error;
 use tombolo_core::block::{BlockDevice, OpenOptions};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
-use crate::assembly::options::disk::ImageFormat;
+use crate::assembly::options::disk::{ImageFormat, ImageOptions};
 use crate::assembly::plan::disk::DiskSource;
 use crate::cli::LogArgs;
 use crate::commands::files::shown::size;
@@ -60,7 +60,7 @@ pub struct DiskConvertArgs {
     /// Say as JSON what was done.
     #[arg(long)]
     json: bool,
-    /// What kind of image TO is to be (by default qcow2 where the name ends in .qcow2, else raw).
+    /// What kind of image TO is to be, raw or qcow2 (by default qcow2 where the name ends in .qcow2, else raw).
     #[arg(long, value_name = "FORMAT")]
     format: Option<ImageFormat>,
     /// What kind of image FROM is (by default as its name says).
@@ -69,6 +69,9 @@ pub struct DiskConvertArgs {
     /// Where images may lie that FROM stands on, besides its own directory.
     #[arg(long, value_name = "DIR")]
     backing_dir: Option<PathBuf>,
+    /// What FROM stands on, if it is an overlay. Without, it says so itself.
+    #[arg(long, value_name = "DISK")]
+    base: Option<PathBuf>,
     /// The disk to copy, as for a server of it.
     from: PathBuf,
     /// What it is copied into.
@@ -116,6 +119,11 @@ struct Conversion {
 }
 
 impl DiskConvertArgs {
+    fn source_options(&self) -> ImageOptions {
+        let Self { from_format, backing_dir, base, .. } = self;
+        ImageOptions { format: *from_format, backing_dir: backing_dir.clone(), base: base.clone() }
+    }
+
     pub fn run(&self, log: LogArgs) -> Outcome {
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
@@ -158,8 +166,9 @@ impl DiskConvertArgs {
     fn begin(&self, pool: &ThreadPool, screen: &Screen) -> Result<Conversion, Failure> {
         // Before a directory is opened, which has the umask cleared.
         let myself = Myself::ask();
-        let from = DiskSource::of_word(&self.from, self.from_format, self.backing_dir.as_deref())?;
-        let to = DiskSource::of_word(&self.to, self.format, None)?;
+        let from = DiskSource::of_word(&self.from, &self.source_options())?;
+        let to =
+            DiskSource::of_word(&self.to, &ImageOptions { format: self.format, ..ImageOptions::default() })?;
         if is_same(&from, &to) {
             return Err(Failure::usage(format!("{from} cannot be converted into itself")));
         }
@@ -221,13 +230,13 @@ fn left_by(
 
 /// Whether both are one file.
 fn is_same(one: &DiskSource, other: &DiskSource) -> bool {
-    let file = |source: &DiskSource| match source {
-        DiskSource::Raw { path, .. }
-        | DiskSource::Qcow2 { path, .. }
-        | DiskSource::File(Location::Dir(path)) => fs::metadata(path)
-            .ok()
-            .map(|it| if it.rdev() == 0 { (it.dev(), it.ino()) } else { (0, it.rdev()) }),
-        _ => None,
+    let path = |source: &DiskSource| match source {
+        DiskSource::File(Location::Dir(path)) => Some(path.clone()),
+        _ => source.file().map(PathBuf::from),
+    };
+    let file = |source: &DiskSource| {
+        let it = fs::metadata(path(source)?).ok()?;
+        Some(if it.rdev() == 0 { (it.dev(), it.ino()) } else { (0, it.rdev()) })
     };
     match (file(one), file(other)) {
         (Some(one), Some(other)) => one == other,

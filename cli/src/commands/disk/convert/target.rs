@@ -96,6 +96,12 @@ impl Target {
                 }
                 Some(_) => may_write().map(|()| of_place(Place::There)),
             },
+            DiskSource::Overlay(_) => {
+                let reason = "an overlay is not written to as a whole";
+                Err(Failure::cannot(format_args!("convert to {to}"), reason).remedy(
+                    "make one: tombolo disk create NAME.overlay --base DISK; or name a qcow2 or raw image",
+                ))
+            }
             DiskSource::Nbd(_) => may_write().map(|()| of_place(Place::There)),
         }
     }

@@ -1,0 +1,186 @@
+//! A redo log of this host, and what it stands on.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use libtombolo::block_on;
+use tombolo_back_image_file::ImageFile;
+use tombolo_core::block::OpenOptions as DiskOpenOptions;
+use tombolo_core::fs::Timestamp;
+use tombolo_core::{Ctx, SessionId};
+use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+use tombolo_host_service::sandbox::Needs;
+use tombolo_layer_overlay::{HEADER_BYTES, Header, Overlay, OverlayError};
+
+use super::disk::{DiskSource, OpenedDisk};
+use crate::assembly::options::disk::ImageOptions;
+use crate::commands::files::open_path::attr_of;
+use crate::failure::{Failure, Outcome};
+
+/// An overlay may stand on others, but not on so many: each is asked for what it does not have.
+const DEPTH_MAX: u32 = 16;
+
+#[derive(Clone, Debug)]
+pub struct OverlaySource {
+    pub path: PathBuf,
+    /// What is said of the base elsewhere than in the redo log.
+    base: Option<PathBuf>,
+    backing_dir: Option<PathBuf>,
+    /// How many overlays stand on it.
+    depth: u32,
+}
+
+impl OverlaySource {
+    pub fn new(path: PathBuf, options: &ImageOptions) -> Self {
+        let ImageOptions { base, backing_dir, .. } = options.clone();
+        Self { path, base, backing_dir, depth: 0 }
+    }
+
+    fn cannot(&self, error: &(impl std::error::Error + 'static)) -> Failure {
+        Failure::cannot(format_args!("open the overlay {}", self.path.display()), error)
+    }
+
+    /// What it stands on. The name in a redo log is followed to the directory of the redo log and to the one for what images stand on, so that a redo
+    /// log of a stranger opens nothing else.
+    pub fn base(&self) -> Result<DiskSource, Failure> {
+        if self.depth == DEPTH_MAX {
+            let reason = format!("more than {DEPTH_MAX} overlays stand on each other");
+            return Err(Failure::cannot(format_args!("open the overlay {}", self.path.display()), reason)
+                .remedy("make one of them a whole image: tombolo disk convert"));
+        }
+        let word = match &self.base {
+            Some(word) => word.clone(),
+            None => self.named(&self.header()?)?,
+        };
+        let options = ImageOptions { backing_dir: self.backing_dir.clone(), ..ImageOptions::default() };
+        let mut base = DiskSource::of_word(&word, &options)?;
+        if let DiskSource::Overlay(below) = &mut base {
+            below.depth = self.depth + 1;
+        }
+        Ok(base)
+    }
+
+    /// What the redo log says of itself.
+    pub fn header(&self) -> Result<Header, Failure> {
+        let mut page = Vec::new();
+        let read = File::open(&self.path).and_then(|file| file.take(HEADER_BYTES).read_to_end(&mut page));
+        read.map_err(|error| self.cannot(&error))?;
+        Header::from_page(&page).map_err(|error| self.cannot(&error))
+    }
+
+    /// The file that the redo log names.
+    fn named(&self, header: &Header) -> Result<PathBuf, Failure> {
+        let name = Path::new(OsStr::from_bytes(&header.base_name));
+        let say_it = |reason: String| {
+            Failure::cannot(format_args!("open the overlay {}", self.path.display()), reason)
+                .remedy("say what it stands on: --base DISK")
+        };
+        if DiskSource::is_elsewhere(name) {
+            return Err(say_it(format!("it stands on {}", name.display())));
+        }
+        let looking =
+            |path: &Path| path.canonicalize().map_err(|error| say_it(format!("{}: {error}", path.display())));
+        let own = looking(&self.path)?;
+        let own = own.parent().unwrap_or(Path::new("/"));
+        let base = looking(&own.join(name))?;
+        let backing_dir = self.backing_dir.as_deref().map(looking).transpose()?;
+        let is_allowed = |dir: &Path| base.parent() == Some(dir);
+        if is_allowed(own) || backing_dir.as_deref().is_some_and(is_allowed) {
+            return Ok(base);
+        }
+        let reason = format!("{} lies in another directory", base.display());
+        Err(say_it(reason).remedy("allow it: --backing-dir DIR"))
+    }
+
+    /// What serving it goes on to need. With a base that is reached over the network it is opened from within the sandbox too.
+    pub fn needs(&self) -> Needs {
+        // Why there is none is said when it is opened.
+        let mut needs = self.base().map_or_else(|_| Needs::default(), |base| base.needs());
+        needs.changes.extend(self.path.canonicalize());
+        needs
+    }
+
+    /// Opens it, and what it stands on to read it.
+    pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
+        let base = self.base()?;
+        let of_log = DiskOpenOptions { block_bytes: DiskOpenOptions::default().block_bytes, ..*options };
+        let log = ImageFile::open(&self.path, &of_log, pool.lane()).map_err(|error| self.cannot(&error))?;
+        let opened = base.open(&DiskOpenOptions { read_only: true, ..of_log }, pool)?;
+        let mark = mark_of(&base)?;
+        let disk = block_on(Overlay::open(&cx(), opened.disk, &mark, log, options)).map_err(|error| {
+            let failure = self.cannot(&error);
+            match error {
+                OverlayError::BaseChanged => failure.remedy(format_args!(
+                    "what was written over it fits no other: bring {base} back as it was"
+                )),
+                _ => failure,
+            }
+        })?;
+        Ok(OpenedDisk { disk, client: opened.client })
+    }
+
+    /// Makes one in which nothing is. There must be no file of its name.
+    pub fn create(&self, size_bytes: Option<u64>) -> Outcome {
+        let base = self.base()?;
+        let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
+        let options = DiskOpenOptions { read_only: true, ..DiskOpenOptions::default() };
+        let base_bytes = base.open(&options, &pool)?.disk.geometry().size_bytes;
+        let making = format!("make {}", self.path.display());
+        let failed = |error: std::io::Error| Failure::cannot(&making, &error);
+        File::create_new(&self.path).map_err(failed)?;
+        let header = Header {
+            size_bytes: size_bytes.unwrap_or(base_bytes),
+            base_bytes,
+            base_name: self.base_name(&base).map_err(failed)?,
+            base_mark: mark_of(&base)?,
+        };
+        let written = || -> Outcome {
+            let log =
+                ImageFile::create(&self.path, header.log_bytes(), &DiskOpenOptions::default(), pool.lane())
+                    .map_err(|error| Failure::cannot(&making, &error))?;
+            block_on(header.write_to(&cx(), &*log)).map_err(|error| Failure::cannot(&making, &error))?;
+            let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            File::open(dir.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all()).map_err(failed)
+        };
+        written().inspect_err(|_| drop(fs::remove_file(&self.path)))
+    }
+
+    /// A file beside the redo log is named as it is there, so that both can be moved.
+    fn base_name(&self, base: &DiskSource) -> std::io::Result<Vec<u8>> {
+        let Some(path) = base.file() else { return Ok(base.to_string().into_bytes()) };
+        let (base, own) = (path.canonicalize()?, self.path.canonicalize()?);
+        let name = match (base.parent() == own.parent(), base.file_name()) {
+            (true, Some(name)) => name.as_bytes(),
+            _ => base.as_os_str().as_bytes(),
+        };
+        Ok(name.to_vec())
+    }
+}
+
+fn cx() -> Ctx {
+    Ctx::root(SessionId(0))
+}
+
+/// What changes with a disk, as a redo log keeps it (docs/formats/overlay.md): when its file was modified.
+fn mark_of(disk: &DiskSource) -> Result<Vec<u8>, Failure> {
+    let (secs, nanos) = match (disk, disk.file()) {
+        (DiskSource::File(location), _) => {
+            let Timestamp { secs, nanos } = attr_of(location)?.mtime;
+            (secs, nanos)
+        }
+        (_, Some(path)) => {
+            let it = fs::metadata(path)
+                .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
+            if !it.is_file() {
+                return Ok(Vec::new());
+            }
+            (it.mtime(), it.mtime_nsec() as u32)
+        }
+        _ => return Ok(Vec::new()),
+    };
+    Ok([&secs.to_le_bytes()[..], &nanos.to_le_bytes()].concat())
+}

@@ -1,0 +1,70 @@
+//! `tombolo disk create`: a new disk.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args;
+use tombolo_back_image_file::{ImageFile, Qcow2Image};
+use tombolo_core::block::OpenOptions;
+use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+
+use super::checked;
+use crate::assembly::options::disk::{ImageOptions, size};
+use crate::assembly::plan::disk::DiskSource;
+use crate::failure::{Failure, Outcome};
+
+/// Make a disk: an empty image, or an overlay, which begins as another disk and keeps what is written to it in a file of its own.
+///
+/// Of an overlay's base nothing is copied, and nothing is changed. Many overlays may stand on one base, and on each other. The base must
+/// stay as it is: an overlay whose base was written to is not opened. A base on another host is named whenever the overlay is
+/// used, by --base.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DiskCreateArgs {
+    /// How long the disk is, in bytes; K, M and G stand for powers of 1024 (by default as long as its base).
+    #[arg(long, value_name = "SIZE", value_parser = checked)]
+    size: Option<String>,
+    #[command(flatten)]
+    image: ImageOptions,
+    /// The file to make. There must be none.
+    file: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo disk create vm.qcow2 --size 20G
+  tombolo disk create vm1.overlay --base golden.img
+  tombolo disk create vm1.overlay --base nfs://ship/images/golden.img --size 40G";
+
+impl DiskCreateArgs {
+    pub fn run(&self) -> Outcome {
+        let size_bytes = self.size.as_deref().and_then(size);
+        let source = DiskSource::of_word(&self.file, &self.image)?;
+        if let DiskSource::Overlay(overlay) = &source {
+            if self.image.base.is_none() {
+                return Err(
+                    Failure::usage("an overlay needs a disk that it begins as").remedy("add --base DISK")
+                );
+            }
+            return overlay.create(size_bytes);
+        }
+        let Some(size_bytes) = size_bytes else {
+            return Err(Failure::usage("how long is the disk to be?").remedy("add --size SIZE, such as 20G"));
+        };
+        let making = format!("make {source}");
+        let (options, pool) = (OpenOptions::default(), ThreadPool::new("disk", ThreadPoolLimits::default()));
+        let (DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. }) = &source else {
+            return Err(Failure::cannot(making, "disks are made in files of this host"));
+        };
+        fs::File::create_new(path).map_err(|error| Failure::cannot(&making, &error))?;
+        let made = match &source {
+            DiskSource::Qcow2 { .. } => Qcow2Image::create(path, size_bytes, &options, pool.lane())
+                .map(drop)
+                .map_err(|error| Failure::cannot(&making, &error)),
+            _ => ImageFile::create(path, size_bytes, &options, pool.lane())
+                .map(drop)
+                .map_err(|error| Failure::cannot(&making, &error)),
+        };
+        made.inspect_err(|_| drop(fs::remove_file(path)))
+    }
+}

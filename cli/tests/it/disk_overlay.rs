@@ -1,0 +1,134 @@
+//! Overlays: what is written to them, what they stand on, and what they refuse.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use crate::common::{Scratch, numbers};
+use crate::disk::{hint, run};
+
+const MIB: u64 = 1 << 20;
+const DISK_BYTES: u64 = 256 * MIB;
+
+fn make_golden(path: &Path) {
+    let file = fs::File::create(path).expect("create");
+    file.set_len(DISK_BYTES).expect("truncate");
+    file.write_all_at(numbers().as_bytes(), MIB).expect("write");
+}
+
+fn with_golden() -> Scratch {
+    let scratch = Scratch::new();
+    make_golden(&scratch.path("golden.img"));
+    scratch
+}
+
+/// Has QEMU's tool work on a disk that is served.
+fn qemu_io(scratch: &Scratch, words: &[&str], commands: &[&str]) -> String {
+    let server = scratch.serve(&[&["disk"], words, &["--nbd", "./it.nbd"]].concat(), "ready control");
+    let url = hint(&server.said, "libnbd:     nbdinfo").to_owned();
+    let commands: Vec<&str> = commands.iter().flat_map(|command| ["-c", command]).collect();
+    let said = run("qemu-io", &[&["-f", "raw"], &commands[..], &[&url]].concat());
+    server.stop();
+    assert!(!said.contains("fail"), "{said}");
+    said
+}
+
+#[test]
+fn many_disks_begin_as_one_that_stays_as_it_is_and_are_each_what_was_written_to_them() {
+    let scratch = with_golden();
+    let before = fs::read(scratch.path("golden.img")).expect("read");
+    for name in ["one", "two"] {
+        let file = format!("{name}.overlay");
+        scratch.run(&["disk", "create", &file, "--base", "golden.img"]).succeeded();
+        assert!(fs::metadata(scratch.path(&file)).expect("stat").blocks() * 512 < MIB, "nothing is copied");
+    }
+    let strict = ["one.overlay", "--sandbox", "strict"];
+    qemu_io(
+        &scratch,
+        &strict,
+        &["write -P 1 1049088 512", "write -P 2 200M 1M", "discard 1052672 4096", "flush"],
+    );
+    qemu_io(&scratch, &["two.overlay"], &["write -P 3 200M 4k"]);
+    let expected = fs::File::options().write(true).open({
+        fs::copy(scratch.path("golden.img"), scratch.path("expected.img")).expect("copy");
+        scratch.path("expected.img")
+    });
+    let expected = expected.expect("open");
+    expected.write_all_at(&[1; 512], 1_049_088).expect("write");
+    expected.write_all_at(&[2; MIB as usize], 200 * MIB).expect("write");
+    expected.write_all_at(&[0; 4096], 1_052_672).expect("write");
+    // It moves with its base.
+    fs::create_dir(scratch.path("elsewhere")).expect("mkdir");
+    for name in ["golden.img", "one.overlay"] {
+        fs::rename(scratch.path(name), scratch.path("elsewhere").join(name)).expect("move");
+    }
+    scratch.run(&["disk", "convert", "elsewhere/one.overlay", "whole.img", "--verify"]).succeeded();
+    let same = run("qemu-img", &["compare", &scratch.text("whole.img"), &scratch.text("expected.img")]);
+    assert!(same.contains("identical"), "{same}");
+    assert!(fs::read(scratch.path("elsewhere/golden.img")).expect("read") == before, "the base is as it was");
+    let info = scratch.run(&["disk", "info", "elsewhere/one.overlay"]);
+    info.succeeded();
+    assert!(info.out.contains("over    ") && info.out.contains("golden.img (raw)"), "{}", info.out);
+    let words = ["disk", "check", "two.overlay", "--base", "elsewhere/golden.img"];
+    scratch.run(&words).succeeded();
+}
+
+#[test]
+fn an_overlay_stands_on_others_and_on_what_a_server_has() {
+    let scratch = Scratch::new();
+    let (files, url) = scratch.serve_nfs();
+    make_golden(&scratch.path("tree/golden.img"));
+    let base = format!("{url}/golden.img");
+    scratch.run(&["disk", "create", "one.overlay", "--base", &base, "--size", "300M"]).succeeded();
+    scratch.run(&["disk", "info", "one.overlay"]).failed(1, &["nfs://", "--base DISK"]);
+    let said = qemu_io(
+        &scratch,
+        &["one.overlay", "--base", &base],
+        &["write -P 7 0 4k", "read -P 0 256M 44M", "read -P 7 0 4k"],
+    );
+    assert!(!said.contains("verification"), "{said}");
+    files.stop();
+    fs::create_dir(scratch.path("golden")).expect("mkdir");
+    fs::rename(scratch.path("tree/golden.img"), scratch.path("golden/golden.img")).expect("move");
+    scratch.run(&["disk", "create", "below.overlay", "--base", "golden/golden.img"]).succeeded();
+    scratch
+        .run(&["disk", "create", "above.overlay", "--base", "below.overlay"])
+        .failed(1, &["--backing-dir DIR"]);
+    assert!(!scratch.path("above.overlay").exists());
+    let words = ["disk", "create", "above.overlay", "--base", "below.overlay", "--backing-dir", "golden"];
+    scratch.run(&words).succeeded();
+    let first = numbers().as_bytes()[0];
+    let read = format!("read -P {first} 1M 1");
+    let said =
+        qemu_io(&scratch, &["above.overlay", "--backing-dir", "golden"], &["write -P 9 2M 64k", &read]);
+    assert!(!said.contains("verification"), "{said}");
+}
+
+#[test]
+fn an_overlay_whose_base_was_changed_or_that_is_in_use_is_not_opened() {
+    let scratch = with_golden();
+    scratch.run(&["disk", "create", "vm.overlay", "--base", "golden.img"]).succeeded();
+    let server = scratch.serve(&["disk", "vm.overlay", "--nbd", "./it.nbd"], "ready control");
+    scratch.all_fail(&[
+        ("disk vm.overlay --nbd ./other.nbd --control other.sock", 1, &["vm.overlay is in use"]),
+        ("disk golden.img --nbd ./other.nbd --control other.sock", 1, &["golden.img is in use"]),
+        ("disk create vm.overlay --base golden.img", 1, &["File exists"]),
+    ]);
+    server.stop();
+    scratch.all_fail(&[
+        ("disk create new.overlay", 2, &["--base DISK"]),
+        ("disk create new.img", 2, &["--size SIZE"]),
+        ("disk create new.img --base golden.img --size 1G", 2, &["--base is for overlays", "NAME.overlay"]),
+        ("disk create new.overlay --base none.img", 1, &["none.img"]),
+        ("disk convert golden.img new.overlay", 1, &["disk create"]),
+    ]);
+    assert!(!scratch.path("new.overlay").exists());
+    let golden = fs::File::options().write(true).open(scratch.path("golden.img")).expect("open");
+    golden.write_all_at(b"changed", 0).expect("write");
+    scratch.run(&["disk", "info", "vm.overlay"]).failed(1, &["the base", "bring"]);
+    fs::write(scratch.path("vm.overlay"), [0; 8192]).expect("write");
+    scratch.run(&["disk", "info", "vm.overlay"]).failed(1, &["not an overlay"]);
+    scratch.run(&["disk", "create", "new.img", "--size", "1M"]).succeeded();
+    scratch.run(&["disk", "create", "new.qcow2", "--size", "1M"]).succeeded();
+    assert!(run("qemu-img", &["info", &scratch.text("new.qcow2")]).contains("1 MiB"));
+}
