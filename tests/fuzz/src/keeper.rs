@@ -14,7 +14,7 @@ use tombolo_back_memory::MemoryDisk;
 use tombolo_core::SessionId;
 use tombolo_core::block::BlockDevice;
 use tombolo_front_virtio_blk::{Options, VirtioBlk};
-use tombolo_host_vhost::keeper::{Keeper, Place, Servers};
+use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings as KeeperSettings};
 use tombolo_host_vhost::{Device, Server, Settings};
 use tombolo_sys::memfd;
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, FrontEnd, GuestBuffer, message};
@@ -79,7 +79,8 @@ impl Kept {
         let private = place.listener().expect("a listener");
         let servers = Arc::new(Servers::default());
         let public = UnixListener::bind(&socket).expect("bind");
-        Keeper::start(public, place, servers.clone(), 8).expect("a keeper");
+        let settings = KeeperSettings { guests_max: 8, keeps_all_areas: false };
+        Keeper::start(public, place, servers.clone(), settings).expect("a keeper");
         let disk = Arc::new(MemoryDisk::new(8 << 10).expect("a disk"));
         let memory = memfd::create("fuzz-keeper", MEMORY_BYTES).expect("memory");
         let pipe = std::io::pipe().expect("a pipe");
