@@ -209,9 +209,11 @@ fn a_socket_of_the_parent_is_served_and_left_to_it() {
         .failed(1, &["descriptor 700", "Bad file descriptor", "that listens"]);
     // A number of which there is none is not that of a socket that was made meanwhile.
     for number in 3..9_u8 {
-        let words =
-            ["serve", "tree", "--virtiofs", "vm.sock,tag=vm", "--nfs", "0", "--fd", &number.to_string()];
-        scratch.run(&words).failed(1, &[&format!("descriptor {number}"), "Bad file descriptor"]);
+        let serve = ["5", env!("CARGO_BIN_EXE_tombolo"), "serve", "tree", "--virtiofs", "vm.sock,tag=vm"];
+        let number = number.to_string();
+        let words = [&serve[..], &["--nfs", "0", "--fd", &number]].concat();
+        let ran = Ran::new(scratch.program(Path::new("timeout"), &words));
+        ran.failed(1, &[&format!("descriptor {number}"), "Bad file descriptor"]);
     }
     scratch.run(&["serve", "tree", "--fd", "vm.sock"]).failed(2, &["FD[,tag=TAG]"]);
 }
