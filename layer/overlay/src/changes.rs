@@ -131,9 +131,7 @@ impl RedoLog {
         if len == 0 {
             return Ok(Source::new());
         }
-        if let (Place::Nowhere, found) = self.place(range.start, range.end)
-            && found == len as u64
-        {
+        if self.place(range.start, range.end) == (Place::Nowhere, len as u64) {
             return Ok(zeroes(len));
         }
         let buffer = Buffer::new(len);
