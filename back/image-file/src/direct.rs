@@ -17,6 +17,7 @@ use tombolo_sys::ring::{FileRing, Memory, Transfer};
 use tombolo_sys::rw::TransferFlags;
 
 use crate::image::{Image, ImageFile};
+use crate::transfer::cut_off;
 
 /// Transfers of one disk that the kernel has at a time. More than that go to the pool.
 const DEPTH: u16 = 256;
@@ -141,6 +142,9 @@ impl ImageFile {
         Some(answer.then(move |count| {
             if count == rest.len() {
                 return Answer::ok(());
+            }
+            if !image.is_whole(count) {
+                return Answer::err(cut_off());
             }
             rest.advance(count);
             lane.run(&cx, move || image.read_all(offset + count as u64, rest))

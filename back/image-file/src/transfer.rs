@@ -60,6 +60,11 @@ impl ImageFile {
     }
 }
 
+/// What a read fails with that meets the image's end.
+pub(crate) fn cut_off() -> Error {
+    Error::io("the image ends before the disk does: it was cut off")
+}
+
 impl Image {
     /// Reads what is in memory already, and never waits: how much that was, from the beginning on.
     fn read_from_memory(&self, offset: u64, into: &Sink) -> Result<usize> {
@@ -71,13 +76,24 @@ impl Image {
         }
     }
 
+    /// Whether a direct transfer may have so many bytes. One of which other than that has come has met the image's end.
+    pub(crate) fn is_whole(&self, count: usize) -> bool {
+        self.alignment.is_none_or(|alignment| count.is_multiple_of(alignment.range_bytes as usize))
+    }
+
+    /// [`Error::InvalidArgument`] for what no aligned memory makes a direct transfer.
+    fn check_whole(&self, len: usize) -> Result<()> {
+        if self.is_whole(len) { Ok(()) } else { Err(Error::InvalidArgument) }
+    }
+
     pub(crate) fn read_all(&self, mut offset: u64, mut into: Sink) -> Result<()> {
         if self.alignment.is_some_and(|alignment| !is_aligned(into.segments(), alignment)) {
             return self.read_by_copies(offset, into);
         }
         while !into.is_empty() {
             match rw::read(self.file.as_fd(), &into, offset, TransferFlags::empty())? {
-                0 => return Err(Error::io("the image ends before the disk does: it was cut off")),
+                0 => return Err(cut_off()),
+                count if !self.is_whole(count) => return Err(cut_off()),
                 count => {
                     into.advance(count);
                     offset += count as u64;
@@ -89,6 +105,7 @@ impl Image {
 
     /// What comes past the page cache into memory that is not aligned comes into some that is, first.
     fn read_by_copies(&self, mut offset: u64, mut into: Sink) -> Result<()> {
+        self.check_whole(into.len())?;
         let aligned = Buffer::new(into.len().min(PIECE_BYTES));
         while !into.is_empty() {
             let len = into.len().min(PIECE_BYTES);
@@ -102,6 +119,7 @@ impl Image {
 
     /// The other way round.
     fn write_by_copies(&self, mut offset: u64, stability: Stability, mut from: Source) -> Result<()> {
+        self.check_whole(from.len())?;
         let aligned = Buffer::new(from.len().min(PIECE_BYTES));
         while !from.is_empty() {
             let len = from.len().min(PIECE_BYTES);

@@ -85,12 +85,23 @@ fn an_image_that_was_cut_off_is_an_error_and_another_may_open_it_when_the_disk_i
     let bed = Bed::new();
     let path = bed.image(MIB);
     let Some(disk) = open(&bed) else { return };
-    File::options().write(true).open(&path).expect("open").set_len(MIB / 2).expect("cut");
-    for offset in [MIB / 2 - 4096, MIB / 2] {
-        let buffer = Buffer::new(8192);
-        let answer = disk.read(&bed.cx, offset, buffer.sink(0..8192));
-        assert!(matches!(submitted(&disk, answer), Err(Error::Io { .. })), "{offset}");
+    // Also within a block, and into memory that is aligned and not.
+    for len_bytes in [MIB / 2, MIB / 2 + 100] {
+        File::options().write(true).open(&path).expect("open").set_len(len_bytes).expect("cut");
+        for (offset, skip) in [(MIB / 2 - 4096, 0), (MIB / 2, 0), (MIB / 2 - 4096, 3), (MIB / 2, 3)] {
+            let buffer = Buffer::new(8192 + skip);
+            let answer = disk.read(&bed.cx, offset, buffer.sink(skip..8192 + skip));
+            assert!(
+                matches!(submitted(&disk, answer), Err(Error::Io { .. })),
+                "{len_bytes}: {offset} {skip}"
+            );
+        }
     }
+    let buffer = Buffer::new(100);
+    let odd = disk.read(&bed.cx, 0, buffer.sink(0..100));
+    assert!(matches!(submitted(&disk, odd), Err(Error::InvalidArgument)));
+    let odd = disk.write(&bed.cx, 0, Stability::Unstable, buffer.source(0..100));
+    assert!(matches!(submitted(&disk, odd), Err(Error::InvalidArgument)));
     let beyond = disk.write(&bed.cx, MIB, Stability::Unstable, Source::from(vec![0; 4096]));
     assert!(matches!(submitted(&disk, beyond), Err(Error::InvalidArgument)));
     assert!(matches!(bed.open(&path, &OpenOptions::default()), Err(OpenError::InUse { .. })));
