@@ -157,6 +157,13 @@ fn a_conversion_that_found_no_room_goes_on_where_it_was_unless_the_source_has_ch
     compare(&scratch, "qcow2", "to.qcow2");
     assert!(!scratch.path(".to.qcow2.tombolo-part").exists());
 
+    // What is there of a qcow2 image is no beginning of a raw one.
+    assert_eq!(limited("5000", "other.qcow2").code, Some(1));
+    let words = ["disk", "convert", "from.img", "other.qcow2", "--format", "raw", "--resume"];
+    let raw = scratch.run(&words);
+    assert!(raw.code == Some(0) && raw.err.contains("another format") && raw.err.contains("anew"), "{raw:?}");
+    compare(&scratch, "raw", "other.qcow2");
+
     // Broken off when the file was made, and nothing was in it.
     assert_eq!(limited("8", "dir:to.img").code, Some(1));
     assert_eq!(fs::metadata(scratch.path("to.img")).expect("stat").len(), 0);

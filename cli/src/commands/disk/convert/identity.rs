@@ -26,7 +26,8 @@ pub struct Version {
 impl Version {
     pub fn of(source: &DiskSource, disk: &dyn BlockDevice) -> Result<Self, Failure> {
         let looking = |error| Failure::cannot(format_args!("look at {source}"), &error);
-        let mut version = Self { text: disk.geometry().size_bytes.to_string(), tells: true };
+        let mut version =
+            Self { text: format!("{} {}", format_of(source), disk.geometry().size_bytes), tells: true };
         match source {
             DiskSource::Raw { path, .. } => version.add(path).map_err(looking)?,
             DiskSource::Qcow2 { path, backing_dir } => {
@@ -51,7 +52,7 @@ impl Version {
             DiskSource::File(location) => {
                 let Attr { fsid, fileid, size, mtime, ctime, .. } = attr_of(location)?;
                 version.text = format!(
-                    "{fsid}:{fileid}:{size}:{}.{}:{}.{}",
+                    "file {fsid}:{fileid}:{size}:{}.{}:{}.{}",
                     mtime.secs, mtime.nanos, ctime.secs, ctime.nanos
                 );
             }
@@ -80,7 +81,18 @@ impl Version {
     }
 }
 
-/// What tells a copy from another that has its name later, whatever is in it.
+/// What the bytes of its file are.
+fn format_of(source: &DiskSource) -> &'static str {
+    match source {
+        DiskSource::Raw { .. } => "raw",
+        DiskSource::Qcow2 { .. } => "qcow2",
+        DiskSource::Overlay(_) => "overlay",
+        DiskSource::Nbd(_) => "nbd",
+        DiskSource::File(_) => "file",
+    }
+}
+
+/// What tells a copy from another that has its name later, or is in another format, whatever is in it.
 pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     match source {
         DiskSource::Raw { path, .. }
@@ -90,7 +102,8 @@ pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
                 .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
             // Numbers of files that were removed are given again, times of birth are not.
             let born = it.created().ok().and_then(|born| born.duration_since(std::time::UNIX_EPOCH).ok());
-            Ok(format!("{}:{}:{}:{:?}", it.dev(), it.ino(), it.rdev(), born.unwrap_or_default()))
+            let (format, born) = (format_of(source), born.unwrap_or_default());
+            Ok(format!("{format} {}:{}:{}:{born:?}", it.dev(), it.ino(), it.rdev()))
         }
         DiskSource::Nbd(_) => Ok(String::new()),
         DiskSource::File(location) => {

@@ -217,7 +217,7 @@ fn left_by(
     } else if record.has_just_begun() {
         return None;
     } else if identity::of_copy(&target.disk).ok() != record.copy {
-        "what was copied is gone"
+        "what was copied is gone, or in another format,"
     } else {
         if !version.tells {
             screen.say("that the source was not changed meanwhile cannot be told: --verify compares");
