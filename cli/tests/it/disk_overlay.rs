@@ -87,6 +87,17 @@ fn an_overlay_stands_on_others_and_on_what_a_server_has() {
         &["write -P 7 0 4k", "read -P 0 256M 44M", "read -P 7 0 4k"],
     );
     assert!(!said.contains("verification"), "{said}");
+    // Under no name is what it stands on written over.
+    let golden = scratch.path("tree/golden.img");
+    fs::hard_link(&golden, scratch.path("tree/same.img")).expect("link");
+    let now = || fs::metadata(&golden).and_then(|it| Ok((it.len(), it.modified()?))).expect("stat");
+    let before = now();
+    for to in [base.clone(), format!("{url}/same.img")] {
+        let from = ["disk", "convert", "one.overlay", "--base", &base];
+        scratch.run(&[&from[..], &[&to, "--force"]].concat()).failed(2, &["which it stands on"]);
+        scratch.run(&["disk", "convert", &base, &to, "--force"]).failed(2, &["into itself"]);
+    }
+    assert_eq!(now(), before, "the base is as it was");
     files.stop();
     fs::create_dir(scratch.path("golden")).expect("mkdir");
     fs::rename(scratch.path("tree/golden.img"), scratch.path("golden/golden.img")).expect("move");

@@ -172,6 +172,9 @@ impl DiskConvertArgs {
         if is_same(&from, &to) {
             return Err(Failure::usage(format!("{from} cannot be converted into itself")));
         }
+        if stands_on(&from, &to)? {
+            return Err(Failure::usage(format!("{from} cannot be converted into {to}, which it stands on")));
+        }
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
         let source = from.open(&options, pool)?.disk;
         let stray = identity::stray_bytes(&from)?;
@@ -228,6 +231,13 @@ fn left_by(
     None
 }
 
+/// Whether one is an overlay of the other, or of one that is.
+fn stands_on(one: &DiskSource, other: &DiskSource) -> Result<bool, Failure> {
+    let DiskSource::Overlay(overlay) = one else { return Ok(false) };
+    let base = overlay.base()?;
+    Ok(is_same(&base, other) || stands_on(&base, other)?)
+}
+
 /// Whether both are one file.
 fn is_same(one: &DiskSource, other: &DiskSource) -> bool {
     let path = |source: &DiskSource| match source {
@@ -240,7 +250,7 @@ fn is_same(one: &DiskSource, other: &DiskSource) -> bool {
     };
     match (file(one), file(other)) {
         (Some(one), Some(other)) => one == other,
-        _ => one.to_string() == other.to_string(),
+        _ => one.to_string() == other.to_string() || identity::is_one_file(one, other),
     }
 }
 
