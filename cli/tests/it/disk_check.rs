@@ -64,7 +64,13 @@ fn a_check_tells_damage_from_lost_room_and_names_the_image() {
     count("clone.qcow2", end >> 16, 1).set_len(end + 1).expect("longer");
     let leaks = scratch.run(&["disk", "check", "clone.qcow2"]);
     leaks.succeeded();
-    assert!(leaks.out.contains("64.0 KiB are counted and not used"), "{}", leaks.out);
+    assert!(leaks.out.contains("64.0 KiB are counted and not used: qemu-img"), "{}", leaks.out);
+    // What frees it below an overlay changes what that stands on.
+    scratch.run(&["disk", "create", "vm.overlay", "--base", "clone.qcow2"]).succeeded();
+    let below = scratch.run(&["disk", "check", "vm.overlay"]);
+    below.succeeded();
+    assert!(below.out.contains("counted and not used: to change a base makes"), "{}", below.out);
+    assert!(!below.out.contains("qemu-img"), "{}", below.out);
 
     count("golden.qcow2", 5, 0);
     let damaged = scratch.run(&["disk", "check", "clone.qcow2", "--json"]);

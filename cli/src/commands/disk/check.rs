@@ -52,6 +52,9 @@ const UNREADABLE_MAX: usize = 10;
 #[derive(Serialize)]
 struct Found {
     disk: String,
+    /// The images are below an overlay, which a mended one is another base to.
+    #[serde(skip)]
+    is_overlay: bool,
     images: Vec<Image>,
     /// Bytes that were read: all data, unless an image is damaged.
     data_bytes: u64,
@@ -82,6 +85,7 @@ impl DiskCheckArgs {
         let images = images(&source)?;
         let mut found = Found {
             disk: source.to_string(),
+            is_overlay: matches!(source, DiskSource::Overlay(_)),
             images,
             data_bytes: 0,
             unreadable_bytes: 0,
@@ -150,6 +154,11 @@ impl Found {
         Ok(())
     }
 
+    /// What helps, if it may be said.
+    fn mending(&self, how: &'static str) -> &'static str {
+        if self.is_overlay { "to change a base makes its overlays unusable" } else { how }
+    }
+
     fn is_sound(&self) -> bool {
         self.unreadable_bytes == 0 && self.images.iter().all(|image| image.damages_count == 0)
     }
@@ -166,10 +175,8 @@ impl Found {
                 more => lines.push(format!("{path}: and {more} more")),
             }
             if let Some(leaked @ 1..) = image.leaked_bytes {
-                let leaked = size(leaked);
-                lines.push(format!(
-                    "{path}: {leaked} are counted and not used: qemu-img check -r leaks frees them"
-                ));
+                let (leaked, mending) = (size(leaked), self.mending("qemu-img check -r leaks frees them"));
+                lines.push(format!("{path}: {leaked} are counted and not used: {mending}"));
             }
         }
         for Place { offset, len_bytes, reason } in &self.unreadable {
@@ -178,7 +185,9 @@ impl Found {
         let (read, unreadable) = (size(self.data_bytes), size(self.unreadable_bytes));
         lines.push(match (self.is_sound(), self.unreadable_bytes) {
             (true, _) => format!("{} is sound: {read} of data were read", self.disk),
-            (false, 0) => format!("{} is damaged: qemu-img check -r all may mend it", self.disk),
+            (false, 0) => {
+                format!("{} is damaged: {}", self.disk, self.mending("qemu-img check -r all may mend it"))
+            }
             (false, _) => {
                 format!("{} is damaged: {read} of data were read, {unreadable} cannot be", self.disk)
             }
