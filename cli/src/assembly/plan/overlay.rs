@@ -132,19 +132,18 @@ impl OverlaySource {
         let making = format!("make {}", self.path.display());
         let failed = |error: std::io::Error| Failure::cannot(&making, &error);
         File::create_new(&self.path).map_err(failed)?;
-        let header = Header {
-            size_bytes: size_bytes.unwrap_or(base_bytes),
-            base_bytes,
-            base_name: self.base_name(&base).map_err(failed)?,
-            base_mark: mark_of(&base)?,
-        };
         let written = || -> Outcome {
+            let header = Header {
+                size_bytes: size_bytes.unwrap_or(base_bytes),
+                base_bytes,
+                base_name: self.base_name(&base).map_err(failed)?,
+                base_mark: mark_of(&base)?,
+            };
             let log =
                 ImageFile::create(&self.path, header.log_bytes(), &DiskOpenOptions::default(), pool.lane())
                     .map_err(|error| Failure::cannot(&making, &error))?;
             block_on(header.write_to(&cx(), &*log)).map_err(|error| Failure::cannot(&making, &error))?;
-            let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
-            File::open(dir.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all()).map_err(failed)
+            sync_name(&self.path).map_err(failed)
         };
         written().inspect_err(|_| drop(fs::remove_file(&self.path)))
     }
@@ -159,6 +158,12 @@ impl OverlaySource {
         };
         Ok(name.to_vec())
     }
+}
+
+/// Makes the name of a new file durable.
+pub fn sync_name(path: &Path) -> std::io::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn cx() -> Ctx {

@@ -2,15 +2,18 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use tombolo_back_image_file::{ImageFile, Qcow2Image};
-use tombolo_core::block::OpenOptions;
+use tombolo_core::block::{BlockDevice, OpenOptions};
+use tombolo_core::{Ctx, SessionId};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
 use super::checked;
 use crate::assembly::options::disk::{ImageOptions, size};
 use crate::assembly::plan::disk::DiskSource;
+use crate::assembly::plan::overlay::sync_name;
 use crate::failure::{Failure, Outcome};
 
 /// Make a disk: an empty image, or an overlay, which begins as another disk and keeps what is written to it in a file of its own.
@@ -56,15 +59,19 @@ impl DiskCreateArgs {
         let (DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. }) = &source else {
             return Err(Failure::cannot(making, "disks are made in files of this host"));
         };
-        fs::File::create_new(path).map_err(|error| Failure::cannot(&making, &error))?;
-        let made = match &source {
-            DiskSource::Qcow2 { .. } => Qcow2Image::create(path, size_bytes, &options, pool.lane())
-                .map(drop)
-                .map_err(|error| Failure::cannot(&making, &error)),
-            _ => ImageFile::create(path, size_bytes, &options, pool.lane())
-                .map(drop)
-                .map_err(|error| Failure::cannot(&making, &error)),
+        let file = fs::File::create_new(path).map_err(|error| Failure::cannot(&making, &error))?;
+        let made = || -> Outcome {
+            let disk: Arc<dyn BlockDevice> = match &source {
+                DiskSource::Qcow2 { .. } => Qcow2Image::create(path, size_bytes, &options, pool.lane())
+                    .map_err(|error| Failure::cannot(&making, &error))?,
+                _ => ImageFile::create(path, size_bytes, &options, pool.lane())
+                    .map_err(|error| Failure::cannot(&making, &error))?,
+            };
+            let flushed = disk.flush(&Ctx::root(SessionId(0))).wait();
+            flushed.map_err(|error| Failure::cannot(&making, &error))?;
+            // Of a raw image nothing was written but its length, which no flush is for.
+            file.sync_all().and_then(|()| sync_name(path)).map_err(|error| Failure::cannot(&making, &error))
         };
-        made.inspect_err(|_| drop(fs::remove_file(path)))
+        made().inspect_err(|_| drop(fs::remove_file(path)))
     }
 }
