@@ -31,8 +31,9 @@ impl BrokerArgs {
         let cannot = |error: std::io::Error| Failure::cannot(OPENING, &error);
         let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
         // The server's signals come here too, where they come from a terminal. It ends when the server has ended.
-        signals::on_stop(|_| {}).map_err(cannot)?;
-        broker::serve(&socket, &self.exports, self.sandbox).map_err(|error| Failure::cannot(OPENING, &error))
+        let await_signals = || signals::on_stop(|_| {});
+        broker::serve(&socket, &self.exports, self.sandbox, await_signals)
+            .map_err(|error| Failure::cannot(OPENING, &error))
     }
 }
 

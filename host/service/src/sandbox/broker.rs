@@ -64,17 +64,20 @@ impl Reopen for Broker {
 /// The answer that it is done; others are error numbers.
 const DONE: i32 = 0;
 
-/// Serves a [`Broker`] at the other end of `socket`, until that ends. It gives up all that it does not need but files.
+/// Serves a [`Broker`] at the other end of `socket`, until that ends. It gives up all that it does not need but files, and calls `confined` then,
+/// which may start threads: those that are there before keep all rights.
 pub fn serve(
     socket: &OwnedFd,
     exports: &[PathBuf],
     strictness: Strictness,
+    confined: impl FnOnce() -> io::Result<()>,
 ) -> std::result::Result<(), SandboxError> {
     let exports = exports.iter().map(|path| Export::find(path)).collect::<Result<Vec<_>>>();
     let exports = exports.map_err(io::Error::from)?;
     let own = OwnDescriptors::open().map_err(io::Error::from)?;
     let needs = Needs { serves_users: true, ..Needs::default() };
     give_up_rights(strictness, &needs)?;
+    confined()?;
     let answered = answer_all(socket, |request, descriptors| {
         let done = match (Request::parse(request), descriptors) {
             (Some(request), [place]) => request.reopen(&own, &exports, place).map(Some),

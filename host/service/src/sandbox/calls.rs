@@ -74,12 +74,10 @@ const PROCESS: &[&str] = &[
     "timerfd_settime",
     "timerfd_gettime",
     "pipe2",
-    "socketpair",
     "dup",
     "dup3",
     "close",
     "close_range",
-    "fcntl",
     "memfd_create",
     "msync",
     "mincore",
@@ -165,9 +163,6 @@ const ACCEPTED: &[&str] = &[
     "recvfrom",
     "recvmsg",
     "recvmmsg",
-    "sendto",
-    "sendmsg",
-    "sendmmsg",
     "shutdown",
     "getsockopt",
     "setsockopt",
@@ -193,44 +188,38 @@ const CHANGES: &[&str] = &[
     "renameat2",
     "renameat",
     "fchmod",
-    "fchmodat",
-    "fchmodat2",
     "fchown",
-    "fchownat",
-    "utimensat",
-    "getxattr",
-    "lgetxattr",
     "fgetxattr",
-    "setxattr",
-    "lsetxattr",
     "fsetxattr",
-    "listxattr",
-    "llistxattr",
     "flistxattr",
-    "removexattr",
-    "lremovexattr",
     "fremovexattr",
     "name_to_handle_at",
     "open_by_handle_at",
     "umask",
     "syncfs",
+];
+
+const OLDER_CHANGES: &[&str] = &["mkdir", "mknod", "rmdir", "link", "symlink", "rename"];
+
+/// Attributes of files by their names. Landlock does not see these calls, so that they reach files anywhere: only for what cannot do without.
+const OF_NAMES: &[&str] = &[
+    "fchmodat",
+    "fchmodat2",
+    "fchownat",
+    "utimensat",
+    "getxattr",
+    "lgetxattr",
+    "setxattr",
+    "lsetxattr",
+    "listxattr",
+    "llistxattr",
+    "removexattr",
+    "lremovexattr",
     "truncate",
 ];
 
-const OLDER_CHANGES: &[&str] = &[
-    "mkdir",
-    "mknod",
-    "rmdir",
-    "link",
-    "symlink",
-    "rename",
-    "chmod",
-    "chown",
-    "lchown",
-    "utime",
-    "utimes",
-    "futimesat",
-];
+const OLDER_OF_NAMES: &[&str] = &["chmod", "chown", "lchown", "utime", "utimes", "futimesat"];
+
 /// Files in the name of other users, by handle, and word of what others do to them.
 const OF_USERS: &[&str] = &["setresuid", "setresgid", "setgroups", "capset", "fanotify_mark"];
 
@@ -267,6 +256,15 @@ const CLONE_FS: u64 = 0x200;
 /// Flags of fanotify_init(2): events name files by handle, in place of opening them, and none of them waits for an answer.
 const FAN_REPORT_FID: u64 = 0x200;
 const FAN_CLASSES: u64 = 0xc;
+/// Calls that send, by the place of their flags, and the flag that makes a connection before (MSG_FASTOPEN): landlock sees connect(2) alone.
+const SENDING: [(&str, u8); 3] = [("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)];
+const MSG_FASTOPEN: u64 = 0x2000_0000;
+/// Pairs of sockets that send to each other alone: SOCK_STREAM and SOCK_SEQPACKET. Those of datagrams send to any socket of the host.
+const PAIRS: [u64; 2] = [1, 5];
+const SOCKET_KINDS: u64 = 0xf;
+/// What an fcntl(2) may not ask for: signals to another process or of another kind (F_SETOWN, F_SETSIG, F_SETOWN_EX), and word of what is done in a
+/// directory (F_NOTIFY).
+const NO_FCNTLS: [u64; 4] = [8, 10, 15, 1026];
 
 pub(super) fn confine(needs: &Needs) -> Result<(), CallsError> {
     Ok(apply_filter_all_threads(&program(needs, TargetArch::try_from(ARCH)?)?)?)
@@ -294,6 +292,8 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
         (needs.has_ring, RING),
         (changes, CHANGES),
         (needs.serves_users, OF_USERS),
+        (needs.serves_users, OF_NAMES),
+        (is_x86 && needs.serves_users, OLDER_OF_NAMES),
     ];
     let more = more.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, list)| list);
     let names = lists.into_iter().chain(more).flatten();
@@ -310,6 +310,17 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
     if changes {
         // A mask of permission bits for one thread.
         allowed.push(only("unshare", equal(0, CLONE_FS)));
+    }
+    let does_not_connect = json!({ "masked_eq": MSG_FASTOPEN });
+    allowed.extend(SENDING.map(|(name, index)| only(name, dword(index, does_not_connect.clone(), 0))));
+    let kind = json!({ "masked_eq": SOCKET_KINDS });
+    allowed.extend(PAIRS.map(|value| only("socketpair", dword(1, kind.clone(), value))));
+    let others = NO_FCNTLS.map(|command| dword(1, json!("ne"), command));
+    allowed.push(json!({ "syscall": "fcntl", "args": others }));
+    if changes && !needs.serves_users {
+        // Of an open file: without a name.
+        let no_name = json!({ "index": 1, "type": "qword", "op": "eq", "val": 0 });
+        allowed.push(only("utimensat", no_name));
     }
     if needs.serves_users {
         let kinds = json!({ "masked_eq": FAN_REPORT_FID | FAN_CLASSES });

@@ -3,15 +3,18 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, id};
+use std::time::UNIX_EPOCH;
 
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::net::{AddressFamily, SendFlags, SocketType, sendto, socket};
 use rustix::process::{Pid, Resource, getrlimit, ioctl_tiocsctty, prlimit, test_kill_process};
 use tombolo_host_service::sandbox::broker::{self, Broker};
 use tombolo_host_service::sandbox::{Needs, Strictness, enter};
@@ -70,6 +73,7 @@ fn a_server_that_was_taken_over_can_do_what_it_needs_and_nothing_else() {
         "start a thread",
         "read a file that it reads",
         "change a file",
+        "set the times of an open file",
         "remove a socket",
     ];
     fs::write(bed.top.path().join("sockets/file"), "").expect("again");
@@ -90,6 +94,10 @@ fn a_server_that_was_taken_over_can_do_what_it_needs_and_nothing_else() {
         "start a thread",
         "read a file that it reads",
         "change a file",
+        "set the times of an open file",
+        "change the mode of what lies outside",
+        "change the owner of what lies outside",
+        "change the times of what lies outside",
         "remove a socket",
         "act as another user",
     ];
@@ -118,6 +126,7 @@ fn plays_a_server_that_was_taken_over() {
     let at = |path: &str| top.join(path);
     let mut open = File::options().append(true).open(at("outside/file")).expect("open");
     let port: u16 = word("PORT").parse().expect("a port");
+    let unconnected = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
     let parent = Pid::from_raw(word("PARENT").parse().expect("a process")).expect("a process");
     let needs = |what: &str| word("NEEDS") == what;
     let few = needs("users") || needs("connects");
@@ -151,12 +160,22 @@ fn plays_a_server_that_was_taken_over() {
     possible("start a thread", std::thread::spawn(|| true).join().is_ok_and(|ran| ran));
     possible("read a file that it reads", readable(&at("reads/file")));
     possible("change a file", fs::write(at("changes/file"), "new").is_ok());
+    let changed = File::options().append(true).open(at("changes/file"));
+    possible(
+        "set the times of an open file",
+        changed.is_ok_and(|file| file.set_modified(UNIX_EPOCH).is_ok()),
+    );
+    change_attributes(&at("outside/file"), possible);
     possible("remove a socket", fs::remove_file(at("sockets/file")).is_ok());
     possible("make a file beside its sockets", fs::write(at("sockets/new"), "").is_ok());
     possible("read what lies outside", readable(&at("outside/file")));
     possible("remove what lies outside", fs::remove_file(at("outside/file")).is_ok());
     possible("read its user's files", readable(Path::new("/etc/passwd")));
     possible("connect", TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let sent = sendto(&unconnected, b"word", SendFlags::from_bits_retain(MSG_FASTOPEN), &address);
+    possible("connect by sending", sent != Err(Errno::NOSYS));
+    possible("send datagrams to sockets", UnixDatagram::pair().is_ok());
     possible("connect to a socket", UnixStream::connect(at("outside/socket")).is_ok());
     possible("make a socket", UnixListener::bind(at("sockets/socket")).is_ok());
     possible("make a socket elsewhere", UnixListener::bind(at("outside/another")).is_ok());
@@ -172,6 +191,21 @@ fn plays_a_server_that_was_taken_over() {
     // It is no mount point, but that is said behind the sandbox.
     possible("unmount", unmount(at("reads"), UnmountFlags::empty()) == Err(Errno::INVAL));
     possible("change what root may", rustix::process::chroot("/").is_ok());
+}
+
+/// sendto(2): connects first.
+const MSG_FASTOPEN: u32 = 0x2000_0000;
+
+/// Landlock does not see these.
+fn change_attributes(path: &Path, possible: impl Fn(&str, bool)) {
+    let mode = fs::set_permissions(path, PermissionsExt::from_mode(0o640));
+    possible("change the mode of what lies outside", mode.is_ok());
+    let owner = rustix::process::getuid().as_raw();
+    possible("change the owner of what lies outside", chown(path, Some(owner), None).is_ok());
+    let time = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let times = Timestamps { last_access: time, last_modification: time };
+    let outcome = utimensat(CWD, path, &times, AtFlags::empty());
+    possible("change the times of what lies outside", outcome.is_ok());
 }
 
 fn acts_as_another() -> bool {
@@ -195,7 +229,7 @@ fn broker(bed: &Bed) -> Broker {
 fn plays_a_broker() {
     let Some(top) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let socket = std::io::stdin().as_fd().try_clone_to_owned().expect("a socket");
-    broker::serve(&socket, &[top.join("changes")], Strictness::Strict)
+    broker::serve(&socket, &[top.join("changes")], Strictness::Strict, || Ok(()))
         .expect("served until the other end closes");
 }
 
