@@ -225,6 +225,8 @@ impl AvailableSide {
     fn begin(&self, head: u16, is_repeated: bool) -> Result<Chain, QueueFault> {
         let (readable, writable) = self.rings.table.walk(&self.memory, head, self.limits)?;
         if let Some(in_flight) = &self.in_flight {
+            // The guest may give a head again when it sees the used index: before `hand_back` has taken the head's mark away.
+            let _used = self.queue.lock();
             in_flight.take(head)?;
         }
         self.queue.outstanding.fetch_add(1, Ordering::Relaxed);
