@@ -90,7 +90,8 @@ impl Job {
         let mut spinner = SpinWindow::new(if urgent { self.spin_max } else { Duration::ZERO });
         let timeout_ms = self.waiter.must_poll().then_some(POLL_MS);
         self.side.suppress_kicks()?;
-        while !stop.load(Ordering::Acquire) {
+        // What an earlier process has left counts as taken, so it is also done when the queue is to rest at once.
+        while !stop.load(Ordering::Acquire) || !self.side.again.is_empty() {
             if self.drain(stop)? {
                 // More may come before long, and need not kick.
                 if !urgent && !self.side.has_work() {
@@ -148,7 +149,7 @@ impl Job {
             let handle = AssertUnwindSafe(|| self.device.handle(self.index, chain));
             // A bug in a device must not leave the guest with a queue that is silently dead.
             catch_unwind(handle).map_err(|_| QueueFault::Device)?;
-            if stop.load(Ordering::Relaxed) {
+            if stop.load(Ordering::Relaxed) && self.side.again.is_empty() {
                 break;
             }
         }
