@@ -21,7 +21,7 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 /// Feature bits of the transport (virtio 1.2, chapter 6; vhost-user for the last).
-const FEATURE_LOG_ALL: u64 = 1 << 26;
+pub(crate) const FEATURE_LOG_ALL: u64 = 1 << 26;
 const FEATURE_INDIRECT: u64 = 1 << 28;
 const FEATURE_EVENT_INDEX: u64 = 1 << 29;
 const FEATURE_PROTOCOL_FEATURES: u64 = 1 << 30;
@@ -321,6 +321,10 @@ impl VhostUserBackendReqHandlerMut for Connection {
             self.queues.iter_mut().for_each(|control| control.enabled = true);
         }
         if changed & FEATURE_LOG_ALL != 0 {
+            // The next log comes with a message of its own, and may come late.
+            if !self.is_logging() {
+                self.log = None;
+            }
             self.log_anew()?;
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use super::message::{Channel, ChannelError, Message, request, word};
+use crate::backend::FEATURE_LOG_ALL;
 use crate::memory::MEMORY_SLOTS_MAX;
 
 /// Protocol features ("Protocol features") that the keeper knows.
@@ -66,6 +67,9 @@ impl State {
     pub(super) fn note(&mut self, message: Message, answer: Option<&Message>) {
         // Said again, it needs no acknowledgement.
         let message = Message::new(message.request, message.body, message.files);
+        if message.request == request::SET_FEATURES && self.is_logging() && !logs(&message) {
+            self.whole.remove(&request::SET_LOG_BASE);
+        }
         match message.request {
             request::SET_OWNER
             | request::SET_PROTOCOL_FEATURES
@@ -120,6 +124,10 @@ impl State {
         queue.remove(&request::SET_VRING_KICK);
         let base = Message::new(request::SET_VRING_BASE, answer.body.clone(), Vec::new());
         queue.insert(request::SET_VRING_BASE, base);
+    }
+
+    fn is_logging(&self) -> bool {
+        self.whole.get(&request::SET_FEATURES).is_some_and(logs)
     }
 
     /// Protocol features that are in force.
@@ -182,6 +190,11 @@ impl State {
     }
 }
 
+/// Whether these features have writes to the guest's memory logged.
+fn logs(features: &Message) -> bool {
+    features.number().is_some_and(|features| features & FEATURE_LOG_ALL != 0)
+}
+
 /// The spans of a table, each with its file.
 fn spans(message: Message) -> Vec<Span> {
     let count = message.first_word().unwrap_or_default() as usize;
@@ -228,6 +241,20 @@ mod tests {
             prop_assert!(state.queues.len() <= QUEUES_MAX as usize);
             prop_assert!(state.whole.len() <= FIRST.len() + 2);
         }
+    }
+
+    #[test]
+    fn a_log_that_was_switched_off_is_told_to_none() {
+        let mut state = State::default();
+        let log = || Message::new(request::SET_LOG_BASE, vec![0; 16], descriptors(1));
+        let features = |bits: u64| Message::new(request::SET_FEATURES, bits.to_le_bytes().into(), Vec::new());
+        // The order of QEMU: the log is there before it is switched on.
+        for message in [features(0), log(), features(FEATURE_LOG_ALL)] {
+            state.note(message, None);
+        }
+        assert!(state.whole.contains_key(&request::SET_LOG_BASE));
+        state.note(features(0), None);
+        assert!(!state.whole.contains_key(&request::SET_LOG_BASE));
     }
 
     #[test]
