@@ -10,7 +10,7 @@ use crate::session::{Options as SessionOptions, Session, Slot};
 use exchange::ChainExchange;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use tombolo_core::fs::{Client, Export, FileSystem, PermissionCheck};
 use tombolo_core::{Error, SessionId};
 use tombolo_host_runtime::free_list::FreeList;
@@ -70,6 +70,8 @@ pub struct VirtioFs {
     export: Arc<dyn Export>,
     session_ids: Arc<AtomicU64>,
     session: RwLock<Arc<Session>>,
+    /// One session follows another at a time.
+    renewing: Mutex<()>,
     /// Where sessions outlive the process, once the keeper has said so.
     memory: OnceLock<Memory>,
     /// Private memory that no request uses now.
@@ -96,7 +98,15 @@ impl VirtioFs {
         }
         let first = RwLock::new(begin(file_system, &options));
         let (spare, memory) = (Arc::new(FreeList::new(SPARE_MAX)), OnceLock::new());
-        Ok(VirtioFs { options, export, session_ids, session: first, memory, spare })
+        Ok(VirtioFs {
+            options,
+            export,
+            session_ids,
+            session: first,
+            renewing: Mutex::default(),
+            memory,
+            spare,
+        })
     }
 
     /// The present session, for its counters.
@@ -106,6 +116,11 @@ impl VirtioFs {
 
     /// Ends the present session, and begins another.
     fn renew(&self, old: &Arc<Session>) {
+        // Both ends of a session, DESTROY and the queues' stop, may come at once; one of them begins the next.
+        let _alone = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&self.session(), old) {
+            return;
+        }
         old.end();
         let next = match self.next() {
             Ok(next) => next,
@@ -116,10 +131,7 @@ impl VirtioFs {
                 return;
             }
         };
-        let mut present = self.session.write().unwrap_or_else(PoisonError::into_inner);
-        if Arc::ptr_eq(&present, old) {
-            *present = next;
-        }
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = next;
     }
 
     fn next(&self) -> Result<Arc<Session>, DeviceError> {
