@@ -39,7 +39,9 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
 /// Holds the sockets of guests for servers that follow each other.
 fn keep(plan: &DiskPlan) -> Outcome {
     let sockets = guest_sockets(plan, &[])?;
-    let settings = KeeperSettings { guests_max: Settings::default().guests_max, keeps_all_areas: false };
+    // Whose turn it is the server alone knows, and the next one would not: a disk that can be written has one guest.
+    let guests_max = if plan.options.read_only { Settings::default().guests_max } else { 1 };
+    let settings = KeeperSettings { guests_max, keeps_all_areas: false };
     keeper::keep(&sockets, settings, &plan.name)
 }
 
