@@ -171,6 +171,23 @@ fn a_guest_that_is_kept_goes_on_when_the_server_is_killed_and_both_processes_end
 }
 
 #[test]
+fn a_second_guest_of_a_keeper_waits_until_the_first_has_left_also_when_the_server_is_killed() {
+    let scratch = with_image();
+    let server = scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"], "ready control");
+    let (first, mut queue) = guest(&scratch);
+    thread::scope(|scope| {
+        let second = scope.spawn(|| ask(&mut guest(&scratch).1, IN, 0, &[0; 512]));
+        signal(child_of(server.pid()).expect("a server"), "KILL");
+        assert_eq!(ask(&mut queue, OUT, 0, &[7; 512]).1, 0);
+        thread::sleep(Duration::from_millis(50));
+        assert!(!second.is_finished());
+        drop((first, queue));
+        assert_eq!(second.join().expect("served at last"), (vec![7; 512], 0));
+    });
+    server.stop();
+}
+
+#[test]
 fn a_server_is_upgraded_under_its_guest_or_goes_on() {
     let scratch = with_image();
     let server = scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"], "ready control");
