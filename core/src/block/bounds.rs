@@ -1,7 +1,7 @@
 //! What a back end knows of its disk's size while it serves it, and whether a flush has failed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Geometry, Range, SizeWatch, Sizes};
 use crate::{Error, Result};
@@ -80,12 +80,15 @@ impl Bounds {
 /// Whether a flush has failed. What it has lost is lost: fsync(2) and most file systems tell of it only one time, and the next one,
 /// which succeeds, would say that all is durable.
 #[derive(Default)]
-pub struct FlushLoss(AtomicBool);
+pub struct FlushLoss {
+    occurred: AtomicBool,
+    flushing: Mutex<()>,
+}
 
 impl FlushLoss {
     /// Whether one has.
     pub fn is_there(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.occurred.load(Ordering::Acquire)
     }
 
     /// What each flush fails with after one has.
@@ -96,15 +99,24 @@ impl FlushLoss {
         }
     }
 
+    /// Flushes, unless that has failed before. One at a time: beside one that fails another would succeed, before it is known that it may not.
+    pub fn guard(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
+        let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check()?;
+        flush().inspect_err(|_| self.occurred())
+    }
+
     /// One has failed.
     pub fn occurred(&self) {
-        self.0.store(true, Ordering::Release);
+        self.occurred.store(true, Ordering::Release);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -128,6 +140,29 @@ mod tests {
         let bounds = bounds(true);
         assert!(matches!(bounds.check_change(Range { offset: 0, len_bytes: 4096 }), Err(Error::ReadOnly)));
         assert!(matches!(bounds.check_new_size(4096), Err(Error::ReadOnly)));
+    }
+
+    #[test]
+    fn a_flush_beside_one_that_fails_fails_too() {
+        let loss = FlushLoss::default();
+        thread::scope(|scope| {
+            let (began, begins) = mpsc::channel();
+            let loss = &loss;
+            let failed = loss.guard(|| {
+                let other = scope.spawn(move || {
+                    loss.guard(|| {
+                        began.send(()).expect("a receiver");
+                        Ok(())
+                    })
+                });
+                let is_beside = begins.recv_timeout(Duration::from_millis(50)).is_ok();
+                assert!(!is_beside && !other.is_finished(), "it waits");
+                Err(Error::io("lost"))
+            });
+            failed.expect_err("it has");
+            begins.recv().expect_err("the other has not begun");
+        });
+        loss.guard(|| Ok(())).expect_err("lost is lost");
     }
 
     #[test]

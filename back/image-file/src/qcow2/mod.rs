@@ -140,11 +140,9 @@ impl Image {
 
     /// Its tables as well as its data.
     fn make_durable(&self) -> Result<()> {
-        self.loss.check()?;
-        let format = self.shared();
-        format.flush().and_then(|()| format.sync()).map_err(|error| {
-            self.loss.occurred();
-            failed(error)
+        self.loss.guard(|| {
+            let format = self.shared();
+            format.flush().and_then(|()| format.sync()).map_err(failed)
         })
     }
 
