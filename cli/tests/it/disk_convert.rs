@@ -108,6 +108,7 @@ fn a_conversion_replaces_nothing_unasked_and_nothing_that_is_in_use() {
         (&nbd, 1, &["512 bytes", "make it as large first"]),
         ("disk convert from.img ./from.img --force", 2, &["into itself"]),
         ("disk convert odd.img new.img", 1, &["last 488 bytes", "truncate"]),
+        ("disk convert from.img new.img --format overlay", 2, &["invalid value 'overlay'", "raw, qcow2"]),
         ("disk convert missing.img new.img", 1, &["missing.img"]),
         ("disk convert from.img missing/new.img", 1, &["No such file"]),
     ]);

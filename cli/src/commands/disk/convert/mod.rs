@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 use libtombolo::block_on;
 use libtombolo::disk::{Copy, Ended, Fault, Step, Tally, Watched, compare};
 use serde::Serialize;
@@ -61,7 +62,7 @@ pub struct DiskConvertArgs {
     #[arg(long)]
     json: bool,
     /// What kind of image TO is to be, raw or qcow2 (by default qcow2 where the name ends in .qcow2, else raw).
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", value_parser = whole_image())]
     format: Option<ImageFormat>,
     /// What kind of image FROM is (by default as its name says).
     #[arg(long, value_name = "FORMAT")]
@@ -85,6 +86,11 @@ Examples:
   tombolo disk convert nbd://ship/vm vm.img
   tombolo disk convert vm.qcow2 nfs://server/images/vm.img --verify
   tombolo disk convert nbd://ship/vm vm.img --resume";
+
+/// An overlay is not written as a whole.
+fn whole_image() -> impl TypedValueParser<Value = ImageFormat> {
+    PossibleValuesParser::new(["raw", "qcow2"]).try_map(|name| ImageFormat::from_str(&name, false))
+}
 
 /// So much is copied again at most after a kill, in bytes, or five seconds' worth.
 const DURABLE_EVERY_BYTES: u64 = 256 << 20;
