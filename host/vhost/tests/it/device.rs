@@ -20,6 +20,8 @@ pub const HOLD: u8 = b'h';
 pub const RELEASE: u8 = b'r';
 /// Forget the chain without an answer.
 pub const DROP: u8 = b'd';
+/// Echo it some milliseconds later, and nothing else meanwhile.
+pub const SLOW: u8 = b's';
 pub const PANIC: u8 = b'p';
 
 #[derive(Default)]
@@ -85,6 +87,10 @@ impl Device for Echo {
         match kind[0] {
             HOLD => self.held.lock().unwrap().push(chain),
             DROP => drop(chain),
+            SLOW => {
+                std::thread::sleep(Duration::from_millis(5));
+                echo(chain);
+            }
             PANIC => panic!("a device with a bug"),
             RELEASE => {
                 let held = std::mem::take(&mut *self.held.lock().unwrap());

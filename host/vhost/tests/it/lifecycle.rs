@@ -1,6 +1,6 @@
 //! Guests that leave, come back, reboot, and servers that stop.
 
-use crate::device::{Client, ECHO, Guest, HOLD, PANIC, RELEASE, TIMEOUT, TestHost};
+use crate::device::{Client, ECHO, Guest, HOLD, PANIC, RELEASE, SLOW, TIMEOUT, TestHost};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -269,6 +269,34 @@ fn the_next_server_performs_what_the_one_before_left_under_way_and_nothing_else(
     let echoed = send(&mut queue, ECHO);
     answered.push(queue.wait_used(TIMEOUT).unwrap().head);
     assert_eq!((answered.last(), third.handled()), (Some(&echoed), 1));
+}
+
+#[test]
+fn what_was_left_under_way_is_answered_before_a_queue_rests_that_is_stopped_at_once() {
+    let first = TestHost::repeating();
+    let stream = UnixStream::connect(&first.socket).unwrap();
+    let mut driver = Driver::open(stream, DriverSettings::default()).unwrap();
+    driver.share_memory().unwrap();
+    driver.keep_requests(8192).unwrap();
+    let mut queue = driver.start_queue(0, 0).unwrap();
+    let requests: Vec<_> = (0..6)
+        .map(|_| {
+            let (request, answer) = (queue.alloc(8).unwrap(), queue.alloc(8).unwrap());
+            queue.write(request, &[HOLD]);
+            queue.submit(&[request.first(1).readable(), answer.writable()]).unwrap();
+            request
+        })
+        .collect();
+    assert!(eventually(|| first.handled() == 6));
+    drop(first);
+
+    for request in requests {
+        queue.write(request, &[SLOW]);
+    }
+    let second = TestHost::repeating();
+    driver.go_on_with(&second.socket, &mut [&mut queue]).unwrap();
+    assert_eq!(driver.stop_queue(0).unwrap(), 6);
+    assert_eq!((queue.used_index(), second.handled()), (6, 6));
 }
 
 #[test]
