@@ -64,6 +64,8 @@ pub fn is_being_killed(thread: u32) -> Result<bool> {
 
 /// `PF_EXITING` of the kernel: the thread ends.
 const ENDING: u64 = 0x4;
+/// `PF_SIGNALED`: it ends as a signal says.
+const SIGNALLED: u64 = 0x400;
 /// SIGKILL in a set of signals.
 const KILL: u64 = 1 << 8;
 /// The signal that a process ended by, in its status (waitpid(2)).
@@ -75,7 +77,10 @@ fn killed(text: &[u8]) -> Option<bool> {
     let mut fields = text.get(after_name..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let mut skip = |count| std::str::from_utf8(fields.nth(count)?).ok()?.parse::<u64>().ok();
     let (flags, pending, code) = (skip(6)?, skip(21)?, skip(20)?);
-    Some(pending & KILL != 0 || (flags & ENDING != 0 && code & BY_SIGNAL != 0))
+    // The kernel says 0 for a code to those that may not trace the thread, as in a sandbox. The flag alone says less: the other threads of a process
+    // that ends by itself have it too.
+    let by_signal = code & BY_SIGNAL != 0 || (code == 0 && flags & SIGNALLED != 0);
+    Some(pending & KILL != 0 || (flags & ENDING != 0 && by_signal))
 }
 
 /// Reads the lines `Uid:` and `Gid:`, each with four numbers, of which the last is for file systems, and `Groups:`. None
@@ -132,6 +137,8 @@ mod tests {
         assert_eq!(stat(0x40_0000, 0x100, 0), Some(true), "SIGKILL");
         assert_eq!(stat(0x40_0004, 0, 2), Some(true), "it ends by SIGINT");
         assert_eq!(stat(0x40_0004, 0, 0x300), Some(false), "it ends by exit(3)");
+        assert_eq!(stat(0x40_0404, 0, 0), Some(true), "its code is not for us");
+        assert_eq!(stat(0x40_0404, 0, 0x300), Some(false), "another thread has ended it by exit(3)");
         assert_eq!(killed(b"7 (a) S 1 1"), None);
     }
 
