@@ -23,6 +23,13 @@ use crate::service::{self, Counted, Service, prometheus};
 
 pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
     let plan = DiskPlan::new(disk)?;
+    if options.keep && plan.source.is_partly_in_memory() {
+        let refused =
+            format!("--keep is not for {}: what was not flushed is lost with its server", plan.source);
+        return Err(
+            Failure::usage(refused).remedy("leave --keep out, or make it a raw image: tombolo disk convert")
+        );
+    }
     if options.keep && options.kept.is_empty() {
         return keep(&plan);
     }

@@ -143,9 +143,10 @@ impl RedoLog {
 
     /// Makes durable what was answered before.
     pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
-        // A flush that is under way has taken pages and may not have written them yet.
-        let is_still = self.flushing.try_lock().is_some();
-        if is_still && !self.states.is_dirty() {
+        // Another flush that is under way has taken pages and may not have written them yet: none begins while this one looks.
+        if let Some(_alone) = self.flushing.try_lock()
+            && !self.states.is_dirty()
+        {
             return self.log.flush(cx);
         }
         let (redo, cx) = (self.clone(), cx.clone());

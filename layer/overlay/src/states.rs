@@ -167,7 +167,9 @@ impl States {
         for page in pages.iter().filter_map(|(segment, _)| self.page(*segment)) {
             page.is_dirty.store(true, Ordering::Release);
         }
-        self.is_dirty.store(!pages.is_empty() || self.is_dirty(), Ordering::Release);
+        if !pages.is_empty() {
+            self.is_dirty.store(true, Ordering::Release);
+        }
     }
 }
 
