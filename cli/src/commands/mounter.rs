@@ -107,30 +107,52 @@ struct Mounting {
     target: PathBuf,
     /// Without links, once it was prepared.
     path: Option<PathBuf>,
+    stage: Stage,
     options: Options,
+}
+
+/// A server that was taken over may lay links on the way to a place. So a place is prepared and mounted once, at the start, and unmounted once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Unmounted,
+    Mounted,
+    Over,
 }
 
 impl Mounting {
     fn of(place: Place) -> Self {
         let Place { target, source, allow_other, read_only, devices, set_id, exec } = place;
         let options = Options { source, allow_other, read_only, devices, set_id, exec, ..Options::default() };
-        Self { target, path: None, options }
+        Self { target, path: None, stage: Stage::Unmounted, options }
     }
 
     fn perform(&mut self, request: &Request) -> Result<(Answer, Option<OwnedFd>), Failed> {
-        if let Request::Prepare = request {
-            let (path, was_dead) = Directly.prepare(&self.target)?;
-            self.path = Some(path.clone());
-            return Ok((Answer::Prepared { path, was_dead }, None));
+        let wanted = match request {
+            Request::Prepare | Request::Mount { .. } => Stage::Unmounted,
+            Request::Unmount { .. } | Request::ReadAhead { .. } => Stage::Mounted,
+        };
+        if self.stage != wanted {
+            return Err(Failed::of(&Errno::PERM.into()));
         }
-        let path = self.path.as_deref().ok_or_else(|| Failed::of(&Errno::INVAL.into()))?;
+        let path = match (&self.path, request) {
+            (None, Request::Prepare) => {
+                let (path, was_dead) = Directly.prepare(&self.target)?;
+                self.path = Some(path.clone());
+                return Ok((Answer::Prepared { path, was_dead }, None));
+            }
+            (Some(_), Request::Prepare) | (None, _) => return Err(Failed::of(&Errno::PERM.into())),
+            (Some(path), _) => path,
+        };
         let done = match *request {
             Request::Prepare => Ok(()),
             Request::Mount { kernel_checks } => {
                 let (device, by_helper) = Directly.mount(path, &self.options, kernel_checks)?;
+                self.stage = Stage::Mounted;
                 return Ok((Answer::Mounted { by_helper }, Some(device)));
             }
-            Request::Unmount { by_helper, detach } => Directly.unmount(path, by_helper, detach),
+            Request::Unmount { by_helper, detach } => {
+                Directly.unmount(path, by_helper, detach).inspect(|()| self.stage = Stage::Over)
+            }
             Request::ReadAhead { bytes } => Directly.read_ahead(path, bytes),
         };
         done.map(|()| (Answer::Done, None)).map_err(|error| Failed::of(&error))
