@@ -1,8 +1,21 @@
 //! What `/proc/self/mountinfo` says of mounts (proc_pid_mountinfo(5)), line by line.
 
+use std::{fs, io};
+
+/// What it says of the mounts that this process sees, a later one over an earlier one. No file system is asked that could keep us waiting.
+pub fn lines() -> io::Result<Vec<Vec<u8>>> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
+}
+
 /// The kernel's number of the mount: the first field. `None` for what is no such line.
 pub fn number(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?.parse().ok()
+}
+
+/// The device of what is mounted, as `MAJOR:MINOR`: the third field. `None` for what is no such line.
+pub fn device(line: &[u8]) -> Option<&str> {
+    std::str::from_utf8(line.split(|&byte| byte == b' ').nth(2)?).ok()
 }
 
 /// Where a line says that something is mounted: the fifth field, in which blanks and backslashes are written as three octal digits. `None` for what is
@@ -35,8 +48,8 @@ mod tests {
     fn a_mount_point_is_read_with_its_blanks() {
         let line = b"36 35 98:0 /mnt1 /mnt/a\\040b\\134c rw,noatime master:1 - ext3 /dev/root rw";
         assert_eq!(point(line).as_deref(), Some(&b"/mnt/a b\\c"[..]));
-        assert_eq!(number(line), Some(36));
-        assert_eq!((point(b"36 35"), number(b"x 35")), (None, None));
+        assert_eq!((number(line), device(line)), (Some(36), Some("98:0")));
+        assert_eq!((point(b"36 35"), number(b"x 35"), device(b"36 35")), (None, None, None));
         assert_eq!(point(b"1 2 3 4 /\\999 x"), None);
     }
 }

@@ -26,11 +26,10 @@ impl Shared {
     /// What the kernel says of the mounts inside the export: another text when one was made or taken away.
     pub(crate) fn submount_lines(&self) -> Result<Vec<Vec<u8>>> {
         let root = self.own.path(self.root.fd())?;
-        let list = std::fs::read("/proc/self/mountinfo").map_err(Error::io)?;
-        let inside = |line: &&[u8]| {
+        let inside = |line: &Vec<u8>| {
             mountinfo::point(line).is_some_and(|point| point != root && is_beneath(&point, &root))
         };
-        Ok(list.split(|&byte| byte == b'\n').filter(inside).map(<[u8]>::to_vec).collect())
+        Ok(mountinfo::lines().map_err(Error::io)?.into_iter().filter(inside).collect())
     }
 
     fn meet_all(&self) -> Result<()> {

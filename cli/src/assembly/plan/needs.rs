@@ -83,9 +83,8 @@ pub fn of_mounts() -> Needs {
 
 /// Whether /proc is mounted with `hidepid=` (proc(5)).
 fn hides_processes() -> bool {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut lines = table.split(|&byte| byte == b'\n');
-    let line = lines.rfind(|line| mountinfo::point(line).as_deref() == Some(b"/proc"));
+    let lines = mountinfo::lines().unwrap_or_default();
+    let line = lines.iter().rfind(|line| mountinfo::point(line).as_deref() == Some(b"/proc"));
     let options = line.and_then(|line| line.rsplit(|&byte| byte == b' ').next()).unwrap_or_default();
     let words = options.split(|&byte| byte == b',');
     words.filter_map(|word| word.strip_prefix(b"hidepid=")).any(|how| how != b"0" && how != b"off")

@@ -5,7 +5,6 @@
 //! mounts of the exports, and none that is known to lie elsewhere; and it opens as the user that it is asked for, as its client could.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -177,9 +176,8 @@ impl Export {
         if mount == self.mount {
             return true;
         }
-        let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let mut lines = table.split(|&byte| byte == b'\n');
-        let line = lines.find(|line| mountinfo::number(line) == Some(mount));
-        line.and_then(mountinfo::point).is_some_and(|point| self.has(&point))
+        let lines = mountinfo::lines().unwrap_or_default();
+        let line = lines.iter().find(|line| mountinfo::number(line) == Some(mount));
+        line.and_then(|line| mountinfo::point(line)).is_some_and(|point| self.has(&point))
     }
 }
