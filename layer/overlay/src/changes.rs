@@ -111,7 +111,7 @@ impl RedoLog {
 
     /// Writes whole blocks: those at both ends are completed by what they are now, unless they are here. They are locked.
     async fn write_first(&self, cx: &Ctx, range: ops::Range<u64>, from: Source) -> Result<()> {
-        let disk_end = self.bounds.size_bytes();
+        let disk_end = self.size_bytes;
         let blocks = blocks_of(&range);
         let is_here =
             |offset: u64| self.states.run(offset / BLOCK_BYTES, offset / BLOCK_BYTES + 1).0 == State::Here;
@@ -144,7 +144,7 @@ impl RedoLog {
     /// The whole blocks of a range; a part of a block at the disk's end is a whole one.
     fn whole_blocks(&self, range: &ops::Range<u64>) -> ops::Range<u64> {
         let start = range.start.div_ceil(BLOCK_BYTES);
-        let end = match range.end == self.bounds.size_bytes() {
+        let end = match range.end == self.size_bytes {
             true => range.end.div_ceil(BLOCK_BYTES),
             false => range.end / BLOCK_BYTES,
         };

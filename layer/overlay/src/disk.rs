@@ -8,6 +8,9 @@ use tombolo_mem::{Sink, Source};
 
 use crate::redo_log::{Place, RedoLog};
 
+/// So much is looked at in one turn, in bytes: NBD counts with 32 bits.
+const LOOK_BYTES: u64 = 1 << 30;
+
 /// A disk that began as another one. Any number of front ends may use it at once.
 pub struct Overlay(pub(crate) Arc<RedoLog>);
 
@@ -72,7 +75,9 @@ impl RedoLog {
         let mut extents = Extents::new(range, count_max);
         let mut goes_on = range.len_bytes > 0;
         while goes_on {
-            let (place, len_bytes) = self.place(extents.next_offset(), range.end());
+            // A base says no more at once either: what is behind that would be looked at again for each of its answers.
+            let end = range.end().min(extents.next_offset().saturating_add(LOOK_BYTES));
+            let (place, len_bytes) = self.place(extents.next_offset(), end);
             goes_on = match place {
                 Place::Here(_) => extents.push(len_bytes, Allocation::Data),
                 Place::Nowhere => extents.push(len_bytes, Allocation::Hole),

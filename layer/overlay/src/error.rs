@@ -7,6 +7,14 @@ pub enum OverlayError {
     /// It begins with something else.
     #[error("not an overlay")]
     NotAnOverlay,
+    /// The base is read in larger units than an overlay is written in.
+    #[error("the base has blocks of {found} bytes, and a base may have {max} at most")]
+    BaseBlocks {
+        /// The base's, in bytes.
+        found: u32,
+        /// An overlay's own, in bytes.
+        max: u64,
+    },
     /// The header is damaged, or lies.
     #[error("the overlay's header is damaged: {0}")]
     Damaged(&'static str),

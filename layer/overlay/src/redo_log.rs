@@ -22,6 +22,8 @@ pub(crate) struct RedoLog {
     /// Of the base so much is used, in bytes.
     pub(crate) base_bytes: u64,
     pub(crate) log: Arc<dyn BlockDevice>,
+    /// The disk's length, in bytes, which is more than it shows where its last block is not a whole one.
+    pub(crate) size_bytes: u64,
     pub(crate) states: States,
     pub(crate) bounds: Bounds,
     /// Held while a block is written for the first time, or zeroed: each block's is that of its number.
@@ -92,7 +94,13 @@ impl Overlay {
         if header.base_bytes != base.geometry().size_bytes || header.base_mark != base_mark {
             return Err(OverlayError::BaseChanged);
         }
-        let geometry = Geometry::of_file(header.size_bytes).in_blocks(options.block_bytes)?;
+        // A block here is completed out of the base's.
+        let base_block_bytes = base.geometry().block_bytes;
+        if u64::from(base_block_bytes) > BLOCK_BYTES {
+            return Err(OverlayError::BaseBlocks { found: base_block_bytes, max: BLOCK_BYTES });
+        }
+        let block_bytes = options.block_bytes.max(base_block_bytes);
+        let geometry = Geometry::of_file(header.size_bytes).in_blocks(block_bytes)?;
         let states = States::new(header.size_bytes);
         for segment in 0..states.segments() {
             states.load(segment, &read(&*log, cx, layout::page_at(segment), PAGE_BYTES as usize).await?)?;
@@ -102,6 +110,7 @@ impl Overlay {
             base,
             base_bytes: header.base_bytes,
             log,
+            size_bytes: header.size_bytes,
             states,
             bounds: Bounds::new(geometry, read_only),
             locks: [const { Mutex::new(()) }; LOCKS],

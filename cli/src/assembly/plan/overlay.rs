@@ -66,9 +66,7 @@ impl OverlaySource {
 
     /// What the redo log says of itself.
     pub fn header(&self) -> Result<Header, Failure> {
-        let mut page = Vec::new();
-        let read = File::open(&self.path).and_then(|file| file.take(HEADER_BYTES).read_to_end(&mut page));
-        read.map_err(|error| self.cannot(&error))?;
+        let page = first_page(&self.path).map_err(|error| self.cannot(&error))?;
         Header::from_page(&page).map_err(|error| self.cannot(&error))
     }
 
@@ -158,6 +156,16 @@ impl OverlaySource {
         };
         Ok(name.to_vec())
     }
+}
+
+fn first_page(path: &Path) -> std::io::Result<Vec<u8>> {
+    // Looked at before: opening a pipe waits for its other end.
+    if !fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::other("it is not a file"));
+    }
+    let mut page = Vec::new();
+    File::open(path)?.take(HEADER_BYTES).read_to_end(&mut page)?;
+    Ok(page)
 }
 
 /// Makes the name of a new file durable.

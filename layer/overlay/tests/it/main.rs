@@ -1,5 +1,6 @@
 //! What is an overlay's own as a disk: its base, and losses of power. What each disk must do is in the conformance suite.
 
+mod in_blocks;
 mod lossy;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use tombolo_core::{Ctx, SessionId, Stability, block_on};
 use tombolo_layer_overlay::{Header, Overlay, OverlayError};
 use tombolo_mem::{Buffer, Source};
 
+use in_blocks::InBlocks;
 use lossy::LossyDisk;
 
 const BLOCK: usize = 4096;
@@ -139,6 +141,34 @@ fn another_base_a_log_that_is_cut_off_and_what_is_none_are_refused() {
     assert!(matches!(open(base.clone(), b"1", none.clone()), Err(OverlayError::NotAnOverlay)));
     let short: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header().log_bytes() - 4096).expect("a disk"));
     assert!(matches!(block_on(header().write_to(&cx(), &*short)), Err(OverlayError::TooShort { .. })));
+}
+
+#[test]
+fn blocks_of_the_base_and_of_the_disk_s_end_are_heeded() {
+    let options = |block_bytes| OpenOptions { block_bytes, ..OpenOptions::default() };
+    let size_bytes = (1 << 20) + 1536;
+    let header = Header { size_bytes, base_bytes: size_bytes, ..header() };
+    let log: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header.log_bytes()).expect("a redo log"));
+    block_on(header.write_to(&cx(), &*log)).expect("made");
+    let base = Arc::new(MemoryDisk::new(size_bytes).expect("a base"));
+    let bytes: Vec<u8> = (0..size_bytes).map(|at| golden(at / 512)).collect();
+    write(&*base, 0, &bytes);
+    let open = |base: Arc<dyn BlockDevice>, block_bytes| {
+        block_on(Overlay::open(&cx(), base, b"1", log.clone(), &options(block_bytes)))
+    };
+    let disk = open(base.clone(), 1024).expect("opened");
+    let shown = disk.geometry().size_bytes;
+    assert_eq!(shown, size_bytes - 512);
+    write(&*disk, shown - 1024, &[7; 1024]);
+    disk.flush(&cx()).wait().expect("flushed");
+    let disk = open(base.clone(), 512).expect("opened");
+    assert_eq!(read(&*disk, shown, 512), [golden(shown / 512); 512], "what lay behind the last whole block");
+    let in_blocks = |block_bytes| Arc::new(InBlocks(base.clone(), block_bytes));
+    let whole = Header { size_bytes: 1 << 20, base_bytes: 1 << 20, ..header };
+    block_on(whole.write_to(&cx(), &*log)).expect("made");
+    let disk = open(in_blocks(4096), 512).expect("opened");
+    assert_eq!(disk.geometry().block_bytes, 4096);
+    assert!(matches!(open(in_blocks(8192), 512), Err(OverlayError::BaseBlocks { found: 8192, .. })));
 }
 
 /// Random work with losses of power: each sector is as it was flushed last, or as it was written since.
