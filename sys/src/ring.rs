@@ -86,12 +86,25 @@ impl<T> FileRing<T> {
         submitter.register_enable_rings().map_err(|error| errno(&error))?;
         let free = (0..usize::from(depth)).collect();
         let held = (0..depth).map(|_| None).collect();
-        Ok(Self {
+        let ring = Self {
             ring,
             slots: Mutex::new(Slots { held, free }),
             is_queued: AtomicBool::new(false),
             taking: Mutex::new(()),
-        })
+        };
+        ring.try_out()?;
+        Ok(ring)
+    }
+
+    /// A filter of a container may let a ring be made, and not be entered.
+    fn try_out(&self) -> Result<()> {
+        let slots = self.slots();
+        self.queue(&nop());
+        drop(slots);
+        self.is_queued.store(false, Ordering::Release);
+        self.ring.submit_and_wait(1).map_err(|error| errno(&error))?;
+        self.wait(|_, _| {});
+        Ok(())
     }
 
     /// Adds a transfer, which begins with the next [`submit`](Self::submit). It comes back if there are as many under way as there may be.
@@ -179,7 +192,7 @@ impl<T> FileRing<T> {
     /// Lets [`wait`](Self::wait) return.
     pub fn wake(&self) {
         let slots = self.slots();
-        self.queue(&opcode::Nop::new().build().flags(Flags::FIXED_FILE).user_data(WAKE));
+        self.queue(&nop());
         drop(slots);
         self.submit();
     }
@@ -203,6 +216,11 @@ impl<T> Drop for FileRing<T> {
             self.wait(|_, _| {});
         }
     }
+}
+
+/// What does nothing but end.
+fn nop() -> Entry {
+    opcode::Nop::new().build().flags(Flags::FIXED_FILE).user_data(WAKE)
 }
 
 /// `IORING_ENTER_GETEVENTS`.
