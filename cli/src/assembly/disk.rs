@@ -30,6 +30,10 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
             Failure::usage(refused).remedy("leave --keep out, or make it a raw image: tombolo disk convert")
         );
     }
+    if options.keep && plan.source.needs().has_ring {
+        let refused = "--keep is not for --cache none: transfers of a server that was killed may end beside the next one's";
+        return Err(Failure::usage(refused).remedy("leave one of them out"));
+    }
     if options.keep && options.kept.is_empty() {
         return keep(&plan);
     }
