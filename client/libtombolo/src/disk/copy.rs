@@ -107,8 +107,9 @@ impl Copy {
             read(&*self.from, range, &buffer, Step::Read).await?;
             let bytes =
                 bytes_of(&mut buffer, range.len_bytes).map_err(Fault::at(Step::Read, range.offset))?;
+            let unit_bytes = unit_bytes([&*self.from, &*self.to]) as usize;
             let mut begin = 0;
-            for (end, is_zero) in parts_of(bytes) {
+            for (end, is_zero) in parts_of(bytes, unit_bytes) {
                 let (offset, len_bytes) = (range.offset + begin as u64, (end - begin) as u64);
                 if is_zero {
                     self.zeroes(Range { offset, len_bytes }).await?;

@@ -66,11 +66,11 @@ pub(super) async fn zero(disk: &dyn BlockDevice, range: Range) -> Result<(), Fau
     answer.resolve().await.map_err(Fault::at(Step::Zero, range.offset))
 }
 
-/// Where data and zeroes change, in units: the end of each part, and whether it is zero.
-pub(super) fn parts_of(bytes: &[u8]) -> Vec<(usize, bool)> {
+/// Where data and zeroes change, in units of `unit_bytes`: the end of each part, and whether it is zero.
+pub(super) fn parts_of(bytes: &[u8], unit_bytes: usize) -> Vec<(usize, bool)> {
     let mut parts: Vec<(usize, bool)> = Vec::new();
     let mut end = 0;
-    for unit in bytes.chunks(ZERO_UNIT_BYTES) {
+    for unit in bytes.chunks(unit_bytes) {
         end += unit.len();
         let is_zero = are_zero(unit);
         match parts.last_mut() {
@@ -98,7 +98,9 @@ mod tests {
         let units = |parts: Vec<(usize, bool)>| -> Vec<_> {
             parts.into_iter().map(|(end, is_zero)| (end / ZERO_UNIT_BYTES, is_zero)).collect()
         };
-        assert_eq!(units(parts_of(&bytes)), [(1, true), (2, false), (3, true), (4, false), (5, true)]);
-        assert_eq!(parts_of(&[0; 512]), [(512, true)], "the end of a disk");
+        let found = units(parts_of(&bytes, ZERO_UNIT_BYTES));
+        assert_eq!(found, [(1, true), (2, false), (3, true), (4, false), (5, true)]);
+        assert_eq!(units(parts_of(&bytes, 4 * ZERO_UNIT_BYTES)), [(4, false), (5, true)]);
+        assert_eq!(parts_of(&[0; 512], ZERO_UNIT_BYTES), [(512, true)], "the end of a disk");
     }
 }
