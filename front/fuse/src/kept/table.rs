@@ -184,7 +184,7 @@ impl Table {
         self.nodes.remove(&node).map(|known| (node, known.held))
     }
 
-    /// A request has made an opening. What it left when it was under way in an earlier process is in nobody's hands.
+    /// A request has made an opening. What it left when it was under way in an earlier process no guest holds.
     pub(super) fn opened(
         &mut self,
         area: &Area,
