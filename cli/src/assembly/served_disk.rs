@@ -228,7 +228,7 @@ impl DiskAnswers {
             "" => None,
             _ => Some(size.strip_prefix('=').and_then(disk::size).ok_or("write size=SIZE,disk=NAME")?),
         };
-        let resize = disk.resize().ok_or("its size is its server's to change")?;
+        let resize = disk.resize().ok_or("it stays as long as it is, or its own server changes that")?;
         let cx = Ctx::root(SessionId(0));
         let resized = match wanted {
             Some(size_bytes) => resize.set_size(&cx, size_bytes).map(move |()| size_bytes),

@@ -19,7 +19,7 @@ const IS_COMPRESSED: u64 = 1 << 62;
 const L1_RESERVED: u64 = 0x7F00_0000_0000_01FF;
 const L2_RESERVED: u64 = 0x3F00_0000_0000_01FE;
 
-/// An image of 16 TiB in clusters of 64 KiB, whose counts take 512 MiB at most.
+/// An image of 16 TiB in clusters of 64 KiB. Its counts take 512 MiB, twice: as they are in the image, and as they are found.
 const CLUSTERS_MAX: u64 = 1 << 28;
 
 /// So much of what is wrong is kept by name.
@@ -97,7 +97,7 @@ struct Walk<'a> {
     cluster_bytes: u64,
     /// How often each cluster of the file is used.
     used: Vec<u16>,
-    /// Entries of the mapping: the cluster that each names, and whether it says that it alone does.
+    /// Entries of the mapping: the cluster that each names, and whether it says that it alone does. Together twice as long as the tables.
     shared: Vec<(u64, bool)>,
     found: Checked,
 }
@@ -222,21 +222,21 @@ impl Walk<'_> {
     /// What is counted, with what is used.
     fn compare(&mut self, header: &Header, counts: &[u64]) -> io::Result<()> {
         let per_block = 1 << header.block_bits();
-        let mut counted = vec![0; self.used.len()];
+        let mut counted = vec![0_u16; self.used.len()];
         for (counted, block) in counted.chunks_mut(per_block).zip(counts).filter(|(_, block)| **block != 0) {
             let mut bytes = vec![0; self.cluster_bytes as usize];
             self.file.read_exact_at(&mut bytes, *block)?;
             for (index, counted) in counted.iter_mut().enumerate() {
-                *counted = count_in(&bytes, index, header.refcount_order);
+                *counted = count_in(&bytes, index, header.refcount_order).try_into().unwrap_or(u16::MAX);
             }
         }
         let mut leaked = 0;
         for (index, (used, counted)) in std::mem::take(&mut self.used).into_iter().zip(&counted).enumerate() {
-            if u64::from(used) > *counted {
+            if used > *counted {
                 let what = "a cluster is used more often than is counted";
                 self.found.add(index as u64 * self.cluster_bytes, what);
             }
-            leaked += u64::from(u64::from(used) < *counted) * self.cluster_bytes;
+            leaked += u64::from(used < *counted) * self.cluster_bytes;
         }
         self.found.leaked_bytes = Some(leaked).filter(|_| !header.has_more);
         for (cluster, is_once) in std::mem::take(&mut self.shared) {
