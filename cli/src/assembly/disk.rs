@@ -10,6 +10,7 @@ use tombolo_host_service::sandbox::Held;
 use tombolo_host_vhost::Settings;
 use tombolo_host_vhost::keeper::Settings as KeeperSettings;
 
+use crate::assembly::disk_mount::{DiskMount, PreparedDiskMount};
 use crate::assembly::keeper::{self, Turn};
 use crate::assembly::options::disk::{DiskOptions, DiskServerOptions};
 use crate::assembly::plan::disk::DiskPlan;
@@ -34,6 +35,10 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
         let refused = "--keep is not for --cache none: transfers of a server that was killed may end beside the next one's";
         return Err(Failure::usage(refused).remedy("leave one of them out"));
     }
+    if options.keep && plan.options.mount.is_some() {
+        let refused = "--keep is not for --mount: what has mapped the file loses it with its server";
+        return Err(Failure::usage(refused).remedy("leave one of them out"));
+    }
     if options.keep && options.kept.is_empty() {
         return keep(&plan);
     }
@@ -43,7 +48,7 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
         || Prepared::open(&plan, options),
         DiskServer::start,
         DiskServer::announce,
-        |server| server.disk.end(),
+        DiskServer::end,
     )
 }
 
@@ -58,6 +63,7 @@ fn keep(plan: &DiskPlan) -> Outcome {
 
 /// The process. Dropped from the top.
 struct DiskServer {
+    mount: Option<DiskMount>,
     disk: ServedDisk,
     metrics: Vec<Endpoint>,
     _control: ControlServer,
@@ -69,6 +75,7 @@ struct DiskServer {
 struct Prepared {
     control: Listener,
     metrics: Vec<TcpListener>,
+    mount: Option<PreparedDiskMount>,
     disk: PreparedDisk,
     sandbox: Held,
 }
@@ -78,40 +85,60 @@ impl Prepared {
     fn open(plan: &DiskPlan, options: &DiskServerOptions) -> Result<Self, Failure> {
         let control = service::control_socket(options.control.as_deref(), || plan.name.clone())?;
         let disk = PreparedDisk::open(plan, &options.kept)?;
+        let mut mount = PreparedDiskMount::of(plan)?;
         let metrics = prometheus::listen(options.metrics.as_ref())?;
         let mut needs = disk.needs();
         needs.removes.extend(directories_of([control.path().to_owned()]));
-        let sandbox = Sandbox::new(options.sandbox, needs, None).close()?;
-        Ok(Self { control, metrics, disk, sandbox })
+        if mount.is_some() {
+            PreparedDiskMount::need(&mut needs);
+        }
+        let mut sandbox = Sandbox::new(options.sandbox, needs, None);
+        if let Some(mount) = &mut mount {
+            mount.mounts_outside(&mut sandbox)?;
+        }
+        Ok(Self { control, metrics, mount, disk, sandbox: sandbox.close()? })
     }
 }
 
 impl DiskServer {
     fn start(prepared: Prepared) -> Result<Self, Failure> {
-        let Prepared { control, metrics, disk, sandbox } = prepared;
+        let Prepared { control, metrics, mount, disk, sandbox } = prepared;
         let mut disk = disk.start()?;
+        let mount = mount.map(|mount| mount.start(disk.disk())).transpose()?;
         let mut counted = Counted::default();
         disk.add_to(&mut counted);
         let (export, endpoints) = disk.status();
-        let service = Service::new(Status::of_this_process(vec![export], endpoints.collect()), counted);
+        let endpoints = endpoints.chain(mount.as_ref().map(DiskMount::status)).collect();
+        let service = Service::new(Status::of_this_process(vec![export], endpoints), counted);
         let metrics = prometheus::serve(metrics, &service)?;
         let control_path = control.path().display().to_string();
         let answers = DiskAnswers::over(service, [&disk]);
         let _control = ControlServer::start(control, answers)
             .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
         disk.admit()?;
-        Ok(Self { disk, metrics, _control, control_path, sandbox })
+        Ok(Self { mount, disk, metrics, _control, control_path, sandbox })
     }
 
     /// A line for each endpoint, with what to type on the other side.
     fn announce(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         self.disk.announce(&mut out, &mut 0)?;
+        if let Some(mount) = &self.mount {
+            writeln!(out, "ready file {}", mount.path().display())?;
+        }
         writeln!(out, "ready sandbox {}", self.sandbox)?;
         writeln!(out, "ready control {}", self.control_path)?;
         for metrics in &self.metrics {
             writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
         }
         out.flush()
+    }
+
+    /// What programs have written to the file is on the disk before it is made durable.
+    fn end(&mut self) -> Outcome {
+        if let Some(mount) = self.mount.take() {
+            mount.end();
+        }
+        self.disk.end()
     }
 }

@@ -148,6 +148,11 @@ impl ServedDisk {
         VhostServer::start(socket.socket().try_clone()?, settings, Box::new(make))
     }
 
+    /// The disk, with what counts.
+    pub fn disk(&self) -> Arc<dyn BlockDevice> {
+        Arc::clone(&self.disk)
+    }
+
     /// A line for each endpoint, with what to type on the other side. `index` counts the sockets of all disks.
     pub fn announce(&self, out: &mut impl Write, index: &mut usize) -> io::Result<()> {
         let DiskPlan { name, options, .. } = &self.plan;

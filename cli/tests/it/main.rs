@@ -10,6 +10,7 @@ mod disk_check;
 mod disk_config;
 mod disk_convert;
 mod disk_kept;
+mod disk_mount;
 mod disk_overlay;
 mod file_commands;
 mod files;

@@ -28,10 +28,11 @@ pub const ROOMS: &[Room] = &[
     room("wire", 3, false, true),
     room("shm", 3, true, true),
     room("host/runtime", 4, false, true),
-    // Devices, links and sessions know nothing of each other.
+    // Devices, links, sessions and VMMs know nothing of each other.
     room("host/links", 5, false, true),
     room("host/vhost", 5, false, true),
     room("host/tls", 5, false, true),
+    room("host/vmm", 5, false, true),
     room("host/rpc", 6, false, true),
     // Beside what answers and what takes requests in: only what assembles a process names it.
     room("host/service", 7, false, true),

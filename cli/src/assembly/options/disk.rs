@@ -46,6 +46,11 @@ pub struct DiskOptions {
     #[arg(long, value_name = "SOCKET")]
     #[serde(default)]
     pub vhost_user: Vec<PathBuf>,
+    /// Show it to this user as a file, DIR/NAME, as long as the disk: for programs that want a file. Nothing else sees what they write before
+    /// they make it durable.
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip)]
+    pub mount: Option<PathBuf>,
     /// Serve it over NBD: at a socket (./NAME, /PATH), or PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT
     /// on one; repeatable. All that reach an address have the disk.
     #[arg(long, value_name = "ADDR")]

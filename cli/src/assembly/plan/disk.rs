@@ -53,7 +53,9 @@ impl DiskPlan {
     pub fn new(options: DiskOptions) -> Result<Self, Failure> {
         let source = DiskSource::of_word(&options.file, &options.image())?.with_cache(options.cache)?;
         let name = options.name.clone().unwrap_or_else(|| source.name());
-        if options.vhost_user.is_empty() && options.nbd.is_empty() && options.nbd_tls.is_empty() {
+        let is_served =
+            !(options.vhost_user.is_empty() && options.nbd.is_empty() && options.nbd_tls.is_empty());
+        if !is_served && options.mount.is_none() {
             let problem = format!("nothing says how the disk {name} is reached");
             return Err(
                 Failure::usage(problem).remedy("add --vhost-user SOCKET, --nbd ADDR or --nbd-tls ADDR")

@@ -75,6 +75,7 @@ Examples:
   tombolo disk clone.qcow2 --backing-dir /srv/golden --vhost-user /run/vm1.sock
   tombolo disk create vm1.overlay --base golden.img && tombolo disk vm1.overlay --vhost-user /run/vm1.sock
   tombolo disk nbd://ship/vm --vhost-user /run/vm1.sock
+  tombolo disk vm.qcow2 --mount /mnt/vm    # /mnt/vm/vm.qcow2 is the disk's bytes
   tombolo disk nfs://ship/images/vm.img --vhost-user /run/vm1.sock
   tombolo disk resize vm.img 20G
   tombolo disk info vm.img

@@ -1,0 +1,111 @@
+//! A disk as a file of this host.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tombolo_core::block::BlockDevice;
+use tombolo_core::fs::Name;
+use tombolo_core::{Identity, SessionId};
+use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
+use tombolo_front_fuse::session::Coherence;
+use tombolo_host_service::sandbox::Needs;
+use tombolo_layer_disk_files::DiskFiles;
+use tombolo_sys::creds;
+
+use crate::assembly::plan::disk::DiskPlan;
+use crate::assembly::plan::needs::{join, of_mounts};
+use crate::assembly::sandbox::Sandbox;
+use crate::commands::mount::reason;
+use crate::failure::{Failure, Outcome};
+use crate::mount_point::MountPoint;
+use crate::service::status::EndpointStatus;
+
+/// Where a disk is to be a file.
+pub struct PreparedDiskMount {
+    point: PathBuf,
+    options: FuseOptions,
+    /// The file's, and the disk's.
+    name: String,
+}
+
+/// A session of its own: guests have those behind it.
+const SESSION: SessionId = SessionId(u64::MAX);
+
+/// What uses files as memory touches them at random: what the kernel reads ahead is mostly for nothing.
+const READ_AHEAD_BYTES: u32 = 16 << 10;
+
+impl PreparedDiskMount {
+    /// Looks whether it can be one there, if it is to be.
+    pub fn of(plan: &DiskPlan) -> Result<Option<Self>, Failure> {
+        let Some(point) = &plan.options.mount else { return Ok(None) };
+        Name::new(plan.name.as_bytes()).map_err(|error| {
+            Failure::usage(format!("no file can be called {:?}: {error}", plan.name))
+                .remedy("add --name NAME")
+        })?;
+        let options = FuseOptions {
+            source: plan.source.to_string(),
+            allow_other: false,
+            read_only: plan.options.read_only,
+            exec: false,
+            // Users of the disk that come another way are told of nothing, as with a block device.
+            coherence: Coherence::Always,
+            xattrs: false,
+            read_ahead_bytes: Some(READ_AHEAD_BYTES),
+            ..FuseOptions::default()
+        };
+        let MountPoint { path, .. } = MountPoint::checked(point)?;
+        Ok(Some(Self { point: path, options, name: plan.name.clone() }))
+    }
+
+    /// What serving it goes on to need.
+    pub fn need(needs: &mut Needs) {
+        join(needs, of_mounts());
+    }
+
+    /// Has it mounted from outside of the sandbox, where there is one.
+    pub fn mounts_outside(&mut self, sandbox: &mut Sandbox<'_>) -> Outcome {
+        let mounters = sandbox.mounters(&[(&*self.point, self.options.clone())])?;
+        if let Some(mounter) = mounters.into_iter().flatten().next() {
+            self.options.mounter = mounter;
+        }
+        Ok(())
+    }
+
+    pub fn start(self, disk: Arc<dyn BlockDevice>) -> Result<DiskMount, Failure> {
+        let mounting = format!("mount at {}", self.point.display());
+        let (uid, gid) = creds::own_ids();
+        let name = Name::new(self.name.as_bytes()).map_err(|error| Failure::cannot(&mounting, &error))?;
+        let files = DiskFiles::new([(name.to_owned(), disk)], Identity { uid, gid, groups: None });
+        let mount = FuseMount::start(&files, SESSION, &self.point, &self.options)
+            .map_err(|error| Failure::cannot(&mounting, reason(&error)))?;
+        Ok(DiskMount { mount, name: self.name })
+    }
+}
+
+/// A disk that is a file.
+pub struct DiskMount {
+    mount: FuseMount,
+    name: String,
+}
+
+impl DiskMount {
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.mount.path().join(&self.name)
+    }
+
+    pub fn status(&self) -> EndpointStatus {
+        let at = self.mount.path().display().to_string();
+        EndpointStatus { kind: "fuse".into(), at, export: self.name.clone() }
+    }
+
+    /// Waits for the last of its users: what they have written and the kernel still holds would be lost.
+    pub fn end(&self) {
+        match self.mount.unmount() {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(file = %self.path().display(), "in use: waiting for its last user"),
+            Err(error) => return tracing::error!(file = %self.path().display(), %error, "stays mounted"),
+        }
+        self.mount.wait();
+    }
+}

@@ -1,0 +1,64 @@
+//! A disk as a file of this host.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::common::Scratch;
+
+const MIB: u64 = 1 << 20;
+
+fn at(path: &Path, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    File::open(path).expect("open").read_exact_at(&mut bytes, offset).expect("read");
+    bytes
+}
+
+#[test]
+fn a_disk_is_a_file_and_what_was_written_to_it_is_on_the_disk_when_its_server_has_ended() {
+    let scratch = Scratch::new();
+    let base = scratch.path("base.img");
+    File::create(&base).expect("create").set_len(16 * MIB).expect("truncate");
+    File::options().write(true).open(&base).expect("open").write_all_at(b"base", MIB).expect("write");
+    scratch.run(&["disk", "create", "vm.overlay", "--base", "base.img"]).succeeded();
+    let words = ["disk", "vm.overlay", "--name", "memory", "--mount", "mnt", "--sandbox", "strict"];
+    let server = scratch.serve(&words, "ready control");
+    let file = scratch.path("mnt/memory");
+    assert!(server.said.contains(&format!("ready file {}\n", file.display())), "{}", server.said);
+    assert_eq!(file.metadata().expect("stat").len(), 16 * MIB);
+    assert_eq!(at(&file, MIB, 4), b"base");
+    // Not of whole blocks; nothing makes it durable.
+    let open = File::options().write(true).open(&file).expect("open");
+    open.write_all_at(b"written", 2 * MIB + 1001).expect("write");
+    open.write_all_at(&[7; 3000], 16 * MIB - 3000).expect("write");
+    open.write_at(b"x", 16 * MIB).expect_err("behind the end");
+    open.set_len(MIB).expect_err("it is as long as the disk");
+    drop(open);
+    // The disk is this server's alone.
+    scratch.run(&["disk", "vm.overlay", "--nbd", "./nbd"]).failed(1, &["in use"]);
+    server.stop();
+    assert!(!file.exists(), "it is not mounted any more");
+    scratch.run(&["disk", "convert", "vm.overlay", "whole.img"]).succeeded();
+    let whole = scratch.path("whole.img");
+    assert_eq!(at(&whole, MIB, 4), b"base");
+    assert_eq!(at(&whole, 2 * MIB + 1000, 9), b"\0written\0");
+    assert_eq!(at(&whole, 16 * MIB - 3001, 3001), [&[0][..], &[7; 3000]].concat());
+    let unchanged = [&b"base"[..], &[0; 8]].concat();
+    assert!(at(&base, MIB, 12) == unchanged && at(&base, 16 * MIB - 1, 1) == [0], "the base is as it was");
+}
+
+#[test]
+fn a_file_of_a_disk_that_refuses_changes_does_so_and_it_is_refused_where_it_cannot_be() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("disk.img"), [1; 4096]).expect("write");
+    let server = scratch.serve(&["disk", "disk.img", "--read-only", "--mount", "mnt"], "ready control");
+    let file = scratch.path("mnt/disk.img");
+    assert_eq!(at(&file, 0, 4096), [1; 4096]);
+    File::options().write(true).open(&file).expect_err("read-only");
+    scratch
+        .run(&["disk", "disk.img", "--read-only", "--mount", "mnt"])
+        .failed(1, &["busy", "tombolo umount"]);
+    server.stop();
+    scratch.run(&["disk", "disk.img", "--mount", "nowhere"]).failed(1, &["nowhere"]);
+    scratch.run(&["disk", "disk.img", "--mount", "mnt", "--keep"]).failed(2, &["--keep", "--mount"]);
+}

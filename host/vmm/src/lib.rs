@@ -1,0 +1,19 @@
+//! QEMU as the VMM of a guest: the command line of a machine whose memory is a file and whose disk is a vhost-user device ([`Machine`]), a
+//! client of its monitor ([`Monitor`]), and what is done there to save a machine, to go on with it, and to change its network card
+//! ([`migration`], [`network`]).
+//!
+//! A machine is saved without its memory (`x-ignore-shared`): that stays in its file. What is left, the *device state*, has less than a
+//! megabyte.
+//!
+//! Not here: processes, and where files lie.
+//!
+//! Reading order: `machine`, `monitor`, `migration`, `network`.
+#![forbid(unsafe_code)]
+
+mod machine;
+pub mod migration;
+mod monitor;
+pub mod network;
+
+pub use machine::{Boot, Launch, Machine, UnknownWord};
+pub use monitor::{LINE_BYTES_MAX, Monitor, MonitorError};

@@ -1,0 +1,122 @@
+//! The network card, which a running machine gets and gives back.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::machine::NETWORK_SLOT;
+use crate::monitor::{Monitor, MonitorError};
+
+/// What a network card is connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// A network that QEMU makes for this machine alone, from which it reaches what the host reaches.
+    User {
+        /// Ports of the host that lead to the guest: `tcp:ADDRESS:PORT-ADDRESS:PORT`, as QEMU has them.
+        forwards: Vec<String>,
+    },
+    /// A TAP device that is there already.
+    Tap {
+        /// Its name.
+        interface: String,
+    },
+}
+
+const WRITE: &str = "write user[,hostfwd=tcp:127.0.0.1:PORT-:PORT]… or tap=INTERFACE";
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split(',');
+        match words.next().and_then(|word| word.split_once('=').map_or(Some((word, "")), Some)) {
+            Some(("user", "")) => {
+                let forwards = words.map(|word| word.strip_prefix("hostfwd=").map(str::to_owned));
+                let forwards = forwards.collect::<Option<Vec<_>>>().ok_or(WRITE)?;
+                Ok(Self::User { forwards })
+            }
+            Some(("tap", interface)) if !interface.is_empty() && words.next().is_none() => {
+                Ok(Self::Tap { interface: interface.into() })
+            }
+            _ => Err(WRITE.into()),
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User { forwards } => {
+                f.write_str("user")?;
+                forwards.iter().try_for_each(|forward| write!(f, ",hostfwd={forward}"))
+            }
+            Self::Tap { interface } => write!(f, "tap={interface}"),
+        }
+    }
+}
+
+impl Network {
+    fn arguments(&self) -> Value {
+        match self {
+            Self::User { forwards } => {
+                let forwards: Vec<_> = forwards.iter().map(|forward| json!({ "str": forward })).collect();
+                json!({ "type": "user", "id": NETWORK, "hostfwd": forwards })
+            }
+            Self::Tap { interface } => {
+                json!({ "type": "tap", "id": NETWORK, "ifname": interface, "script": "no", "downscript": "no" })
+            }
+        }
+    }
+}
+
+const NETWORK: &str = "network";
+const CARD: &str = "card";
+
+impl Monitor {
+    /// Gives the machine a network card. The guest finds a new device.
+    pub fn plug(&mut self, network: &Network, mac: &str) -> Result<(), MonitorError> {
+        self.execute("netdev_add", &network.arguments())?;
+        let card = json!({
+            "driver": "virtio-net-pci", "id": CARD, "netdev": NETWORK, "bus": NETWORK_SLOT, "mac": mac,
+            // A boot from the network is no part of it.
+            "romfile": "",
+        });
+        self.execute("device_add", &card).map(drop)
+    }
+
+    /// Takes the network card back, if there is one. The guest is asked, and must give it up.
+    pub fn unplug(&mut self, within: Duration) -> Result<(), MonitorError> {
+        match self.execute("device_del", &json!({ "id": CARD })) {
+            Ok(_) => {
+                self.event("DEVICE_DELETED", within, |data| data["device"] == CARD)?;
+            }
+            Err(error) if says_there_is_none(&error) => {}
+            Err(error) => return Err(error),
+        }
+        match self.execute("netdev_del", &json!({ "id": NETWORK })) {
+            Err(error) if !says_there_is_none(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn says_there_is_none(error: &MonitorError) -> bool {
+    matches!(error, MonitorError::Refused { reason, .. } if reason.contains("not found"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_written_as_it_is_read() {
+        for text in ["user", "user,hostfwd=tcp:127.0.0.1:8080-:80,hostfwd=udp::53-:53", "tap=vm1"] {
+            assert_eq!(text.parse::<Network>().expect("good").to_string(), text);
+        }
+        for bad in ["", "user,guestfwd=x", "user=1", "tap", "tap=", "tap=a,script=/bin/sh", "bridge"] {
+            assert!(bad.parse::<Network>().is_err(), "{bad:?}");
+        }
+    }
+}

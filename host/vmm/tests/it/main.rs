@@ -1,0 +1,177 @@
+//! The client of the monitor before a VMM that says what a test wants, and the command line.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tombolo_host_vmm::network::Network;
+use tombolo_host_vmm::{Boot, LINE_BYTES_MAX, Launch, Machine, Monitor, MonitorError};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const GREETING: &str = r#"{"QMP": {"version": {}, "capabilities": []}}"#;
+const DONE: &str = r#"{"return": {}}"#;
+
+/// A VMM that greets, and answers each command with the next of these, of one or more lines. What it was asked, in the end.
+struct Vmm {
+    dir: TempDir,
+    asked: JoinHandle<Vec<String>>,
+}
+
+impl Vmm {
+    fn new(answers: &[&str]) -> Self {
+        let dir = TempDir::new().expect("a directory");
+        let listener = UnixListener::bind(dir.path().join("qmp")).expect("bind");
+        let answers: Vec<String> = [DONE].iter().chain(answers).map(|answer| (*answer).into()).collect();
+        let asked = thread::spawn(move || {
+            let (stream, _) = listener.accept().expect("a client");
+            let mut out = stream.try_clone().expect("clone");
+            let mut lines = BufReader::new(stream).lines();
+            writeln!(out, "{GREETING}").expect("greet");
+            let mut asked = Vec::new();
+            for answer in answers {
+                let Some(Ok(line)) = lines.next() else { break };
+                asked.push(line);
+                // It may have had enough.
+                if write!(out, "{answer}\r\n").is_err() {
+                    break;
+                }
+            }
+            asked
+        });
+        Self { dir, asked }
+    }
+
+    fn monitor(&self, patience: Duration) -> Monitor {
+        Monitor::connect(&self.dir.path().join("qmp"), patience).expect("connect")
+    }
+
+    fn asked(self) -> Vec<String> {
+        self.asked.join().expect("no panic")
+    }
+}
+
+#[test]
+fn what_happens_meanwhile_is_kept_and_a_refusal_says_why() {
+    let vmm = Vmm::new(&[
+        r#"{"event": "STOP", "data": {}}
+{"event": "DEVICE_DELETED", "data": {"device": "other"}}
+{"return": {"status": "running"}}"#,
+        r#"{"error": {"class": "GenericError", "desc": "No such thing"}}"#,
+        r#"{"return": {}}
+{"event": "DEVICE_DELETED", "data": {"device": "card"}}"#,
+        r#"{"error": {"class": "GenericError", "desc": "Device 'network' not found"}}"#,
+    ]);
+    let mut monitor = vmm.monitor(PATIENCE);
+    assert_eq!(monitor.status().expect("a status"), "running");
+    let refused = monitor.quit().expect_err("it is refused");
+    assert_eq!(refused.to_string(), "the VMM refuses quit: No such thing");
+    // The other device's event, which was there before, is not taken for the card's.
+    monitor.unplug(PATIENCE).expect("the card is gone");
+    drop(monitor);
+    let asked = vmm.asked();
+    assert!(asked[3].contains("device_del") && asked[4].contains("netdev_del"), "{asked:?}");
+}
+
+#[test]
+fn a_machine_without_a_card_has_nothing_to_give_back() {
+    let none = r#"{"error": {"class": "DeviceNotFound", "desc": "Device 'card' not found"}}"#;
+    let vmm = Vmm::new(&[none, none]);
+    vmm.monitor(PATIENCE).unplug(PATIENCE).expect("there is none");
+}
+
+#[test]
+fn a_monitor_that_is_silent_goes_away_or_raves_holds_up_and_fills_nothing() {
+    let begin = Instant::now();
+    let vmm = Vmm::new(&[]);
+    let late = vmm.monitor(Duration::from_millis(200)).status().expect_err("no answer");
+    assert!(matches!(late, MonitorError::Late { .. } | MonitorError::Gone(_)), "{late}");
+    let silent = Vmm::new(&["", ""]);
+    let late = silent.monitor(Duration::from_millis(200)).status().expect_err("no answer");
+    assert!(late.to_string().starts_with("the VMM did not say whether it has done query-status"), "{late}");
+    let raving = Vmm::new(&[&"x".repeat(LINE_BYTES_MAX + (64 << 10))]);
+    let endless = raving.monitor(PATIENCE).status().expect_err("no message");
+    assert!(matches!(endless, MonitorError::Protocol("a line without end")), "{endless}");
+    let wild = Vmm::new(&["{]"]);
+    assert!(matches!(wild.monitor(PATIENCE).status(), Err(MonitorError::Protocol("no JSON"))));
+    let missing = Monitor::connect(Path::new("/nonexistent/qmp"), Duration::from_millis(20));
+    assert!(matches!(missing, Err(MonitorError::Gone(_))));
+    assert!(begin.elapsed() < PATIENCE);
+}
+
+#[test]
+fn the_state_goes_to_the_file_that_was_opened_here() {
+    let completed = r#"{"event": "MIGRATION", "data": {"status": "setup"}}
+{"event": "MIGRATION", "data": {"status": "completed"}}"#;
+    let failed = r#"{"event": "MIGRATION", "data": {"status": "failed"}}"#;
+    let status = r#"{"return": {"status": "running"}}"#;
+    let vmm = Vmm::new(&[status, DONE, DONE, DONE, &format!("{DONE}\n{completed}")]);
+    let state = tempfile::tempfile().expect("a file");
+    vmm.monitor(PATIENCE).save(&state, PATIENCE).expect("saved");
+    let asked = vmm.asked();
+    let words = ["query-status", "stop", "x-ignore-shared", "getfd", "fd:state"];
+    assert!(asked[1..].iter().zip(words).all(|(asked, word)| asked.contains(word)), "{asked:?}");
+    // After a save that came to nothing the guest has to run first.
+    let again = r#"{"return": {"status": "postmigrate"}}"#;
+    let why = r#"{"return": {"status": "failed", "error-desc": "No space left on device"}}"#;
+    let vmm = Vmm::new(&[again, DONE, DONE, DONE, DONE, &format!("{DONE}\n{failed}"), why]);
+    let error = vmm.monitor(PATIENCE).save(&state, PATIENCE).expect_err("it has failed");
+    assert_eq!(error.to_string(), "the VMM refuses the device state: No space left on device");
+    assert!(vmm.asked()[2].contains("cont"));
+}
+
+fn machine() -> Machine {
+    Machine {
+        machine: "q35".into(),
+        accelerator: "tcg".into(),
+        cpu: "max,-cx16".into(),
+        cpus: 1,
+        memory_bytes: 64 << 20,
+        boot: None,
+    }
+}
+
+fn arguments(machine: &Machine, memory: &Path, monitor: &Path) -> Vec<OsString> {
+    let launch = Launch {
+        machine,
+        name: "a,b",
+        memory,
+        disk: Path::new("/nowhere/disk"),
+        monitor,
+        console: Path::new("/dev/null"),
+        generation: "5cfbd1ee-7ed4-4c10-a7b4-d6d9ec2f6a3d",
+        incoming: false,
+    };
+    launch.arguments()
+}
+
+#[test]
+fn what_is_put_into_the_command_line_adds_no_option_to_it() {
+    let boot =
+        Boot { kernel: "/k,ro/vmlinuz".into(), initrd: None, append: "console=ttyS0 -monitor stdio".into() };
+    let with = Machine { boot: Some(boot), ..machine() };
+    let words = arguments(&with, Path::new("/a,share=off/memory -S"), &PathBuf::from("/m,ode/qmp"));
+    let has = |word: &str| words.iter().any(|known| known == word);
+    assert!(has("memory-backend-file,id=memory,size=67108864,share=on,mem-path=/a,,share=off/memory -S"));
+    assert!(has("unix:/m,,ode/qmp,server=on,wait=off") && has("guest=a,,b"));
+    assert!(has("/k,ro/vmlinuz") && has("console=ttyS0 -monitor stdio") && !has("-monitor"));
+    machine().check().expect("good");
+    for bad in ["", "q35 -monitor stdio", "q35,dumpdtb=/etc/passwd", "q35\n"] {
+        Machine { machine: bad.into(), ..machine() }.check().expect_err(bad);
+        Machine { accelerator: bad.into(), ..machine() }.check().expect_err(bad);
+    }
+    Machine { cpu: "max -monitor stdio".into(), ..machine() }.check().expect_err("two words");
+}
+
+#[test]
+fn networks_are_said_to_qemu_as_it_wants_them() {
+    let vmm = Vmm::new(&[DONE, DONE]);
+    let network: Network = "user,hostfwd=tcp:127.0.0.1:8080-:80".parse().expect("a network");
+    vmm.monitor(PATIENCE).plug(&network, "52:54:00:00:00:01").expect("plugged");
+    let asked = vmm.asked();
+    assert!(asked[1].contains(r#""hostfwd":[{"str":"tcp:127.0.0.1:8080-:80"}]"#), "{asked:?}");
+    assert!(asked[2].contains(r#""mac":"52:54:00:00:00:01""#), "{asked:?}");
+}

@@ -1,0 +1,174 @@
+//! The bytes of a disk, as a file has them.
+
+use std::sync::Arc;
+
+use async_lock::RwLock;
+use tombolo_core::block::{Allocation, BlockDevice, Range, Zeroing};
+use tombolo_core::fs::{ReadDone, Whence};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_mem::{Buffer, Sink, Source};
+
+/// A disk that is read and written by bytes.
+pub(crate) struct DiskFile {
+    disk: Arc<dyn BlockDevice>,
+    /// Held alone by a write of parts of blocks: it reads them first, and what is written there meanwhile would be lost.
+    writing: Arc<RwLock<()>>,
+}
+
+impl DiskFile {
+    pub(crate) fn new(disk: Arc<dyn BlockDevice>) -> Self {
+        Self { disk, writing: Arc::default() }
+    }
+
+    pub(crate) fn disk(&self) -> &dyn BlockDevice {
+        &*self.disk
+    }
+
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.disk.geometry().size_bytes
+    }
+
+    /// An answer of the disk, to which no other requests are added.
+    fn asked<T>(&self, answer: Answer<T>) -> Answer<T> {
+        self.disk.submit();
+        answer
+    }
+
+    /// The whole blocks that a range lies in.
+    fn blocks_of(&self, range: Range) -> Range {
+        let block = u64::from(self.disk.geometry().block_bytes);
+        let offset = range.offset - range.offset % block;
+        Range { offset, len_bytes: range.end().next_multiple_of(block) - offset }
+    }
+
+    pub(crate) fn read(self: &Arc<Self>, cx: &Ctx, offset: u64, mut into: Sink) -> Answer<ReadDone> {
+        let size_bytes = self.size_bytes();
+        let rest = size_bytes.saturating_sub(offset);
+        into.truncate(usize::try_from(rest).unwrap_or(usize::MAX));
+        let count = into.len();
+        let done = ReadDone { count, eof: count as u64 == rest };
+        if count == 0 {
+            return Answer::ok(done);
+        }
+        let range = Range { offset, len_bytes: count as u64 };
+        let blocks = self.blocks_of(range);
+        if blocks == range {
+            return self.asked(self.disk.read(cx, offset, into)).map(move |()| done);
+        }
+        let (file, cx) = (self.clone(), cx.clone());
+        Answer::later(async move {
+            let buffer = file.read_blocks(&cx, blocks).await?;
+            let from = (offset - blocks.offset) as usize;
+            buffer.source(from..from + count).copy_to_sink(&into);
+            Ok(done)
+        })
+    }
+
+    async fn read_blocks(&self, cx: &Ctx, blocks: Range) -> Result<Buffer> {
+        let buffer = Buffer::new(blocks.len_bytes as usize);
+        let sink = buffer.sink(0..buffer.len());
+        self.asked(self.disk.read(cx, blocks.offset, sink)).resolve().await?;
+        Ok(buffer)
+    }
+
+    /// Writes what does not lie behind the end, and says how much that was.
+    pub(crate) fn write(
+        self: &Arc<Self>,
+        cx: &Ctx,
+        offset: u64,
+        stability: Stability,
+        mut from: Source,
+    ) -> Answer<usize> {
+        let rest = self.size_bytes().saturating_sub(offset);
+        if !from.is_empty() && rest == 0 {
+            return Answer::err(Error::NoSpace);
+        }
+        from.truncate(usize::try_from(rest).unwrap_or(usize::MAX));
+        let count = from.len();
+        let range = Range { offset, len_bytes: count as u64 };
+        if count == 0 {
+            return Answer::ok(0);
+        }
+        if self.blocks_of(range) == range
+            && let Some(turn) = self.writing.try_read_arc()
+        {
+            return self.asked(self.disk.write(cx, offset, stability, from)).map(move |()| {
+                drop(turn);
+                count
+            });
+        }
+        let (file, cx) = (self.clone(), cx.clone());
+        Answer::later(async move {
+            file.write_in_turn(&cx, range, stability, from).await?;
+            Ok(count)
+        })
+    }
+
+    async fn write_in_turn(&self, cx: &Ctx, range: Range, stability: Stability, from: Source) -> Result<()> {
+        let blocks = self.blocks_of(range);
+        if blocks == range {
+            let _turn = self.writing.read_arc().await;
+            return self.asked(self.disk.write(cx, range.offset, stability, from)).resolve().await;
+        }
+        let _turn = self.writing.write_arc().await;
+        let buffer = self.read_blocks(cx, blocks).await?;
+        let at = (range.offset - blocks.offset) as usize;
+        from.copy_to_sink(&buffer.sink(at..at + from.len()));
+        let whole = buffer.source(0..buffer.len());
+        self.asked(self.disk.write(cx, blocks.offset, stability, whole)).resolve().await
+    }
+
+    pub(crate) fn flush(&self, cx: &Ctx) -> Answer<()> {
+        self.asked(self.disk.flush(cx))
+    }
+
+    /// Makes a range inside of the file read as zeroes: whole blocks by the disk's own means, parts of them by writes.
+    pub(crate) fn zero(self: &Arc<Self>, cx: &Ctx, range: Range, may_unmap: bool) -> Answer<()> {
+        let (file, cx) = (self.clone(), cx.clone());
+        let end = range.end().min(self.size_bytes());
+        let block = u64::from(self.disk.geometry().block_bytes);
+        let first = range.offset.next_multiple_of(block).min(end);
+        let last = (end - end % block).max(first);
+        Answer::later(async move {
+            for part in [range.offset..first, last..end].into_iter().filter(|part| !part.is_empty()) {
+                let zeroes = Buffer::new((part.end - part.start) as usize);
+                let source = zeroes.source(0..zeroes.len());
+                file.write(&cx, part.start, Stability::Unstable, source).resolve().await?;
+            }
+            let whole = Range { offset: first, len_bytes: last - first };
+            let how = Zeroing { may_unmap, ..Zeroing::default() };
+            let _turn = file.writing.read_arc().await;
+            file.asked(file.disk.write_zeroes(&cx, whole, how)).resolve().await
+        })
+    }
+
+    /// Finds data or a hole from `offset` on (lseek(2)); behind the last byte there is a hole.
+    pub(crate) fn seek(self: &Arc<Self>, cx: &Ctx, offset: u64, whence: Whence) -> Answer<u64> {
+        let (file, cx) = (self.clone(), cx.clone());
+        Answer::later(async move {
+            let size_bytes = file.size_bytes();
+            let mut at = offset;
+            while at < size_bytes {
+                let start = file.blocks_of(Range { offset: at, len_bytes: 1 }).offset;
+                let rest = Range { offset: start, len_bytes: size_bytes - start };
+                let found = file.asked(file.disk.extents(&cx, rest, EXTENTS)).resolve().await?;
+                let mut begins = start;
+                for extent in found.as_slice() {
+                    let is_data = extent.allocation == Allocation::Data;
+                    if is_data == (whence == Whence::Data) {
+                        return Ok(begins.max(offset));
+                    }
+                    begins += extent.len_bytes;
+                }
+                at = begins;
+            }
+            match whence {
+                Whence::Hole if offset < size_bytes => Ok(size_bytes),
+                _ => Err(Error::NoDevice),
+            }
+        })
+    }
+}
+
+/// So many extents are looked at in one turn.
+const EXTENTS: usize = 64;

@@ -1,0 +1,86 @@
+//! The directory.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tombolo_core::block::BlockDevice;
+use tombolo_core::fs::{
+    Attr, Client, Device, Export, FileSystem, FileType, Mode, NameBuf, NodeId, Timestamp,
+};
+use tombolo_core::{Identity, Result};
+
+use crate::file::DiskFile;
+use crate::file_system::Session;
+
+/// Disks as the files of one directory, which belong to one user.
+pub struct DiskFiles(Arc<Files>);
+
+/// What all sessions have.
+pub(crate) struct Files {
+    /// By their names, in the order of the directory.
+    pub(crate) files: Vec<(NameBuf, Arc<DiskFile>)>,
+    owner: Identity,
+    /// All times of all nodes.
+    made: Timestamp,
+}
+
+impl DiskFiles {
+    /// A directory of these disks, which only `owner` may use. Of two with one name the first is found.
+    pub fn new(disks: impl IntoIterator<Item = (NameBuf, Arc<dyn BlockDevice>)>, owner: Identity) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let made = Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };
+        let files = disks.into_iter().map(|(name, disk)| (name, Arc::new(DiskFile::new(disk)))).collect();
+        Self(Arc::new(Files { files, owner, made }))
+    }
+}
+
+impl Export for DiskFiles {
+    fn attach(&self, _client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(Session(self.0.clone())))
+    }
+}
+
+/// The number of the first file's node.
+const FIRST: u64 = NodeId::ROOT.0 + 1;
+
+impl Files {
+    /// The node of the file at this place in the directory.
+    pub(crate) fn node_of(index: usize) -> NodeId {
+        NodeId(FIRST + index as u64)
+    }
+
+    /// The file of a node, if it is one's.
+    pub(crate) fn file(&self, node: NodeId) -> Option<&Arc<DiskFile>> {
+        let index = usize::try_from(node.0.checked_sub(FIRST)?).ok()?;
+        self.files.get(index).map(|(_, file)| file)
+    }
+
+    /// The attributes of a node, if there is one.
+    pub(crate) fn attr(&self, node: NodeId) -> Option<Attr> {
+        let (file_type, mode, nlink, size) = match self.file(node) {
+            Some(file) if file.disk().profile().read_only => (FileType::Regular, 0o400, 1, file.size_bytes()),
+            Some(file) => (FileType::Regular, 0o600, 1, file.size_bytes()),
+            None if node == NodeId::ROOT => (FileType::Directory, 0o500, 2, 0),
+            None => return None,
+        };
+        Some(Attr {
+            file_type,
+            mode: Mode::new(mode),
+            nlink,
+            uid: self.owner.uid,
+            gid: self.owner.gid,
+            size,
+            blocks: size.div_ceil(512),
+            block_size: 4096,
+            rdev: Device::default(),
+            fsid: 0,
+            fileid: node.0,
+            generation: 0,
+            atime: self.made,
+            mtime: self.made,
+            ctime: self.made,
+            btime: Some(self.made),
+            volatile: false,
+        })
+    }
+}
