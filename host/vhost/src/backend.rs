@@ -150,12 +150,11 @@ impl Connection {
             Kick::Descriptor(kick) => Some(kick.try_clone().map_err(Error::ReqHandlerError)?),
         };
         let is_first_start = !std::mem::replace(&mut control.started, true);
-        if is_first_start {
-            control.queue.start();
-        }
         let indirect = features & FEATURE_INDIRECT != 0;
         let event_index = features & FEATURE_EVENT_INDEX != 0;
         let rings = Rings::new(&memory, control.size, addresses, indirect).map(Arc::new);
+        // First: what came back meanwhile is marked there too.
+        control.queue.set_log(log.clone());
         let Some((rings, run)) =
             rings.and_then(|rings| control.attached(rings, in_flight.clone(), is_first_start, event_index))
         else {
@@ -163,7 +162,6 @@ impl Connection {
             control.faulty = true;
             return Ok(());
         };
-        control.queue.set_log(log.clone());
         let side = AvailableSide {
             queue: control.queue.clone(),
             rings,
@@ -433,16 +431,20 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(())
     }
 
-    /// Stops the queue. The back end that takes it over next goes on where we say, so what was taken must be handed back first.
+    /// Stops the queue. The back end that takes it over next goes on where we say, so what was taken must be handed back first. What outlasts
+    /// that is handed back when the same queue goes on here, and forgotten when it starts anew.
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let (guest, device, timeout) = (self.guest, self.device.clone(), self.settings.drain_timeout);
         let control = self.queue(index)?;
         control.pause();
-        if control.started && !control.queue.drain(timeout) {
-            tracing::warn!(device = device.name(), %guest, queue = index, "queue stopped with requests under way");
+        let was_started = control.started;
+        if was_started {
+            device.is_to_rest();
+            if !control.queue.drain(timeout) {
+                tracing::warn!(device = device.name(), %guest, queue = index, "queue stopped with requests under way");
+            }
+            control.rest();
         }
-        control.queue.end();
-        let was_started = std::mem::take(&mut control.started);
         control.faulty = false;
         control.kick = Kick::Unset;
         let state = VhostUserVringState::new(index, u32::from(control.next));

@@ -81,6 +81,9 @@ pub trait Device: Send + Sync + 'static {
     /// queue's own thread; a device that gathers what it hands over does so now.
     fn batch_handled(&self, _queue: QueueIndex) {}
 
+    /// A queue is to rest: what it has under way is waited for next. A device whose requests may wait for other guests ends those now.
+    fn is_to_rest(&self) {}
+
     /// The last running queue has stopped: the guest's driver was unbound, the guest rebooted, or it left. Queues may
     /// start again afterwards.
     fn stopped(&self) {}

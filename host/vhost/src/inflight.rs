@@ -152,16 +152,27 @@ impl InFlight {
         Ok(part)
     }
 
-    /// What an earlier back end has left under way, in the order in which it came. `used` is the used index in the guest's memory.
-    pub(crate) fn recover(&self, used: u16) -> Result<Vec<u16>, OutOfBounds> {
-        // It ended between the used ring's index and its own note of it: that chain was handed back.
-        if self.load(USED_INDEX)? != used {
-            let head = self.load(LAST_HEAD)?;
-            if head < self.size {
-                self.store(entry(head) + IS_UNDER_WAY, 0)?;
+    /// What an earlier back end has left under way, the latest first. The indices are those in the guest's memory. If they cannot be those
+    /// of the rings that it has served, the guest was reset since and waits for nothing of that.
+    pub(crate) fn recover(&self, used: u16, available: u16) -> Result<Vec<u16>, OutOfBounds> {
+        match used.wrapping_sub(self.load(USED_INDEX)?) {
+            0 => {}
+            // It ended between the used ring's index and its own note of it: that chain was handed back.
+            1 => {
+                let head = self.load(LAST_HEAD)?;
+                if head < self.size {
+                    self.store(entry(head) + IS_UNDER_WAY, 0)?;
+                }
+                self.store(USED_INDEX, used)?;
             }
-            self.store(USED_INDEX, used)?;
+            _ => return self.forget(used),
         }
+        let found = self.go_on()?;
+        if found.len() > usize::from(available.wrapping_sub(used)) { self.forget(used) } else { Ok(found) }
+    }
+
+    /// What is under way, the latest first. What is taken from now on is later than that.
+    pub(crate) fn go_on(&self) -> Result<Vec<u16>, OutOfBounds> {
         let mut found = Vec::new();
         for head in 0..self.size {
             if self.load(entry(head) + IS_UNDER_WAY)? & 0xFF != 0 {
@@ -173,6 +184,13 @@ impl InFlight {
         let latest = found.first().map_or(0, |(counter, _)| counter.wrapping_add(1));
         self.taken.store(latest, Ordering::Relaxed);
         Ok(found.into_iter().map(|(_, head)| head).collect())
+    }
+
+    /// The guest waits for nothing that was taken until now, and its used index stands there: nothing is under way.
+    pub(crate) fn forget(&self, used: u16) -> Result<Vec<u16>, OutOfBounds> {
+        (0..self.size).try_for_each(|head| self.store(entry(head) + IS_UNDER_WAY, 0))?;
+        self.store(USED_INDEX, used)?;
+        Ok(Vec::new())
     }
 
     /// A chain is taken. Said before anything is done for it.
@@ -220,17 +238,17 @@ mod tests {
     fn what_was_taken_and_not_handed_back_is_found_latest_first() {
         let area = create(2, 8, 0).expect("memory");
         let first = part(&area, 8);
-        assert!(first.recover(100).expect("inside").is_empty());
+        assert!(first.recover(100, 100).expect("inside").is_empty());
         for head in [5, 2, 7, 0] {
             first.take(head).expect("inside");
         }
         first.hand_back(2).expect("inside");
         first.handed_back(2, 101).expect("inside");
         let second = part(&area, 8);
-        assert_eq!(second.recover(101).expect("inside"), [0, 7, 5]);
+        assert_eq!(second.recover(101, 104).expect("inside"), [0, 7, 5]);
         // What is taken from now on is later than all of those.
         second.take(2).expect("inside");
-        assert_eq!(part(&area, 8).recover(101).expect("inside"), [2, 0, 7, 5]);
+        assert_eq!(part(&area, 8).recover(101, 105).expect("inside"), [2, 0, 7, 5]);
     }
 
     #[test]
@@ -238,12 +256,12 @@ mod tests {
         for is_published in [false, true] {
             let area = create(2, 8, 0).expect("memory");
             let first = part(&area, 8);
-            first.recover(3).expect("inside");
+            first.recover(3, 3).expect("inside");
             first.take(5).expect("inside");
             first.hand_back(5).expect("inside");
             // Here it ends: with the used index moved or not.
             let (used, left): (u16, &[u16]) = if is_published { (4, &[]) } else { (3, &[5]) };
-            assert_eq!(part(&area, 8).recover(used).expect("inside"), left);
+            assert_eq!(part(&area, 8).recover(used, 4).expect("inside"), left);
         }
     }
 
@@ -256,6 +274,24 @@ mod tests {
         assert!(matches!(open(&area, 0, area_len(2, 4) as u64, 2, 4), Err(AreaError::Layout { .. })));
         let lying = part(&area, 8);
         lying.region.write_at(lying.offset + LAST_HEAD, &[0xFF; 4 + 8 * ENTRY_LEN]).expect("inside");
-        assert_eq!(lying.recover(1).expect("inside").len(), 8);
+        assert_eq!(lying.recover(0xFFFF, 7).expect("inside").len(), 8);
+    }
+
+    #[test]
+    fn of_other_rings_nothing_is_under_way() {
+        for (used, available) in [(0, 0), (0, 8), (9, 17), (13, 17), (11, 11), (11, 12)] {
+            let area = create(2, 8, 0).expect("memory");
+            let first = part(&area, 8);
+            first.recover(10, 10).expect("inside");
+            for head in [5, 2, 7] {
+                first.take(head).expect("inside");
+            }
+            first.hand_back(5).expect("inside");
+            first.handed_back(5, 11).expect("inside");
+            let second = part(&area, 8);
+            assert!(second.recover(used, available).expect("inside").is_empty(), "{used} {available}");
+            // Nor is it found later.
+            assert!(part(&area, 8).recover(used, used.wrapping_add(8)).expect("inside").is_empty());
+        }
     }
 }

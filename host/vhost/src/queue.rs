@@ -9,6 +9,7 @@ use super::ring::{Rings, passes_event};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tombolo_mem::OutOfBounds;
 
 /// One virtqueue: the side that hands chains back, shared by all that hold one.
 #[derive(Debug, Default)]
@@ -35,6 +36,10 @@ struct UsedSide {
     call: Option<Arc<Notifier>>,
     /// A thread waits on `drained`.
     draining: bool,
+    /// Between GET_VRING_BASE and the next start: nothing goes on the used ring.
+    is_resting: bool,
+    /// What came back while the queue rested: heads, and the bytes written for each.
+    late: Vec<(u16, u32)>,
 }
 
 /// The side that takes chains: owned by the queue's thread while it runs.
@@ -57,12 +62,24 @@ impl Queue {
     /// Begins a run: chains of earlier ones are forgotten, the used ring goes on where it stands in memory.
     pub(crate) fn start(&self) {
         let mut used = self.lock();
-        used.run += 1;
-        used.rings = None;
+        used.forget_run();
         self.outstanding.store(0, Ordering::Relaxed);
     }
 
-    /// Gives the queue its rings; called for each run, and again when the guest's memory moves under it.
+    /// The queue rests: what comes back from now on waits until it goes on, or is dropped when it starts from nothing.
+    pub(crate) fn rest(&self) {
+        self.lock().is_resting = true;
+    }
+
+    /// Whether these rings are as the queue has left them when it came to rest: the guest waits for all that was under way then.
+    pub(crate) fn is_as_left(&self, rings: &Rings) -> Result<bool, OutOfBounds> {
+        let used = self.lock();
+        let (at, available) = (rings.used_index()?, rings.available_index()?);
+        let left = self.outstanding.load(Ordering::Acquire) as usize + used.late.len();
+        Ok(used.is_resting && at == used.next_used && usize::from(available.wrapping_sub(at)) >= left)
+    }
+
+    /// Gives the queue its rings; called for each run, when it goes on after a rest, and again when the guest's memory moves under it.
     pub(crate) fn attach(
         &self,
         rings: Arc<Rings>,
@@ -77,7 +94,16 @@ impl Queue {
         used.event_index = event_index;
         used.in_flight = in_flight;
         used.rings = Some(rings);
-        Ok(used.run)
+        used.is_resting = false;
+        for (head, written) in std::mem::take(&mut used.late) {
+            used.put(head, written);
+        }
+        let (run, notifier) = (used.run, used.due_notifier());
+        drop(used);
+        if let Some(notifier) = notifier {
+            notifier.notify();
+        }
+        Ok(run)
     }
 
     /// What is handed back from now on is marked there. So is the used ring as it stands: a process that died may have owed it.
@@ -91,9 +117,7 @@ impl Queue {
 
     /// Ends a run: whatever comes back later is dropped.
     pub(crate) fn end(&self) {
-        let mut used = self.lock();
-        used.run += 1;
-        used.rings = None;
+        self.lock().forget_run();
     }
 
     /// Replaces the call descriptor. That of a running queue is signalled at once: a completion may just have signalled the old one,
@@ -102,7 +126,7 @@ impl Queue {
         let call = call.map(Arc::new);
         let mut used = self.lock();
         used.call.clone_from(&call);
-        let running = used.rings.is_some();
+        let running = used.rings.is_some() && !used.is_resting;
         drop(used);
         if let Some(notifier) = call.filter(|_| running) {
             notifier.notify();
@@ -131,28 +155,12 @@ impl Queue {
         if used.run != run {
             return;
         }
-        let Some(rings) = used.rings.clone() else { return };
         // Before the guest can see the answer: it may hand the next chain over at once.
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
-        let next = used.next_used.wrapping_add(1);
-        // First: a process that is killed in between leaves the chain to the next one.
-        if let Some(log) = &used.log {
-            log.chain(&rings.table, head);
+        if used.is_resting {
+            return used.late.push((head, written));
         }
-        // The rings were checked when they were attached; an error here has no other cause than a bug.
-        let put = rings.set_used_entry(used.next_used, head, written).and_then(|()| match &used.in_flight {
-            None => rings.set_used_index(next),
-            Some(in_flight) => {
-                in_flight.hand_back(head)?;
-                rings.set_used_index(next)?;
-                in_flight.handed_back(head, next)
-            }
-        });
-        debug_assert!(put.is_ok());
-        if let Some(log) = &used.log {
-            log.used_ring();
-        }
-        used.next_used = next;
+        used.put(head, written);
         if used.draining {
             self.drained.notify_all();
         }
@@ -170,6 +178,38 @@ impl Queue {
 }
 
 impl UsedSide {
+    /// Chains of this run are not handed back any more.
+    fn forget_run(&mut self) {
+        self.run += 1;
+        self.rings = None;
+        self.is_resting = false;
+        self.late.clear();
+    }
+
+    /// Puts a chain on the used ring.
+    fn put(&mut self, head: u16, written: u32) {
+        let Some(rings) = &self.rings else { return };
+        let next = self.next_used.wrapping_add(1);
+        // First: a process that is killed in between leaves the chain to the next one.
+        if let Some(log) = &self.log {
+            log.chain(&rings.table, head);
+        }
+        // The rings were checked when they were attached; an error here has no other cause than a bug.
+        let put = rings.set_used_entry(self.next_used, head, written).and_then(|()| match &self.in_flight {
+            None => rings.set_used_index(next),
+            Some(in_flight) => {
+                in_flight.hand_back(head)?;
+                rings.set_used_index(next)?;
+                in_flight.handed_back(head, next)
+            }
+        });
+        debug_assert!(put.is_ok());
+        if let Some(log) = &self.log {
+            log.used_ring();
+        }
+        self.next_used = next;
+    }
+
     /// The call descriptor, if the guest wants an interrupt for what was handed back since the last one.
     fn due_notifier(&mut self) -> Option<Arc<Notifier>> {
         let (old, new) = (self.signalled, self.next_used);

@@ -23,9 +23,19 @@ pub(crate) struct QueueControl {
     pub(crate) enabled: bool,
     /// Between the first start and GET_VRING_BASE.
     pub(crate) started: bool,
+    /// As it was when it came to rest, until it starts again.
+    pub(crate) left: Option<Left>,
     /// The guest broke the rules; nothing runs until it starts anew.
     pub(crate) faulty: bool,
     pub(crate) worker: Option<Worker>,
+}
+
+/// What a queue must have kept from GET_VRING_BASE to its next start to go on with what was under way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    size: u16,
+    addresses: Option<RingAddresses>,
+    next: u16,
 }
 
 /// How the guest kicks.
@@ -48,8 +58,20 @@ impl QueueControl {
         self.is_ready() && !self.started && self.addresses.is_some() && !matches!(self.kick, Kick::Unset)
     }
 
-    /// Gives the queue its rings. When it starts, what an earlier process has left under way is found; what that had taken begins behind
-    /// what it had handed back.
+    fn now(&self) -> Left {
+        Left { size: self.size, addresses: self.addresses, next: self.next }
+    }
+
+    /// GET_VRING_BASE was answered.
+    pub(crate) fn rest(&mut self) {
+        self.queue.rest();
+        self.left = Some(self.now());
+        self.started = false;
+    }
+
+    /// Gives the queue its rings. When it starts as it was left, it goes on with what is under way: a virtual machine was paused. With other
+    /// rings or another base it starts from nothing, and its guest waits for nothing: a reset. When its connection is new, what an earlier
+    /// process has left under way is found; what that had taken begins behind what it had handed back.
     pub(crate) fn attached(
         &mut self,
         rings: Arc<Rings>,
@@ -57,13 +79,30 @@ impl QueueControl {
         is_first_start: bool,
         event_index: bool,
     ) -> Option<(Arc<Rings>, u64)> {
-        if let Some(in_flight) = in_flight.as_ref().filter(|_| is_first_start) {
-            let used = rings.used_index().ok()?;
-            self.again = in_flight.recover(used).ok()?;
-            self.next = used.wrapping_add(u16::try_from(self.again.len()).ok()?);
+        if is_first_start {
+            let left = self.left.take();
+            if left == Some(self.now()) && self.queue.is_as_left(&rings).ok()? {
+                if let Some(in_flight) = &in_flight {
+                    in_flight.go_on().ok()?;
+                }
+            } else {
+                self.queue.start();
+                self.recover(&rings, in_flight.as_deref(), left.is_some())?;
+            }
         }
         let run = self.queue.attach(rings.clone(), in_flight, event_index).ok()?;
         Some((rings, run))
+    }
+
+    fn recover(&mut self, rings: &Rings, in_flight: Option<&InFlight>, is_reset: bool) -> Option<()> {
+        let Some(in_flight) = in_flight else { return Some(()) };
+        let (used, available) = (rings.used_index().ok()?, rings.available_index().ok()?);
+        self.again = match is_reset {
+            true => in_flight.forget(used).ok()?,
+            false => in_flight.recover(used, available).ok()?,
+        };
+        self.next = used.wrapping_add(u16::try_from(self.again.len()).ok()?);
+        Some(())
     }
 
     /// Ends the thread, and remembers where it was.

@@ -229,6 +229,11 @@ impl Device for VirtioFs {
         }
     }
 
+    /// Its session ends with its queues. A wait for a lock would last until another guest gives that up.
+    fn is_to_rest(&self) {
+        self.session().interrupt_all();
+    }
+
     fn stopped(&self) {
         self.renew(&self.session());
     }

@@ -325,6 +325,30 @@ fn one_that_waits_for_a_lock_does_not_delay_the_next() {
 }
 
 #[test]
+fn a_guest_that_is_reset_does_not_wait_for_a_lock() {
+    let mut guest = Guest::new();
+    let (entry, open) = guest.create(b"file");
+    for (opcode, owner) in [(Opcode::Setlk, 1), (Opcode::Setlkw, 2)] {
+        let lk = FileLock { start: 0, end: OFFSET_MAX, kind: F_WRLCK, pid: 1 };
+        let lock = LkIn { fh: open.fh, owner, lk, ..Default::default() };
+        let request = guest.encode(opcode, entry.nodeid, &[lock.as_bytes()]);
+        let place = guest.queues[1].alloc(4096).unwrap();
+        guest.queues[1].write(place, &request);
+        let parts = [place.first(request.len() as u32).readable(), guest.reply.writable()];
+        guest.queues[1].submit(&parts).unwrap();
+        if opcode == Opcode::Setlk {
+            guest.queues[1].wait_used(PATIENCE).unwrap();
+        }
+    }
+    // The server has taken what came before this.
+    guest.call::<AttrOut>(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]).unwrap();
+    let since = std::time::Instant::now();
+    let base = guest.driver.stop_queue(1).unwrap();
+    assert!(since.elapsed() < Settings::default().drain_timeout / 2);
+    assert_eq!(guest.queues[1].used_index(), base, "all that was taken was answered");
+}
+
+#[test]
 fn a_guest_makes_a_directory_on_the_second_queue_too() {
     let mut guest = Guest::new();
     guest.queues.swap(1, 2);

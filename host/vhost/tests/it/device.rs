@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tombolo_host_vhost::{Chain, ChainLimits, Device, QueueIndex, Server, Settings};
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Used};
@@ -27,7 +27,6 @@ pub const PANIC: u8 = b'p';
 #[derive(Default)]
 pub struct Echo {
     pub counts: Arc<Counts>,
-    held: Mutex<Vec<Chain>>,
     /// The first of its queues is not urgent.
     first_can_wait: bool,
     /// Requests of an earlier process are performed again.
@@ -39,11 +38,13 @@ pub struct Counts {
     pub handled: AtomicUsize,
     pub dropped: AtomicUsize,
     pub stopped: AtomicUsize,
+    /// Chains that are kept.
+    pub held: Mutex<Vec<Chain>>,
 }
 
 impl Echo {
     pub fn counted(counts: Arc<Counts>, repeats: bool) -> Echo {
-        Echo { counts, held: Mutex::default(), first_can_wait: false, repeats }
+        Echo { counts, first_can_wait: false, repeats }
     }
 }
 
@@ -85,7 +86,7 @@ impl Device for Echo {
         let mut kind = [0];
         chain.readable.read_at(0, &mut kind);
         match kind[0] {
-            HOLD => self.held.lock().unwrap().push(chain),
+            HOLD => self.counts.held.lock().unwrap().push(chain),
             DROP => drop(chain),
             SLOW => {
                 std::thread::sleep(Duration::from_millis(5));
@@ -93,7 +94,7 @@ impl Device for Echo {
             }
             PANIC => panic!("a device with a bug"),
             RELEASE => {
-                let held = std::mem::take(&mut *self.held.lock().unwrap());
+                let held = std::mem::take(&mut *self.counts.held.lock().unwrap());
                 echo(chain);
                 std::thread::spawn(move || held.into_iter().rev().for_each(echo));
             }
@@ -117,6 +118,10 @@ fn echo(chain: Chain) {
     chain.complete(written);
 }
 
+fn short_drain() -> Settings {
+    Settings { drain_timeout: Duration::from_millis(500), ..Settings::default() }
+}
+
 /// A server of echo devices on a socket of its own.
 pub struct TestHost {
     pub server: Server,
@@ -127,7 +132,7 @@ pub struct TestHost {
 
 impl TestHost {
     pub fn new() -> TestHost {
-        TestHost::with(Settings { drain_timeout: Duration::from_millis(500), ..Settings::default() })
+        TestHost::with(short_drain())
     }
 
     pub fn with(settings: Settings) -> TestHost {
@@ -136,7 +141,7 @@ impl TestHost {
 
     /// Of devices that perform again what an earlier one has left under way.
     pub fn repeating() -> TestHost {
-        TestHost::of(Settings::default(), false, true)
+        TestHost::of(short_drain(), false, true)
     }
 
     /// Of devices whose first queue is not urgent.
@@ -151,7 +156,7 @@ impl TestHost {
         let counts = Arc::new(Counts::default());
         let shared = counts.clone();
         let make = move |_guest| {
-            let echo = Echo { counts: shared.clone(), held: Mutex::default(), first_can_wait, repeats };
+            let echo = Echo { counts: shared.clone(), first_can_wait, repeats };
             let device: Arc<dyn Device> = Arc::new(echo);
             Ok(device)
         };
@@ -163,6 +168,20 @@ impl TestHost {
         let (driver, queues) = Driver::connect(&self.socket, settings).unwrap();
         let queues = queues.into_iter().map(Client::new).collect();
         Guest { driver, queues }
+    }
+
+    /// Answers the first of the requests that are kept, as soon as there is one.
+    pub fn release_one(&self) {
+        let deadline = Instant::now() + TIMEOUT;
+        while Instant::now() < deadline {
+            let mut held = self.counts.held.lock().unwrap();
+            if !held.is_empty() {
+                return echo(held.remove(0));
+            }
+            drop(held);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("nothing is kept");
     }
 
     pub fn handled(&self) -> usize {

@@ -299,6 +299,76 @@ fn what_was_left_under_way_is_answered_before_a_queue_rests_that_is_stopped_at_o
     assert_eq!((queue.used_index(), second.handled()), (6, 6));
 }
 
+/// A virtual machine is paused, and goes on.
+#[test]
+fn what_outlasts_a_stop_is_answered_once_when_the_same_queue_goes_on() {
+    for repeats in [false, true] {
+        let host = if repeats { TestHost::repeating() } else { TestHost::new() };
+        let mut driver =
+            Driver::open(UnixStream::connect(&host.socket).unwrap(), DriverSettings::default()).unwrap();
+        driver.share_memory().unwrap();
+        if repeats {
+            driver.keep_requests(8192).unwrap();
+        }
+        let mut queue = driver.start_queue(0, 0).unwrap();
+        let held = [send(&mut queue, HOLD), send(&mut queue, HOLD)];
+        assert!(eventually(|| host.handled() == 2));
+        assert_eq!(driver.stop_queue(0).unwrap(), 2);
+        // One comes back while the queue rests, the other one later.
+        host.release_one();
+        assert!(queue.try_used().is_none());
+        driver.restart_queue(0, 2, &queue).unwrap();
+        assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, held[0]);
+        host.release_one();
+        assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, held[1]);
+        let echoed = send(&mut queue, ECHO);
+        assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, echoed);
+        assert_eq!(host.handled(), 3, "each was performed once");
+    }
+}
+
+/// The host forgets what the guest no longer waits for: its next start has other rings, in this process and in the next one.
+#[test]
+fn what_outlasts_a_reset_is_forgotten() {
+    let host = TestHost::repeating();
+    let mut driver =
+        Driver::open(UnixStream::connect(&host.socket).unwrap(), DriverSettings::default()).unwrap();
+    driver.share_memory().unwrap();
+    driver.keep_requests(8192).unwrap();
+    let mut queue = driver.start_queue(0, 0).unwrap();
+    let echoed = send(&mut queue, ECHO);
+    assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, echoed);
+    [HOLD, HOLD].into_iter().for_each(|kind| _ = send(&mut queue, kind));
+    assert!(eventually(|| host.handled() == 3));
+    assert_eq!(driver.stop_queue(0).unwrap(), 3);
+    let mut queue = driver.start_queue(0, 0).unwrap();
+    let echoed = send(&mut queue, ECHO);
+    assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, echoed);
+    host.release_one();
+    let held = send(&mut queue, HOLD);
+    assert!(eventually(|| host.handled() == 5), "{}", host.handled());
+    assert!(queue.try_used().is_none());
+    drop(host);
+
+    // The next one has what was under way since.
+    let second = TestHost::repeating();
+    driver.go_on_with(&second.socket, &mut [&mut queue]).unwrap();
+    assert!(eventually(|| second.handled() == 1));
+    second.release_one();
+    assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, held);
+    [HOLD, HOLD].into_iter().for_each(|kind| _ = send(&mut queue, kind));
+    assert!(eventually(|| second.handled() == 3));
+    drop(second);
+
+    // The guest was reset while there was no server.
+    let third = TestHost::repeating();
+    driver.go_on_with(&third.socket, &mut []).unwrap();
+    let mut queue = driver.start_queue(0, 0).unwrap();
+    let echoed = send(&mut queue, ECHO);
+    assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, echoed);
+    assert_eq!(third.handled(), 1);
+}
+
 #[test]
 fn an_area_for_requests_that_is_too_short_or_comes_late_is_refused() {
     let host = TestHost::repeating();
