@@ -150,14 +150,22 @@ impl<T> FileRing<T> {
         }
     }
 
+    /// The kernel takes no more after an entry that it refuses, or when it is out of memory (io_uring_enter(2), "RETURN VALUE").
     fn until_taken(&self) {
         loop {
             match self.ring.submit().map_err(|error| errno(&error)) {
+                Ok(_) if self.is_all_taken() => return,
                 // Out of memory for a moment, or of room for completions, which another thread takes out.
-                Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => thread::yield_now(),
-                _ => return,
+                Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => thread::yield_now(),
+                Err(_) => return,
             }
         }
+    }
+
+    fn is_all_taken(&self) -> bool {
+        let _slots = self.slots();
+        // SAFETY: the lock of the slots is held, and no other queue is made elsewhere.
+        unsafe { self.ring.submission_shared() }.is_empty()
     }
 
     /// Waits until something is done, and hands each over with how many bytes went.
@@ -306,6 +314,24 @@ mod tests {
         assert!(ring.push(Transfer { memory, offset: 0, flags: TransferFlags::empty(), note: 0 }).is_none());
         drop(ring);
         assert_eq!(buffer.as_slice().expect("ours alone"), [7; 4096]);
+    }
+
+    #[test]
+    fn what_follows_an_entry_that_the_kernel_refuses_is_taken_too() {
+        let file = file();
+        let Some(ring) = ring(&file, 4) else { return };
+        // It names no file, which the ring wants of each.
+        ring.queue(&opcode::Nop::new().build().user_data(WAKE));
+        let buffer = Buffer::new(4096);
+        let memory = Memory::Into(buffer.sink(0..4096));
+        assert!(ring.push(Transfer { memory, offset: 0, flags: TransferFlags::empty(), note: 5 }).is_none());
+        ring.submit();
+        assert!(ring.is_all_taken());
+        let mut found = Vec::new();
+        while found.is_empty() {
+            ring.wait(|transfer, outcome| found.push((transfer.note, outcome)));
+        }
+        assert_eq!(found, [(5, Ok(4096))]);
     }
 
     /// Whatever gets hold of the process must not find a way around its seccomp filter here.
