@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process, kill_process_group, pidfd_open,
-    setrlimit, setsid,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getrlimit,
+    kill_process, kill_process_group, pidfd_open, set_child_subreaper, setrlimit, setsid, waitid, waitpgid,
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdin, stdout};
 
-use crate::errno::{Errno, Result};
+use crate::errno::{Errno, Result, retry};
 
 /// Begins a session of its own, away from the terminal. EPERM in the first process of a group.
 pub fn leave_session() -> Result<()> {
@@ -24,6 +24,29 @@ pub fn terminate(process: u32) -> Result<()> {
 /// Kills all processes of a group (SIGKILL). ESRCH when there are none.
 pub fn kill_group(group: u32) -> Result<()> {
     kill_process_group(pid(group)?, Signal::KILL)
+}
+
+/// What the children of this process start becomes its own children when they end (prctl(2), PR_SET_CHILD_SUBREAPER).
+pub fn adopt_orphans() -> Result<()> {
+    set_child_subreaper(Some(getpid()))
+}
+
+/// Waits until a child has ended, and leaves it to be waited for once more: until then no other process or group has its number.
+pub fn await_end(child: u32) -> Result<()> {
+    let child = pid(child)?;
+    retry(|| waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)).map(drop)
+}
+
+/// Waits until no child of this process is in that group any more.
+pub fn await_group(group: u32) -> Result<()> {
+    let group = pid(group)?;
+    loop {
+        match retry(|| waitpgid(group, WaitOptions::empty())) {
+            Ok(_) => {}
+            Err(Errno::CHILD) => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 /// A descriptor that becomes readable when the process ends. It keeps nothing of the process: a child is still to be waited for.

@@ -481,3 +481,20 @@ fn what_cannot_be_kept_is_refused() {
         ("serve tree --keep --fd 7", 2, &["--keep does not keep descriptor 7"]),
     ]);
 }
+
+#[test]
+fn what_a_killed_server_has_started_ends_before_the_next_one_serves() {
+    let scratch = Scratch::new();
+    let words = ["serve", "tree", "--keep", "--sandbox", "strict", "--virtiofs", "vm.sock", "-qq"];
+    let server = scratch.serve(&words, "ready control");
+    let mut guest = Guest::mount(&scratch.path("vm.sock"));
+    let victim = child_of(server.pid()).expect("a server");
+    let broker = child_of(victim).expect("its broker");
+    // As one that waits for a disk: it does not see that its server has died.
+    signal(broker, "STOP");
+    signal(victim, "KILL");
+    guest.ask(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]).expect("the next server's answer");
+    assert!(!Path::new(&format!("/proc/{broker}")).exists());
+    drop(guest);
+    server.stop();
+}

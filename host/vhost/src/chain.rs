@@ -10,8 +10,6 @@ pub struct Chain {
     pub readable: Source,
     /// Where the device writes its answer.
     pub writable: Sink,
-    /// Whether an earlier process had it under way: it may have been performed, but for its answer.
-    pub is_repeated: bool,
     /// To hand the chain back with.
     pub token: ChainToken,
 }

@@ -241,7 +241,7 @@ impl AvailableSide {
     #[inline]
     pub(crate) fn pop(&mut self) -> Result<Option<Chain>, QueueFault> {
         if let Some(head) = self.again.pop() {
-            return self.begin(head, true).map(Some);
+            return self.begin(head).map(Some);
         }
         let size = self.rings.size;
         let index = self.rings.available_index()?;
@@ -256,13 +256,13 @@ impl AvailableSide {
             return Err(QueueFault::TooManyOutstanding { size });
         }
         let head = self.rings.available_entry(self.next)?;
-        let chain = self.begin(head, false)?;
+        let chain = self.begin(head)?;
         self.next = self.next.wrapping_add(1);
         Ok(Some(chain))
     }
 
     #[inline]
-    fn begin(&self, head: u16, is_repeated: bool) -> Result<Chain, QueueFault> {
+    fn begin(&self, head: u16) -> Result<Chain, QueueFault> {
         let (readable, writable) = self.rings.table.walk(&self.memory, head, self.limits)?;
         if let Some(in_flight) = &self.in_flight {
             // The guest may give a head again when it sees the used index: before `hand_back` has taken the head's mark away.
@@ -272,7 +272,7 @@ impl AvailableSide {
         self.queue.outstanding.fetch_add(1, Ordering::Relaxed);
         let capacity = u32::try_from(writable.len()).unwrap_or(u32::MAX);
         let token = ChainToken::new(self.queue.clone(), self.run, head, capacity);
-        Ok(Chain { readable, writable, is_repeated, token })
+        Ok(Chain { readable, writable, token })
     }
 
     /// Begins a batch: signals are held back until [`end_batch`](Self::end_batch).

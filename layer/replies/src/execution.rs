@@ -12,7 +12,8 @@ use tombolo_host_runtime::task;
 use super::below::Below;
 use super::call::{Call, Reply};
 use super::failure::{Failure, is_passing};
-use super::journal::Journal;
+use super::intent::Trail;
+use super::journal::{Journal, Reserved};
 use super::key::EntryKey;
 use super::look::look;
 use super::outcome::{Inode, NodeMark, Outcome, PendingReply};
@@ -28,20 +29,44 @@ pub(super) struct Execution<'a> {
 impl Execution<'_> {
     /// Runs the operation and keeps its outcome in `entry`, and in the journal if there is one: then what is about to be
     /// done is looked at and written down first.
-    pub fn first<C: Call>(self, call: C, mut entry: Entry) -> Answer<C::Reply> {
-        let (Some(sequence), Some(trail)) = (entry.journal().map(Journal::next_sequence), call.trail())
-        else {
+    pub fn first<C: Call>(self, call: C, entry: Entry) -> Answer<C::Reply> {
+        let (Some(journal), Some(trail)) = (entry.journal(), call.trail()) else {
             return self.run(call, entry);
         };
+        if let Some(room) = journal.room() {
+            let sequence = journal.next_sequence();
+            return self.intended(call, entry, trail, room, sequence);
+        }
+        let (waiting, fs, cx) = (journal.wait_for_room(), self.fs.clone(), self.cx.clone());
+        self.to_its_end(async move {
+            let Some(room) = unless_interrupted(waiting, &cx).await else {
+                entry.drop_with(Failure::INTERRUPTED);
+                return Err(Error::Interrupted);
+            };
+            let sequence = entry.journal().map_or(0, Journal::next_sequence);
+            let execution = Execution { fs: &fs, cx: &cx };
+            execution.intended(call, entry, trail, room, sequence).resolve().await
+        })
+    }
+
+    /// Looks before anything that counts from `sequence` on, writes down what is about to be done, and runs it.
+    fn intended<C: Call>(
+        self,
+        call: C,
+        mut entry: Entry,
+        trail: Trail,
+        room: Reserved,
+        sequence: u64,
+    ) -> Answer<C::Reply> {
         match look(self.fs, self.cx, C::OP, trail) {
             Answer::Done(seen) => {
-                entry.intend(seen.ok().flatten(), sequence);
+                entry.intend(seen.ok().flatten(), sequence, room);
                 self.run(call, entry)
             }
             Answer::Later(later) => {
                 let (fs, cx) = (self.fs.clone(), self.cx.clone());
                 self.to_its_end(async move {
-                    entry.intend(later.await.ok().flatten(), sequence);
+                    entry.intend(later.await.ok().flatten(), sequence, room);
                     let answer = Execution { fs: &fs, cx: &cx }.run(call, entry);
                     answer.resolve().await
                 })
@@ -157,12 +182,17 @@ impl Execution<'_> {
 
 /// The outcome of another caller's operation, unless the waiter is interrupted before.
 async fn outcome_of(pending: Arc<PendingReply>, cx: &Ctx) -> Result<Outcome> {
-    let (mut completed, mut raised) = (pin!(pending.kept()), pin!(cx.interrupt.raised()));
-    let outcome = poll_fn(|context| match completed.as_mut().poll(context) {
-        Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+    unless_interrupted(pending.kept(), cx).await.ok_or(Error::Interrupted)
+}
+
+/// What is waited for, unless the waiter is interrupted before.
+async fn unless_interrupted<T>(waiting: impl Future<Output = T>, cx: &Ctx) -> Option<T> {
+    let (mut waiting, mut raised) = (pin!(waiting), pin!(cx.interrupt.raised()));
+    let waiting = poll_fn(|context| match waiting.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
         Poll::Pending => raised.as_mut().poll(context).map(|()| None),
     });
-    outcome.await.ok_or(Error::Interrupted)
+    waiting.await
 }
 
 /// An operation under way. If its caller goes away it goes on by itself: the work does so anyhow, and the outcome is to be

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{FileType, NameBuf, NodeId, PersistentHandle, SetAttr, Timestamp};
+use tombolo_core::fs::{FileType, NameBuf, NodeId, PersistentHandle, SetAttr, Timestamp, XattrNameBuf};
 
 use super::append_locks::AppendLocks;
 use super::outcome::Inode;
@@ -21,6 +21,8 @@ pub(super) enum Trail {
     Renames { from_parent: NodeId, from: NameBuf, to_parent: NodeId, to: NameBuf },
     /// It changes attributes.
     Changes { node: NodeId, set: SetAttr },
+    /// It makes or replaces an extended attribute, or takes it away, as it is there or is not.
+    Xattr { node: NodeId, name: XattrNameBuf, change: XattrChange },
     /// It adds so many bytes to a file. One at a time does, of those that hold an append lock, or it could not be told whose bytes are there.
     Appends { node: NodeId, len: u64, append_locks: Arc<AppendLocks> },
 }
@@ -46,9 +48,32 @@ pub(super) enum Deed {
     /// Move a name.
     Rename { from: NamedEntry, to: NamedEntry },
     /// Change attributes of a node that had this ctime.
-    Change { node: PersistentHandle, set: SetAttr, ctime_before: Timestamp },
+    Change { node: PersistentHandle, set: SetAttr, ctime_before: Timestamp, size_before: u64 },
+    /// Change an extended attribute that had this value, if it was there.
+    Xattr { node: PersistentHandle, name: XattrNameBuf, before: Option<ValueMark>, change: XattrChange },
     /// Add bytes to a file that had this size.
     Append { node: PersistentHandle, size_before: u64, len: u64 },
+}
+
+/// What becomes of an extended attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum XattrChange {
+    /// It is made, unless it is there.
+    Make(ValueMark),
+    /// It gets this value, if it is there.
+    Replace(ValueMark),
+    /// It goes.
+    Remove,
+}
+
+/// What tells an attribute's value from others: its length and its checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ValueMark(pub u64);
+
+impl ValueMark {
+    pub fn of(value: &[u8]) -> Self {
+        Self((value.len() as u64) << 32 | u64::from(crc32c::crc32c(value)))
+    }
 }
 
 /// A name, and what it led to.
@@ -80,6 +105,7 @@ impl Deed {
             | Self::Link { at, .. }
             | Self::Remove { at }
             | Self::Rename { from: at, .. } => at.name.as_name().to_string(),
+            Self::Xattr { name, .. } => name.as_name().as_bytes().escape_ascii().to_string(),
             Self::Change { .. } | Self::Append { .. } => String::new(),
         }
     }
@@ -94,9 +120,20 @@ impl Deed {
             Self::Remove { at } | Self::Rename { from: at, .. } => {
                 Claim::Making(digest_of(at, 0)).with(at.found)
             }
+            Self::Xattr { node, name, before: None, change: XattrChange::Make(value) } => {
+                taken(digest(node, name.as_name().as_bytes(), 1), *value)
+            }
+            Self::Xattr { node, name, before: Some(value), change: XattrChange::Remove } => {
+                taken(digest(node, name.as_name().as_bytes(), 0), *value)
+            }
             _ => Claim::Nothing,
         }
     }
+}
+
+/// Of an attribute, by its value.
+fn taken(place: u32, value: ValueMark) -> Claim {
+    Claim::Taken(u64::from(place) << 32 | u64::from(crc32c::crc32c(&value.0.to_le_bytes())))
 }
 
 impl Claim {
@@ -118,8 +155,12 @@ impl Claim {
 }
 
 fn digest_of(named_entry: &NamedEntry, made: u8) -> u32 {
+    digest(&named_entry.parent, named_entry.name.as_name().as_bytes(), made)
+}
+
+fn digest(node: &PersistentHandle, name: &[u8], made: u8) -> u32 {
     let digest = crc32c::crc32c(&[made]);
-    let digest = crc32c::crc32c_append(digest, &named_entry.parent.kind.to_le_bytes());
-    let digest = crc32c::crc32c_append(digest, &named_entry.parent.bytes);
-    crc32c::crc32c_append(digest, named_entry.name.as_name().as_bytes())
+    let digest = crc32c::crc32c_append(digest, &node.kind.to_le_bytes());
+    let digest = crc32c::crc32c_append(digest, &node.bytes);
+    crc32c::crc32c_append(digest, name)
 }

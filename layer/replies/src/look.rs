@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{FileSystem, NameBuf, NodeId, PersistentHandle};
+use tombolo_core::fs::{FileSystem, NameBuf, NodeId, PersistentHandle, XattrName, within};
 use tombolo_core::{Answer, Ctx, Error, Identity, Want};
 
 use super::append_locks::{AppendLock, AppendLocks};
-use super::intent::{Deed, Intent, NamedEntry, Trail};
+use super::intent::{Deed, Intent, NamedEntry, Trail, ValueMark};
 use super::outcome::Inode;
 use tombolo_core::fs::Op;
 
@@ -54,6 +54,17 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
                 named_entry(&fs, &again, to_parent, to).map(move |to| Deed::Rename { from, to })
             })
         }
+        Trail::Xattr { node, name, change } => {
+            let (fs, again) = (fs.clone(), cx.clone());
+            handle(&fs.clone(), &cx, node).then(move |handle| {
+                value_of(&*fs, &again, node, name.as_name()).map(move |before| Deed::Xattr {
+                    node: handle,
+                    name,
+                    before,
+                    change,
+                })
+            })
+        }
         Trail::Changes { node, set } => {
             let (fs, again) = (fs.clone(), cx.clone());
             handle(&fs.clone(), &cx, node).then(move |handle| {
@@ -61,6 +72,7 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
                     node: handle,
                     set,
                     ctime_before: attr.ctime,
+                    size_before: attr.size,
                 })
             })
         }
@@ -116,6 +128,23 @@ fn found(fs: &Arc<dyn FileSystem>, cx: &Ctx, parent: NodeId, name: &NameBuf) -> 
         Err(error) => Err(error),
     })
 }
+
+/// What an extended attribute is; `None` if it is not there.
+pub(super) fn value_of(
+    fs: &dyn FileSystem,
+    cx: &Ctx,
+    node: NodeId,
+    name: XattrName<'_>,
+) -> Answer<Option<ValueMark>> {
+    within(fs.xattrs(), |xattrs| xattrs.get(cx, node, name, VALUE_MAX)).map_result(|value| match value {
+        Ok(value) => Ok(Some(ValueMark::of(&value))),
+        Err(Error::NoAttribute) => Ok(None),
+        Err(error) => Err(error),
+    })
+}
+
+/// The longest value of an attribute (xattr(7), XATTR_SIZE_MAX).
+const VALUE_MAX: usize = 64 << 10;
 
 fn handle(fs: &Arc<dyn FileSystem>, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
     match fs.persistent_handles() {

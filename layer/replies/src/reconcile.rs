@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    Attr, Entry, FileSystem, FileType, NodeId, PersistentHandle, SetAttr, SetTime, Timestamp,
+    Attr, Entry, FileSystem, FileType, NodeId, PersistentHandle, SetAttr, SetTime, Timestamp, XattrNameBuf,
 };
 use tombolo_core::{Ctx, Error, Result, Stability};
 
 use super::counters::Counters;
-use super::intent::{Deed, NamedEntry};
+use super::intent::{Deed, NamedEntry, ValueMark, XattrChange};
 use super::journal::{Found, FoundIntent, StoredOutcome};
 use super::key::EntryKey;
+use super::look::value_of;
 use super::outcome::{Inode, NodeMark, Outcome};
 
 /// By how much the clock that file systems stamp births with may be behind ours, in seconds. Locally a tick of the kernel
@@ -136,7 +137,10 @@ impl<'a> Reconciler<'a> {
             Deed::Link { at, node } => self.judge_link(at, node),
             Deed::Remove { at } => self.judge_removal(at),
             Deed::Rename { from, to } => self.judge_rename(from, to),
-            Deed::Change { node, set, ctime_before } => self.judge_change(node, set, *ctime_before),
+            Deed::Change { node, set, ctime_before, size_before } => {
+                self.judge_change(node, set, *ctime_before, *size_before)
+            }
+            Deed::Xattr { node, name, before, change } => self.judge_xattr(node, name, *before, *change),
             Deed::Append { node, size_before, len } => self.judge_append(node, *size_before, *len),
         }
     }
@@ -193,13 +197,42 @@ impl<'a> Reconciler<'a> {
         node: &PersistentHandle,
         set: &SetAttr,
         ctime_before: Timestamp,
+        size_before: u64,
     ) -> Result<Verdict> {
         let Some(entry) = self.resolve(node)? else { return Ok(Verdict::no(true)) };
         self.forget(entry.node);
-        if entry.attr.ctime == ctime_before {
+        // Within a tick of the file system's clock the size alone tells.
+        let is_cut = set.size == Some(entry.attr.size) && entry.attr.size != size_before;
+        if entry.attr.ctime == ctime_before && !is_cut {
             return Ok(Verdict::no(true));
         }
         Ok(if holds(set, &entry.attr) { Verdict::yes(true) } else { Verdict::no(false) })
+    }
+
+    fn judge_xattr(
+        &self,
+        node: &PersistentHandle,
+        name: &XattrNameBuf,
+        before: Option<ValueMark>,
+        change: XattrChange,
+    ) -> Result<Verdict> {
+        let Some(entry) = self.resolve(node)? else { return Ok(Verdict::no(true)) };
+        let now = value_of(&*self.fs, &self.cx, entry.node, name.as_name()).wait();
+        self.forget(entry.node);
+        let now = now?;
+        Ok(match (change, before, now) {
+            // It had to fail.
+            (XattrChange::Make(_), Some(_), _) | (XattrChange::Replace(_) | XattrChange::Remove, None, _) => {
+                Verdict::no(true)
+            }
+            (_, before, now) if before == now => Verdict::no(true),
+            (XattrChange::Make(value) | XattrChange::Replace(value), _, now) if now == Some(value) => {
+                Verdict::yes(true)
+            }
+            (XattrChange::Remove, _, None) => Verdict::yes(true),
+            // Another request's change came before ours, or after it.
+            _ => Verdict::no(false),
+        })
     }
 
     /// No other request of ours appended meanwhile: appends are serialized.

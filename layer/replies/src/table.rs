@@ -10,7 +10,7 @@ use super::append_locks::AppendLock;
 use super::counters::Counters;
 use super::failure::Failure;
 use super::hashed::Hashed;
-use super::journal::{Intended, Journal, Kept, StoredOutcome};
+use super::journal::{Intended, Journal, Kept, Reserved, StoredOutcome};
 use super::key::{ClientKey, EntryKey};
 use super::look::Seen;
 use super::options::Limits;
@@ -218,12 +218,11 @@ impl Entry {
         self.if_dropped = Failure::INTERRUPTED;
     }
 
-    /// Writes down what is about to be done, seen since `sequence` was next. Without an intent, or without room for one, it
-    /// is done all the same.
-    pub fn intend(&mut self, seen: Option<Seen>, sequence: u64) {
+    /// Writes down what is about to be done, seen since `sequence` was next. What cannot be seen or does not fit is done all the same.
+    pub fn intend(&mut self, seen: Option<Seen>, sequence: u64, room: Reserved) {
         let Some(journal) = self.journal() else { return };
         let (intent, append_lock) = seen.map_or((None, None), |seen| (Some(seen.intent), seen.append_lock));
-        let intended = intent.and_then(|intent| journal.intend(&self.key, intent, sequence));
+        let intended = intent.and_then(|intent| journal.intend(&self.key, intent, sequence, room));
         if intended.is_none() {
             self.table.counters.unprotected.count();
         }

@@ -22,6 +22,7 @@ use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::signals::{self, StopSignal};
 use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings};
+use tombolo_sys::process::adopt_orphans;
 
 use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::failure::{Code, Failure, Outcome};
@@ -45,6 +46,7 @@ pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str) -> Outcome 
         next: Mutex::default(),
         upgrading: Mutex::default(),
     });
+    adopt_orphans().map_err(|errno| Failure::cannot("watch over servers", &io::Error::from(errno)))?;
     let stop = keeping.stop_on_signal().map_err(|error| Failure::cannot("wait for signals", &error))?;
     let _control = upgrade::serve(&keeping, name)?;
     keeping.supervise(&stop)
@@ -116,7 +118,7 @@ impl Keeping {
             self.give_turn(input, process.id());
             self.servers.came();
             let began = Instant::now();
-            let status = process.wait().map_err(|error| cannot(&error))?;
+            let status = turn::wait_for_all(&mut process).map_err(|error| cannot(&error))?;
             self.servers.went();
             let is_stopped = self.turn_is_over();
             if is_stopped || is_an_end(status, is_first) {

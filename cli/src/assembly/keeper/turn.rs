@@ -5,10 +5,12 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use tombolo_sys::process::{await_end, await_group, kill_group};
 
 use crate::failure::Failure;
 
@@ -49,6 +51,18 @@ impl Launched {
         }
         Ok(Self { process, input, said })
     }
+}
+
+/// Waits for the end of a server, and ends what it has started: its broker may be about to open a file, or to empty one, and must not do that
+/// beside the next server. This process has to have adopted their orphans.
+pub fn wait_for_all(process: &mut Child) -> io::Result<ExitStatus> {
+    let group = process.id();
+    await_end(group)?;
+    // It is not waited for yet, so the number is not another group's. There may be nothing left.
+    let _ = kill_group(group);
+    let status = process.wait()?;
+    await_group(group)?;
+    Ok(status)
 }
 
 /// Whether that is said in time.

@@ -33,7 +33,7 @@ const ROOT_AT: usize = 80;
 const HEADER_LEN: usize = 4096;
 const VERSION: u64 = 1;
 
-/// In the record of a node. It is free while it has no look-ups.
+/// In the record of a node. It is free while it has no look-ups; until it is used again it says which node the guest has forgotten.
 const LOOK_UPS: usize = 0;
 const GENERATION: usize = 8;
 const HANDLE: usize = 16;
@@ -242,6 +242,14 @@ impl Area {
         let left = self.load(at).saturating_sub(look_ups);
         self.store(at, left);
         left == 0
+    }
+
+    /// The handle of the node that the guest calls so, or called so before it forgot it.
+    pub(super) fn handle_by(&self, number: Number) -> Option<PersistentHandle> {
+        let index = number.index(Records::Nodes);
+        let generation = self.load(Records::Nodes.at(index) + GENERATION);
+        let is_it = generation != 0 && generation == number.generation(Records::Nodes);
+        is_it.then(|| self.node_handle(index)).flatten()
     }
 
     pub(super) fn node_handle(&self, index: u32) -> Option<PersistentHandle> {

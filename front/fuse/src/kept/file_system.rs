@@ -12,6 +12,7 @@ use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::{Sink, Source};
 
 use super::Kept;
+use super::area::{Number, lasting};
 
 impl Kept {
     fn below(&self) -> &dyn FileSystem {
@@ -62,7 +63,10 @@ impl Kept {
         create: impl FnOnce(&dyn FileSystem, NodeId) -> Answer<Created>,
     ) -> Answer<Created> {
         let (kept, cx) = (Arc::clone(&self.0), cx.clone());
-        self.on_node(parent, create).then(move |created| kept.adopt_created(&cx, flags, created))
+        self.on_node(parent, create).then(move |created| {
+            let emptied = kept.empty_created(&cx, flags, created);
+            emptied.then(move |created| kept.adopt_created(&cx, flags, created))
+        })
     }
 }
 
@@ -102,7 +106,8 @@ impl FileSystem for Kept {
     }
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        self.creating(cx, parent, how.flags, |below, parent| below.create(cx, parent, name, how))
+        let lasting = Create { flags: lasting(how.flags), ..*how };
+        self.creating(cx, parent, how.flags, |below, parent| below.create(cx, parent, name, &lasting))
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
@@ -160,15 +165,15 @@ impl FileSystem for Kept {
     }
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
-        // It was emptied then, and may have been written since.
-        let how = if self.has_opened(cx) { super::lasting(flags) } else { flags };
         let (kept, cx_then) = (Arc::clone(&self.0), cx.clone());
         self.on_node(node, |below, here| {
-            below.open(cx, here, how).map_result(move |opened| {
-                let opened = opened?;
+            below.open(cx, here, lasting(flags)).then(move |opened| {
                 let file = File { node: here, open: opened.open };
-                let open = kept.opened(&cx_then, node, flags, file)?;
-                Ok(Opened { open, ..opened })
+                kept.empty(&cx_then, flags, file).map_result(move |emptied| {
+                    let emptied = emptied?;
+                    let open = kept.opened(&cx_then, node, flags, file)?;
+                    Ok(Opened { open, attr: opened.attr.map(|attr| emptied.unwrap_or(attr)) })
+                })
             })
         })
     }
@@ -305,12 +310,25 @@ impl PersistentHandles for Kept {
         self.found(cx, found)
     }
 
-    /// A node that the guest has forgotten has no record any more.
+    /// Also one that the guest has forgotten, until its record is another's.
     fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        let found = self.on_node(node, |below, node| {
-            within(below.persistent_handles(), |handles| handles.again(cx, node))
-        });
-        self.found(cx, found)
+        let found = match (self.0.node(node), self.0.area.handle_by(Number(node.0))) {
+            (Ok(here), _) => {
+                let again = within(self.below().persistent_handles(), |handles| handles.again(cx, here));
+                self.found(cx, again)
+            }
+            (Err(_), Some(handle)) => self.resolve(cx, &handle),
+            (Err(error), None) => return Answer::err(error),
+        };
+        let (kept, cx) = (Arc::clone(&self.0), cx.clone());
+        found.map_result(move |found| {
+            let entry = found?;
+            if entry.node != node {
+                kept.forget(&cx, &[(entry.node, 1)]);
+                return Err(Error::Stale);
+            }
+            Ok(entry)
+        })
     }
 }
 

@@ -16,7 +16,7 @@ mod table;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{
-    Created, DirPage, Entry, File, FileSystem, NodeId, OpenFlags, OpenId, PersistentHandle,
+    Attr, Created, DirPage, Entry, File, FileSystem, NodeId, OpenFlags, OpenId, PersistentHandle, SetAttr,
 };
 use tombolo_core::{Answer, ClientId, Ctx, Error, KeyProperties, RequestKey, Result, SessionId};
 use tombolo_mem::Region;
@@ -266,6 +266,34 @@ impl Inner {
         number.map(OpenId::from).map_err(|why| {
             self.below.release(cx, here);
             error_of(why)
+        })
+    }
+
+    /// Empties a file that was opened for that, if it was. Not at its opening: under the request's key it is done once, by whichever process.
+    fn empty(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, here: File) -> Answer<Option<Attr>> {
+        if !flags.contains(OpenFlags::TRUNCATE) {
+            return Answer::ok(None);
+        }
+        let kill_privileges = flags.contains(OpenFlags::KILL_PRIVILEGES);
+        let set = SetAttr { size: Some(0), kill_privileges, ..SetAttr::default() };
+        let (kept, cx_then) = (Arc::clone(self), cx.clone());
+        self.below.setattr(cx, here.node, Some(here), &set).map_result(move |emptied| {
+            let (attr, _) = emptied.inspect_err(|_| kept.below.release(&cx_then, here))?;
+            Ok(Some(attr))
+        })
+    }
+
+    /// The same of one that may have been there before it was to be created.
+    fn empty_created(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, created: Created) -> Answer<Created> {
+        if created.entry.attr.size == 0 {
+            return Answer::ok(created);
+        }
+        let here = File { node: created.entry.node, open: created.open };
+        let (kept, cx_then) = (Arc::clone(self), cx.clone());
+        self.empty(cx, flags, here).map_result(move |emptied| {
+            let emptied = emptied.inspect_err(|_| kept.give_back(&cx_then, here.node))?;
+            let attr = emptied.unwrap_or(created.entry.attr);
+            Ok(Created { entry: Entry { attr, ..created.entry }, ..created })
         })
     }
 

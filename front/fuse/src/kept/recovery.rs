@@ -65,11 +65,6 @@ impl Kept {
             self.0.find_opening(&cx, open).await;
         }
     }
-
-    /// Whether an earlier process has performed that request to open, but for its answer.
-    pub(super) fn has_opened(&self, cx: &Ctx) -> bool {
-        self.0.is_resumed && self.0.table().drop_left(&self.0.area, cx.request.0)
-    }
 }
 
 impl Inner {

@@ -1,12 +1,17 @@
 //! Which records are used and for what, and the order in which the area is told.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use tombolo_core::fs::{NodeId, OpenId, PersistentHandle};
 
 use super::area::{Area, Number, Opening, Records};
 use super::numbers::Numbers;
+
+/// So many nodes that the guest has forgotten keep their numbers, which are in handles that it has given out.
+const FORGOTTEN_MAX: usize = 1 << 16;
+/// A queue of free records has so many more than there are before it is looked through.
+const SPARE: usize = 1024;
 
 /// Behind a lock, beside the area.
 #[derive(Debug)]
@@ -15,42 +20,50 @@ pub(super) struct Table {
     nodes: HashMap<NodeId, Known>,
     node_records: Free,
     opening_records: Free,
-    left: Left,
+    unmet: Unmet,
+    /// What an earlier process has left: openings, by the requests that made them.
+    left: HashMap<u64, u32>,
     /// The session is over: the area is another's.
     is_over: bool,
 }
 
-/// What an earlier process has left and this one has not met.
+/// Records of nodes that are not here, by digests of their handles: what leads there leads to the node that the guest knows, or knew. An earlier
+/// process has left them, or the guest has forgotten them.
 #[derive(Debug, Default)]
-struct Left {
-    /// Records of nodes, by digests of their handles: a name that leads there leads to the node that the guest knows.
-    nodes: HashMap<u64, u32>,
+struct Unmet {
+    records: HashMap<u64, u32>,
     digests: RandomState,
-    /// Those of openings, by the requests that made them.
-    openings: HashMap<u64, u32>,
 }
 
-impl Left {
+impl Unmet {
     fn of(area: &Area) -> Self {
-        let mut left = Self::default();
-        for index in area.in_use(Records::Nodes) {
-            if let Some(handle) = area.node_handle(index) {
-                left.nodes.insert(left.digests.hash_one(&handle), index);
-            }
-        }
-        left.openings =
-            area.in_use(Records::Openings).map(|index| (area.opening(index).unique, index)).collect();
-        left
+        let mut unmet = Self::default();
+        let (forgotten, left): (Vec<u32>, Vec<u32>) =
+            (0..area.used(Records::Nodes)).partition(|index| area.is_free(Records::Nodes, *index));
+        forgotten.into_iter().chain(left).for_each(|index| unmet.add(area, index));
+        unmet
     }
 
-    fn take_node(&mut self, area: &Area, handle: &PersistentHandle) -> Option<Number> {
-        if self.nodes.is_empty() {
+    fn add(&mut self, area: &Area, index: u32) {
+        if let Some(handle) = area.node_handle(index) {
+            self.records.insert(self.digests.hash_one(&handle), index);
+        }
+    }
+
+    fn take(&mut self, area: &Area, handle: &PersistentHandle) -> Option<u32> {
+        if self.records.is_empty() {
             return None;
         }
-        let index = self.nodes.remove(&self.digests.hash_one(handle))?;
-        // It may have been forgotten since, and be another's.
-        let is_it = !area.is_free(Records::Nodes, index) && area.node_handle(index).as_ref() == Some(handle);
-        is_it.then(|| area.number(Records::Nodes, index))
+        let index = self.records.remove(&self.digests.hash_one(handle))?;
+        (area.node_handle(index).as_ref() == Some(handle)).then_some(index)
+    }
+
+    /// The record becomes another node's.
+    fn drop(&mut self, area: &Area, index: u32) {
+        let digest = area.node_handle(index).map(|handle| self.digests.hash_one(&handle));
+        if let Some(digest) = digest.filter(|digest| self.records.get(digest) == Some(&index)) {
+            self.records.remove(&digest);
+        }
     }
 }
 
@@ -66,7 +79,11 @@ struct Known {
 #[derive(Debug)]
 struct Free {
     records: Records,
-    again: Vec<u32>,
+    /// The one that has been free longest comes first. Some may be used again, or be here twice.
+    queue: VecDeque<u32>,
+    count: usize,
+    /// So many stay free.
+    rest: usize,
     used: u32,
 }
 
@@ -80,23 +97,38 @@ pub(super) enum NoRecord {
 }
 
 impl Free {
-    fn of(area: &Area, records: Records) -> Self {
+    fn of(area: &Area, records: Records, rest: usize) -> Self {
         let used = area.used(records);
-        let again = (0..used).rev().filter(|index| area.is_free(records, *index)).collect();
-        Self { records, again, used }
+        let queue: VecDeque<u32> = (0..used).filter(|index| area.is_free(records, *index)).collect();
+        Self { records, count: queue.len(), queue, rest, used }
     }
 
     fn take(&mut self, area: &Area) -> Result<u32, NoRecord> {
-        if let Some(index) = self.again.pop() {
-            return Ok(index);
-        }
-        if self.used >= self.records.max() {
-            return Err(NoRecord::Full);
+        let is_full = self.used >= self.records.max();
+        if self.count > self.rest || is_full {
+            let free = std::iter::from_fn(|| self.queue.pop_front());
+            let index = free.into_iter().find(|index| area.is_free(self.records, *index));
+            self.count = self.count.saturating_sub(1);
+            return index.ok_or(NoRecord::Full);
         }
         let index = self.used;
         self.used += 1;
         area.set_used(self.records, self.used);
         Ok(index)
+    }
+
+    /// One is used again as what it was.
+    fn revived(&mut self) {
+        self.count = self.count.saturating_sub(1);
+    }
+
+    fn give_back(&mut self, area: &Area, index: u32) {
+        self.queue.push_back(index);
+        self.count += 1;
+        if self.queue.len() > 2 * self.count + SPARE {
+            let mut seen = HashSet::new();
+            self.queue.retain(|index| area.is_free(self.records, *index) && seen.insert(*index));
+        }
     }
 }
 
@@ -105,9 +137,10 @@ impl Table {
     pub(super) fn of(area: &Area) -> Self {
         Self {
             nodes: HashMap::new(),
-            node_records: Free::of(area, Records::Nodes),
-            opening_records: Free::of(area, Records::Openings),
-            left: Left::of(area),
+            node_records: Free::of(area, Records::Nodes, FORGOTTEN_MAX),
+            opening_records: Free::of(area, Records::Openings, 0),
+            unmet: Unmet::of(area),
+            left: area.in_use(Records::Openings).map(|index| (area.opening(index).unique, index)).collect(),
             is_over: false,
         }
     }
@@ -143,13 +176,19 @@ impl Table {
         if let Some(number) = self.looked_up(area, node) {
             return Ok(number);
         }
-        let left = handle.and_then(|handle| self.left.take_node(area, handle));
-        let number = match left {
-            Some(number) => {
-                area.look_up(number.index(Records::Nodes));
-                number
+        let number = match handle.and_then(|handle| self.unmet.take(area, handle)) {
+            Some(index) => {
+                if area.is_free(Records::Nodes, index) {
+                    self.node_records.revived();
+                }
+                area.look_up(index);
+                area.number(Records::Nodes, index)
             }
-            None => area.put_node(self.node_records.take(area)?, handle),
+            None => {
+                let index = self.node_records.take(area)?;
+                self.unmet.drop(area, index);
+                area.put_node(index, handle)
+            }
         };
         numbers.set(number, node.0);
         self.nodes.insert(node, Known { number, held: 1 });
@@ -179,7 +218,8 @@ impl Table {
         if !area.forget(index, look_ups) {
             return None;
         }
-        self.node_records.again.push(index);
+        self.node_records.give_back(area, index);
+        self.unmet.add(area, index);
         let node = NodeId(numbers.take(number)?);
         self.nodes.remove(&node).map(|known| (node, known.held))
     }
@@ -201,16 +241,15 @@ impl Table {
         Ok(number)
     }
 
-    /// Whether an earlier process has performed that request to open, but for its answer; its opening goes.
-    pub(super) fn drop_left(&mut self, area: &Area, unique: u64) -> bool {
-        if self.left.openings.is_empty() || self.is_over {
-            return false;
+    /// The opening of a request to open that an earlier process has performed, but for its answer, goes.
+    fn drop_left(&mut self, area: &Area, unique: u64) {
+        if self.left.is_empty() {
+            return;
         }
-        let index = self.left.openings.remove(&unique).filter(|index| area.opening(*index).unique == unique);
+        let index = self.left.remove(&unique).filter(|index| area.opening(*index).unique == unique);
         if let Some(index) = index {
             self.free_opening(area, index);
         }
-        index.is_some()
     }
 
     /// An opening that an earlier process has left was made again; whether that is news.
@@ -226,13 +265,13 @@ impl Table {
     /// The guest ends an opening. The one here, if there is one.
     pub(super) fn released(&mut self, area: &Area, numbers: &Numbers, number: Number) -> Option<OpenId> {
         let index = area.find(Records::Openings, number).filter(|_| !self.is_over)?;
-        self.left.openings.remove(&area.opening(index).unique);
+        self.left.remove(&area.opening(index).unique);
         self.free_opening(area, index);
         numbers.take(number).map(OpenId)
     }
 
     fn free_opening(&mut self, area: &Area, index: u32) {
         area.free(Records::Openings, index);
-        self.opening_records.again.push(index);
+        self.opening_records.give_back(area, index);
     }
 }

@@ -12,11 +12,6 @@ pub trait Exchange: Send + Sized + 'static {
     /// for once.
     fn payload(&mut self, len_bytes: usize) -> Source;
 
-    /// Whether an earlier process had the request under way: it may have been performed, but for its answer.
-    fn is_repeated(&self) -> bool {
-        false
-    }
-
     /// May the file system retain a payload of this size after the answer, because nothing writes to its memory as
     /// long as it is held? Asked before the payload itself. Never where the memory is the requester's.
     fn keeps_payload(&mut self, _len_bytes: usize) -> bool {

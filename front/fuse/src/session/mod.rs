@@ -364,9 +364,7 @@ impl Session {
         }
         slot.interrupt.renew();
         let ctx = self.ctx(&decoded, &slot.interrupt);
-        let is_repeated = exchange.is_repeated();
-        let answer = ops::dispatch(self, &ctx, &decoded, &mut slot.page, exchange);
-        if is_repeated { outliving::done_before(decoded.header.opcode, answer) } else { answer }
+        ops::dispatch(self, &ctx, &decoded, &mut slot.page, exchange)
     }
 
     /// Answers; there were so many notices when the request began.

@@ -1,11 +1,10 @@
 //! What a session does that outlives its process, and which other processes have begun.
 
-use super::body::Body;
 use super::{Exchange, Options, Session, Slot};
 use crate::kept::{Agreement, Kept, Missing};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tombolo_core::{Answer, Error, Interrupt, SessionId};
+use tombolo_core::{Interrupt, SessionId};
 use tombolo_host_runtime::task;
 use tombolo_wire_fuse::layout::header::InHeader;
 use tombolo_wire_fuse::{Opcode, Request};
@@ -84,15 +83,4 @@ impl Session {
             }
         });
     }
-}
-
-/// The answer to a request that an earlier process may have performed: what was to be made or taken away then is so. Other changes of names and
-/// attributes are told apart below.
-pub(super) fn done_before(opcode: Opcode, answer: Answer<Body>) -> Answer<Body> {
-    answer.map_result(move |result| match (opcode, result) {
-        (Opcode::Setxattr, Err(Error::Exists)) | (Opcode::Removexattr, Err(Error::NoAttribute)) => {
-            Ok(Body::Empty)
-        }
-        (_, result) => result,
-    })
 }

@@ -17,7 +17,6 @@ pub(super) struct ChainExchange {
     rest: Source,
     /// Where the answer goes; its header only, once the space behind has been lent.
     answer: Sink,
-    is_repeated: bool,
     token: Option<ChainToken>,
     unique: Unique,
     spare: Arc<FreeList<Box<Slot>>>,
@@ -26,7 +25,7 @@ pub(super) struct ChainExchange {
 impl ChainExchange {
     /// Copies the private bytes of the request in `chain` to `slot`, once: what the guest changes from now on is not seen.
     pub(super) fn receive(chain: Chain, slot: &mut Slot, spare: Arc<FreeList<Box<Slot>>>) -> ChainExchange {
-        let Chain { readable: mut rest, writable: answer, is_repeated, token } = chain;
+        let Chain { readable: mut rest, writable: answer, token } = chain;
         let mut head = [0; size_of::<InHeader>()];
         let got = rest.read_at(0, &mut head);
         let header = InHeader::read_from_bytes(&head).unwrap_or_default();
@@ -42,7 +41,7 @@ impl ChainExchange {
         });
         rest.advance(private_bytes);
         let (token, unique) = (Some(token), Unique(header.unique));
-        ChainExchange { rest, answer, is_repeated, token, unique, spare }
+        ChainExchange { rest, answer, token, unique, spare }
     }
 
     fn complete(&mut self, written: usize) {
@@ -53,10 +52,6 @@ impl ChainExchange {
 }
 
 impl Exchange for ChainExchange {
-    fn is_repeated(&self) -> bool {
-        self.is_repeated
-    }
-
     fn payload(&mut self, len_bytes: usize) -> Source {
         let mut payload = std::mem::take(&mut self.rest);
         payload.truncate(len_bytes);

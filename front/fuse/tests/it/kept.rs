@@ -16,6 +16,7 @@ use tombolo_wire_fuse::layout::header::{InHeader, OutHeader};
 use tombolo_wire_fuse::layout::init::InitIn;
 use tombolo_wire_fuse::layout::open::{CreateIn, OpenIn, OpenOut, ReleaseIn};
 use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn};
+use tombolo_wire_fuse::layout::xattr::SetxattrIn;
 use tombolo_wire_fuse::{Extent, Opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -82,7 +83,6 @@ impl Process {
 struct Probe {
     payload: Source,
     space: Region,
-    is_repeated: bool,
     before_answer: Option<Box<dyn FnOnce() + Send>>,
     answer: Arc<Mutex<Option<Vec<u8>>>>,
 }
@@ -97,10 +97,6 @@ impl Probe {
 }
 
 impl Exchange for Probe {
-    fn is_repeated(&self) -> bool {
-        self.is_repeated
-    }
-
     fn payload(&mut self, len_bytes: usize) -> Source {
         let mut payload = std::mem::take(&mut self.payload);
         payload.truncate(len_bytes);
@@ -154,7 +150,7 @@ impl Guest {
     }
 
     /// Sends those bytes; the answer, and what the process leaves that is killed before.
-    fn send(&mut self, bytes: &[u8], is_repeated: bool) -> (Vec<u8>, Left) {
+    fn send(&mut self, bytes: &[u8]) -> (Vec<u8>, Left) {
         let (header, _) = InHeader::read_from_prefix(bytes).expect("a header");
         let private = Extent::of(&header).map_or(bytes.len(), |extent| extent.private_bytes);
         let (head, payload) = bytes.split_at(private);
@@ -169,7 +165,6 @@ impl Guest {
         let probe = Probe {
             payload: Source::from(payload.to_vec()),
             space: Region::heap(64 << 10),
-            is_repeated,
             before_answer: Some(Box::new(move || *sent.lock().expect("left") = Some(now.copy(&to)))),
             answer: Arc::clone(&answer),
         };
@@ -205,7 +200,7 @@ impl Guest {
     /// A look-up that is answered by the process that gets it.
     fn look_up_once(&mut self, name: &[u8]) -> u64 {
         let bytes = self.encode(Opcode::Lookup, 1, &[name]);
-        let (answer, _) = self.send(&bytes, false);
+        let (answer, _) = self.send(&bytes);
         let body = answer.get(size_of::<OutHeader>()..).expect("a reply");
         EntryOut::read_from_prefix(body).expect("an entry").0.nodeid
     }
@@ -213,12 +208,12 @@ impl Guest {
     /// A request, whose answer the guest gets from the next process.
     fn ask(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
         let bytes = self.encode(opcode, node, parts);
-        let (_, left) = self.send(&bytes, false);
+        let (_, left) = self.send(&bytes);
         self.process = Process::start(&self.tree, left);
         if opcode == Opcode::Init {
             self.begin_anew();
         }
-        let (answer, _) = self.send(&bytes, true);
+        let (answer, _) = self.send(&bytes);
         if answer.is_empty() {
             return Ok(answer);
         }
@@ -311,7 +306,44 @@ fn a_node_is_known_as_long_as_the_guest_has_a_look_up_of_it() {
     guest.forget(node, 1 + 4);
     guest.forget(node, 3);
     assert_eq!(guest.size(node), Err(STALE));
+    std::fs::remove_file(guest.tree.join("file")).expect("remove");
+    std::fs::write(guest.tree.join("file"), b"another").expect("write");
     assert_ne!(guest.entry(Opcode::Lookup, 1, &[], b"file\0").0, node, "a number is not given twice");
+}
+
+#[test]
+fn an_attribute_is_made_and_removed_once_and_another_s_is_not_taken_for_it() {
+    const NO_ATTRIBUTE: i32 = 61;
+    let mut guest = Guest::new();
+    let (node, _) = guest.create(b"file\0");
+    let make = SetxattrIn { size: 4, flags: 1, ..Default::default() };
+    let make: [&[u8]; 2] = [make.as_bytes(), b"user.test\0mine"];
+    guest.ask(Opcode::Setxattr, node, &make).expect("SETXATTR");
+    assert_eq!(guest.ask(Opcode::Setxattr, node, &make), Err(EXISTS));
+    guest.ask(Opcode::Removexattr, node, &[b"user.test\0"]).expect("REMOVEXATTR");
+    assert_eq!(guest.ask(Opcode::Removexattr, node, &[b"user.test\0"]), Err(NO_ATTRIBUTE));
+}
+
+/// As a guest's kernel asks for a handle that it has given out (open_by_handle_at(2)).
+#[test]
+fn a_handle_of_a_file_that_the_guest_has_forgotten_leads_there_for_the_next_process_too() {
+    let mut guest = Guest::new();
+    for name in ["file", "other"] {
+        std::fs::write(guest.tree.join(name), name).expect("write");
+    }
+    let node = guest.look_up_once(b"file\0");
+    guest.forget(node, 1);
+    assert_eq!(guest.size(node), Err(STALE));
+    assert_ne!(guest.look_up_once(b"other\0"), node, "a number is not given twice");
+    for _ in 0..2 {
+        assert_eq!(guest.entry(Opcode::Lookup, node, &[], b".\0").0, node);
+        assert_eq!(guest.size(node), Ok(4));
+        guest.forget(node, 2);
+    }
+    assert_eq!(guest.look_up_once(b"file\0"), node, "it is the same file");
+    guest.forget(node, 1);
+    std::fs::remove_file(guest.tree.join("file")).expect("remove");
+    assert_eq!(guest.ask(Opcode::Lookup, node, &[b".\0"]), Err(STALE));
 }
 
 #[test]
@@ -359,6 +391,31 @@ fn an_opening_stays_one_of_its_file_and_ends_once() {
         guest.ask(Opcode::Release, node, &[release.as_bytes()]).expect("RELEASE");
     }
     assert_eq!(in_use(&guest), 0);
+}
+
+#[test]
+fn a_file_is_emptied_once_by_a_request_whose_server_is_killed_again() {
+    let mut guest = Guest::new();
+    let (node, fh) = guest.create(b"file\0");
+    let open = OpenIn { flags: O_RDWR | O_TRUNC, open_flags: 0 };
+    let create = CreateIn { flags: O_RDWR | O_TRUNC, mode: 0o100_600, ..Default::default() };
+    let requests: [(Opcode, u64, &[&[u8]]); 2] =
+        [(Opcode::Open, node, &[open.as_bytes()]), (Opcode::Create, 1, &[create.as_bytes(), b"file\0"])];
+    for (opcode, on, parts) in requests {
+        guest.write(node, fh, b"before");
+        let bytes = guest.encode(opcode, on, parts);
+        let area = guest.process.left.copy(&guest.dir.path().join("unused")).area;
+        let (_, Left { notes, .. }) = guest.send(&bytes);
+        // It dies when it has emptied the file, and not written down that it is open.
+        guest.process = Process::start(&guest.tree, Left { area, notes });
+        assert_eq!(guest.size(node), Ok(0));
+        guest.write(node, fh, b"since");
+        let (_, left) = guest.send(&bytes);
+        guest.process = Process::start(&guest.tree, left);
+        assert_eq!(guest.read(node, fh), b"since", "{opcode:?}");
+        let set = SetattrIn { valid: SetattrValid::SIZE.bits(), ..Default::default() };
+        guest.ask(Opcode::Setattr, node, &[set.as_bytes()]).expect("SETATTR");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tombolo_mem::Source;
 use super::Call;
 use crate::append_locks::AppendLocks;
 use crate::below::Below;
-use crate::intent::Trail;
+use crate::intent::{Trail, ValueMark, XattrChange};
 use crate::outcome::Outcome;
 use tombolo_core::fs::Op;
 
@@ -109,12 +109,15 @@ impl Call for Append {
 /// Operations that answer with nothing but that they are done.
 macro_rules! answers_nothing {
     ($op:ident) => {
-        type Reply = ();
-        const OP: Op = Op::$op;
+        answers_nothing!(lasting $op);
 
         fn is_fleeting(&self) -> bool {
             true
         }
+    };
+    (lasting $op:ident) => {
+        type Reply = ();
+        const OP: Op = Op::$op;
 
         async fn again(self, _: Below, _: Outcome) -> Result<()> {
             Ok(())
@@ -131,7 +134,22 @@ pub(crate) struct SetXattr {
 }
 
 impl Call for SetXattr {
-    answers_nothing!(Setxattr);
+    answers_nothing!(lasting Setxattr);
+
+    /// Set whatever was there, it leaves the same any number of times.
+    fn is_fleeting(&self) -> bool {
+        self.how == XattrSet::Any
+    }
+
+    fn trail(&self) -> Option<Trail> {
+        let value = ValueMark::of(&self.value);
+        let change = match self.how {
+            XattrSet::Any => return None,
+            XattrSet::Create => XattrChange::Make(value),
+            XattrSet::Replace => XattrChange::Replace(value),
+        };
+        Some(Trail::Xattr { node: self.node, name: self.name.clone(), change })
+    }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
         within(fs.xattrs(), |xattrs| {
@@ -146,7 +164,12 @@ pub(crate) struct RemoveXattr {
 }
 
 impl Call for RemoveXattr {
-    answers_nothing!(Removexattr);
+    answers_nothing!(lasting Removexattr);
+
+    fn trail(&self) -> Option<Trail> {
+        let change = XattrChange::Remove;
+        Some(Trail::Xattr { node: self.node, name: self.name.clone(), change })
+    }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
         within(fs.xattrs(), |xattrs| xattrs.remove(cx, self.node, self.name.as_name()))

@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use thiserror::Error;
@@ -205,7 +206,7 @@ impl Lock {
             Region::map(&file, 0, len).map_err(|source| OpenError::Map { path: path.clone(), source })?;
         let journal = Journal {
             region,
-            intents: Slots::new(INTENTS),
+            intents: Arc::new(Slots::new(INTENTS)),
             outcomes: Slots::new(outcomes),
             sequence: AtomicU64::new(sequence.saturating_add(1)),
             lost: AtomicBool::new(false),

@@ -123,10 +123,10 @@ pub struct Intent {
     pub checksum: U32,
     pub sequence: U64,
     pub key: Key,
-    /// What a maker makes; 0 for other operations.
+    /// What a maker makes; of an extended attribute, what becomes of it. 0 for other operations.
     pub file_type: U32,
     pub time: Time,
-    /// The directory, or the node whose attributes change, or the file that is appended to.
+    /// The directory, or the node whose attributes or extended attribute change, or the file that is appended to.
     pub parent: Handle,
     /// Rename: the directory of the new name.
     pub other_parent: Handle,
@@ -138,9 +138,9 @@ pub struct Intent {
     pub name_len: U16,
     pub other_name_len: U16,
     pub zero: U32,
-    /// An append: size of the file before it.
+    /// An append, a change of attributes: size of the file before it. An extended attribute: what it was before.
     pub size_before: U64,
-    /// An append: how many bytes were to be added.
+    /// An append: how many bytes were to be added. An extended attribute: what it was to be.
     pub len: U64,
 }
 

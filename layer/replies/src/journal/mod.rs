@@ -10,6 +10,7 @@ mod record;
 mod slots;
 
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,8 +26,9 @@ use slots::Slots;
 
 pub use file::{Found, Lock, OpenError, Tree};
 pub use record::{FoundIntent, StoredOutcome};
+pub use slots::{FreeSlot, Reserved};
 
-/// How many operations with an intent may be under way. More run without one, and are counted.
+/// How many operations with an intent may be under way. More wait for one of them to end.
 const INTENTS: u32 = 1024;
 
 /// So many more outcomes have room than are kept: an entry more may be made by each thread that finds the same gap.
@@ -36,7 +38,7 @@ pub const OUTCOMES_SPARE: usize = 256;
 #[derive(Debug)]
 pub struct Journal {
     region: Region,
-    intents: Slots,
+    intents: Arc<Slots>,
     outcomes: Slots,
     sequence: AtomicU64,
     /// Whether it was said that the file is of no use any more.
@@ -68,14 +70,24 @@ impl Journal {
         self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Writes an intent down. `None` when there is no room, or it does not fit.
-    pub fn intend(&self, key: &EntryKey, intent: Intent, sequence: u64) -> Option<Intended> {
+    /// Room for an intent.
+    pub fn room(&self) -> Option<Reserved> {
+        self.intents.reserve()
+    }
+
+    /// Room for an intent, once there is some.
+    pub fn wait_for_room(&self) -> FreeSlot {
+        self.intents.wait()
+    }
+
+    /// Writes an intent down. `None` when it does not fit.
+    pub fn intend(&self, key: &EntryKey, intent: Intent, sequence: u64, room: Reserved) -> Option<Intended> {
         if self.is_lost() {
             return None;
         }
         let claim = intent.deed.claim();
         let (bytes, len) = intent_bytes(&FoundIntent { key: *key, intent, sequence, time: now() })?;
-        let slot = self.intents.take()?;
+        let slot = room.into_number()?;
         self.publish(intent_offset(slot), bytes.get(..len)?, state::INTENT);
         Some(Intended { slot, sequence, claim })
     }

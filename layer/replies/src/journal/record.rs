@@ -1,12 +1,14 @@
 //! Intents and outcomes as bytes, and back. What is read back may be damaged in any way.
 
-use tombolo_core::fs::{FileType, Mode, Name, NameBuf, PersistentHandle, SetAttr, SetTime, Timestamp};
+use tombolo_core::fs::{
+    FileType, Mode, Name, NameBuf, PersistentHandle, SetAttr, SetTime, Timestamp, XattrName,
+};
 use tombolo_core::{ClientId, KeyProperties, RequestKey, Stability};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::{self, CHECKED_FROM, HANDLE_MAX_LEN, INTENT_BYTES, REQUEST_KEY_BYTES, state};
 use crate::failure::Failure;
-use crate::intent::{Deed, Intent, NamedEntry};
+use crate::intent::{Deed, Intent, NamedEntry, ValueMark, XattrChange};
 use crate::key::EntryKey;
 use crate::outcome::{Inode, NodeMark, Outcome};
 use tombolo_core::fs::Op;
@@ -40,15 +42,14 @@ pub fn intent_bytes(found: &FoundIntent) -> Option<([u8; INTENT_BYTES], usize)> 
     fixed.key = key_of(&found.key)?;
     fixed.time = time_of(found.time);
     let (mut names, mut names_len) = ([0; 2 * 255], 0);
+    let mut add_name = |name: &[u8]| -> Option<u16> {
+        names.get_mut(names_len..names_len + name.len())?.copy_from_slice(name);
+        names_len += name.len();
+        Some(name.len() as u16)
+    };
     let mut add = |named_entry: &NamedEntry| -> Option<(layout::Handle, layout::Mark, u16)> {
-        let name = named_entry.name.as_name();
-        names.get_mut(names_len..names_len + name.as_bytes().len())?.copy_from_slice(name.as_bytes());
-        names_len += name.as_bytes().len();
-        Some((
-            handle_of(&named_entry.parent)?,
-            mark_of(named_entry.found.as_ref()),
-            name.as_bytes().len() as u16,
-        ))
+        let len = add_name(named_entry.name.as_name().as_bytes())?;
+        Some((handle_of(&named_entry.parent)?, mark_of(named_entry.found.as_ref()), len))
     };
     let mut first = |named_entry: &NamedEntry| -> Option<()> {
         let (parent, found, len) = add(named_entry)?;
@@ -70,9 +71,18 @@ pub fn intent_bytes(found: &FoundIntent) -> Option<([u8; INTENT_BYTES], usize)> 
             let (parent, found, len) = add(to)?;
             (fixed.other_parent, fixed.other_found, fixed.other_name_len) = (parent, found, len.into());
         }
-        Deed::Change { node, set, ctime_before } => {
+        Deed::Change { node, set, ctime_before, size_before } => {
             fixed.parent = handle_of(node)?;
             fixed.attributes = attributes_of(set, *ctime_before);
+            fixed.size_before = (*size_before).into();
+        }
+        Deed::Xattr { node, name, before, change } => {
+            fixed.parent = handle_of(node)?;
+            fixed.name_len = add_name(name.as_name().as_bytes())?.into();
+            let (number, value) = xattr_change_of(*change);
+            fixed.file_type = number.into();
+            fixed.size_before = before.map_or(NO_VALUE, |value| value.0).into();
+            fixed.len = value.into();
         }
         Deed::Append { node, size_before, len } => {
             fixed.parent = handle_of(node)?;
@@ -121,10 +131,17 @@ pub fn read_intent(slot: &[u8]) -> Option<FoundIntent> {
             size_before: fixed.size_before.get(),
             len: fixed.len.get(),
         },
+        Op::Setxattr | Op::Removexattr => Deed::Xattr {
+            node: read_handle(&fixed.parent)?,
+            name: XattrName::new(name).ok()?.to_owned(),
+            before: Some(fixed.size_before.get()).filter(|value| *value != NO_VALUE).map(ValueMark),
+            change: read_xattr_change(fixed.file_type.get(), fixed.len.get())?,
+        },
         _ => Deed::Change {
             node: read_handle(&fixed.parent)?,
             set: read_attributes(&fixed.attributes),
             ctime_before: read_time(&fixed.attributes.ctime_before),
+            size_before: fixed.size_before.get(),
         },
     };
     Some(FoundIntent {
@@ -224,6 +241,8 @@ numbers! {
         8 => Rename,
         9 => Setattr,
         10 => Write,
+        11 => Setxattr,
+        12 => Removexattr,
     }
 }
 
@@ -296,6 +315,27 @@ pub fn handle_of(handle: &PersistentHandle) -> Option<layout::Handle> {
 fn read_handle(handle: &layout::Handle) -> Option<PersistentHandle> {
     let bytes = handle.bytes.get(..handle.len.get().into())?;
     Some(PersistentHandle { kind: handle.kind.get(), bytes: bytes.into() })
+}
+
+/// In place of the mark of a value: the attribute was not there.
+const NO_VALUE: u64 = u64::MAX;
+
+/// What becomes of an attribute, as a number, and the mark of its value.
+fn xattr_change_of(change: XattrChange) -> (u32, u64) {
+    match change {
+        XattrChange::Make(value) => (1, value.0),
+        XattrChange::Replace(value) => (2, value.0),
+        XattrChange::Remove => (0, NO_VALUE),
+    }
+}
+
+fn read_xattr_change(number: u32, value: u64) -> Option<XattrChange> {
+    match number {
+        0 => Some(XattrChange::Remove),
+        1 => Some(XattrChange::Make(ValueMark(value))),
+        2 => Some(XattrChange::Replace(ValueMark(value))),
+        _ => None,
+    }
 }
 
 fn read_name(bytes: &[u8]) -> Option<NameBuf> {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tombolo_core::fs::Op;
 use tombolo_core::fs::{
-    Device, Exclusive, Export, FileSystem, FileType, NewMode, NodeId, OpenFlags, RenameFlags, SetAttr,
+    Device, Exclusive, Export, FileSystem, FileType, NewMode, NodeId, RenameFlags, SetAttr, XattrName,
+    XattrSet, within,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_layer_basic::Layered;
@@ -151,11 +152,18 @@ impl Next {
     }
 }
 
-/// One operation: what must be there before, and how it is sent. Each is a change that, made twice, fails the second time.
+/// One operation: what must be there before, and how it is sent. Most are changes that, made twice, fail the second time.
 struct Case {
     op: &'static str,
     prepare: fn(&dyn FileSystem, &Ctx),
     send: fn(&dyn FileSystem, &Ctx) -> Answer<()>,
+}
+
+impl Case {
+    /// Whether another request for the same cannot succeed too.
+    fn fails_twice(&self) -> bool {
+        !["cut", "replace an attribute", "create with a verifier"].contains(&self.op)
+    }
 }
 
 fn file(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> NodeId {
@@ -188,7 +196,7 @@ fn assert_answered_again(case: &Case, next: &Next, request: &Ctx, hits: u64, wha
     assert_happened_once(case, &*next.fs, &next.cx, what);
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 15] = [
     Case {
         op: "create",
         prepare: |_, _| {},
@@ -276,7 +284,38 @@ const CASES: [Case; 12] = [
             fs.setattr(cx, node(fs, cx, "old"), None, &set).map(drop)
         },
     },
+    Case {
+        op: "make an attribute",
+        prepare: |fs, cx| {
+            file(fs, cx, "old");
+        },
+        send: |fs, cx| set_attribute(fs, cx, b"new", XattrSet::Create),
+    },
+    Case {
+        op: "replace an attribute",
+        prepare: |fs, cx| {
+            file(fs, cx, "old");
+            set_attribute(fs, cx, b"old", XattrSet::Any).wait().expect("an attribute");
+        },
+        send: |fs, cx| set_attribute(fs, cx, b"new", XattrSet::Replace),
+    },
+    Case {
+        op: "remove an attribute",
+        prepare: |fs, cx| {
+            file(fs, cx, "old");
+            set_attribute(fs, cx, b"old", XattrSet::Any).wait().expect("an attribute");
+        },
+        send: |fs, cx| {
+            let name = XattrName::new(b"user.test").expect("a good name");
+            within(fs.xattrs(), |xattrs| xattrs.remove(cx, node(fs, cx, "old"), name))
+        },
+    },
 ];
+
+fn set_attribute(fs: &dyn FileSystem, cx: &Ctx, value: &[u8], how: XattrSet) -> Answer<()> {
+    let name = XattrName::new(b"user.test").expect("a good name");
+    within(fs.xattrs(), |xattrs| xattrs.set(cx, node(fs, cx, "old"), name, value, how, false))
+}
 
 fn sent(case: &Case, fs: &dyn FileSystem, cx: &Ctx) -> Result<()> {
     (case.send)(fs, cx).wait()
@@ -285,8 +324,7 @@ fn sent(case: &Case, fs: &dyn FileSystem, cx: &Ctx) -> Result<()> {
 /// Whether a second request for the same fails: that the operation happened, and once.
 fn assert_happened_once(case: &Case, fs: &dyn FileSystem, cx: &Ctx, what: &str) {
     let other = sent(case, fs, &keyed(cx, fresh_key()));
-    let fails = !case.op.starts_with("cut") && !case.op.ends_with("verifier");
-    assert_eq!(other.is_err(), fails, "{what}: another request came to {other:?}");
+    assert_eq!(other.is_err(), case.fails_twice(), "{what}: another request came to {other:?}");
 }
 
 #[test]
@@ -377,7 +415,7 @@ fn looking_before_leaves_nothing_behind() {
 #[test]
 fn of_two_that_wanted_the_same_one_has_done_it() {
     each_case(|case, server, one, what| {
-        if case.op.starts_with("cut") || case.op.ends_with("verifier") {
+        if !case.fails_twice() {
             return;
         }
         let other = server.request();
@@ -397,7 +435,7 @@ fn of_two_that_wanted_the_same_one_has_done_it() {
 
 #[test]
 fn a_request_overtaken_by_a_recorded_one_counts_as_not_done() {
-    for case in CASES.iter().filter(|case| !case.op.starts_with("cut") && !case.op.ends_with("verifier")) {
+    for case in CASES.iter().filter(|case| case.fails_twice()) {
         let server = Server::new(Bottom::Memory);
         (case.prepare)(&*server.fs, &server.cx);
         let (one, other) = (server.request(), server.request());
@@ -526,37 +564,6 @@ fn plain_writes_and_modes_are_not_in_the_file() {
 }
 
 #[test]
-fn an_outcome_that_cannot_be_written_leaves_its_intent_as_long_as_it_is_kept() {
-    let server = Server::with(
-        Bottom::Memory,
-        &Options { durable: Limits { entries: 1, ..Limits::default() }, ..Options::default() },
-    );
-    let (lost, other) = (server.request(), server.request());
-    server.silence.set(Mood::LosesHandles);
-    server.fs.mkdir(&lost, ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
-    assert_eq!((server.intents(), server.first.counters().snapshot().unprotected), (1, 1));
-    let next = server.next();
-    next.fs
-        .mkdir(&keyed(&next.cx, lost.key), ROOT, name("dir"), NewMode::default())
-        .wait()
-        .expect("the answer");
-    server.silence.set(Mood::Answers);
-    server.fs.mkdir(&other, ROOT, name("other"), NewMode::default()).wait().expect("mkdir");
-    assert_eq!(server.intents(), 0, "the other has pushed it out");
-}
-
-#[test]
-fn a_panic_gives_its_room_in_the_file_back() {
-    let server = Server::new(Bottom::Memory);
-    server.silence.set(Mood::Panics);
-    let answer = server.fs.mkdir(&server.request(), ROOT, name("dir"), NewMode::default());
-    assert_eq!(server.intents(), 1, "under way");
-    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer.wait().is_ok()));
-    assert!(ended.is_err());
-    assert_eq!(server.intents(), 0);
-}
-
-#[test]
 fn two_servers_do_not_share_a_state_file() {
     let server = Server::new(Bottom::Memory);
     let refused = replies::open(server.bottom.clone(), &Options::default(), &server.state).map(drop);
@@ -575,21 +582,4 @@ fn without_handles_there_is_no_state_file() {
     let export =
         replies::open(Arc::new(WithoutHandles(bottom)), &Options::default(), &state).expect("in memory");
     assert!(!export.survives_crashes() && !state.exists());
-}
-
-#[test]
-fn an_operation_that_does_not_fit_the_file_runs_all_the_same() {
-    let server = Server::new(Bottom::Tmpfs);
-    let tree = server.tree.as_ref().expect("a directory").path().to_owned();
-    std::fs::OpenOptions::new().write(true).open(&server.state).unwrap().set_len(0).unwrap();
-    for _ in 0..2 {
-        let cx = server.request();
-        for _ in 0..2 {
-            let how =
-                tombolo_core::fs::Create { flags: OpenFlags::READ, exclusive: Exclusive::No, ..plain() };
-            server.fs.create(&cx, ROOT, name("file"), &how).wait().expect("create");
-        }
-    }
-    assert!(tree.join("file").exists());
-    assert!(server.first.counters().snapshot().unprotected >= 1, "it is known that the file was cut");
 }

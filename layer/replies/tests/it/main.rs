@@ -9,4 +9,5 @@ mod killed;
 mod limits;
 mod model;
 mod progress;
+mod room;
 mod without_handles;

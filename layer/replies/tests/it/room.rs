@@ -1,0 +1,114 @@
+//! What has no room in the state file, or none for now.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{Create, Exclusive, Export, Mode, NewMode, NodeId, OpenFlags};
+use tombolo_core::{Answer, Error, Interrupt};
+use tombolo_host_runtime::promise::Promise;
+use tombolo_layer_basic::Layered;
+use tombolo_layer_basic::around::{Around, Call, Payload};
+use tombolo_layer_replies::{self as replies, Limits, Options};
+
+use crate::crash::{Mood, Server};
+use crate::fixture::{Bottom, attach, fresh_key, keyed, name, plain};
+
+const ROOT: NodeId = NodeId::ROOT;
+
+/// Intents of a state file (docs/formats/replies.md).
+const ROOM: usize = 1024;
+
+/// Holds the answers of changes back until it is opened.
+#[derive(Default)]
+struct Gate(Arc<Promise<()>>);
+
+impl Around for Gate {
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let (answer, opened) = (inner(), self.0.clone());
+        if !call.mutates {
+            return answer;
+        }
+        Answer::later(async move {
+            opened.kept().await;
+            answer.resolve().await
+        })
+    }
+}
+
+#[test]
+fn a_change_waits_until_there_is_room_to_write_it_down() {
+    let tree = Bottom::Tmpfs.scratch().expect("a directory");
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let gate = Arc::<Gate>::default();
+    let bottom: Arc<dyn Export> =
+        Arc::new(Layered::new(crate::fixture::local_dir(tree.path()), gate.clone()));
+    let export = replies::open(bottom, &Options::default(), &folder.path().join("replies")).expect("opened");
+    let (fs, cx) = attach(&export);
+    let mkdir = |number: usize, interrupt: Interrupt| {
+        let cx = tombolo_core::Ctx { interrupt, ..keyed(&cx, fresh_key()) };
+        let mode = NewMode::settled(Mode::new(0o755));
+        fs.mkdir(&cx, ROOT, name(&number.to_string()), mode).map(drop)
+    };
+    let answers: Vec<_> = (0..ROOM).map(|number| mkdir(number, Interrupt::default())).collect();
+    let is_there = |number: usize| tree.path().join(number.to_string()).exists();
+    assert!((0..ROOM).all(is_there));
+    // One that is interrupted takes no place.
+    let interrupt = Interrupt::new();
+    let given_up = mkdir(ROOM, interrupt.clone());
+    interrupt.raise();
+    assert!(matches!(given_up.wait(), Err(Error::Interrupted)));
+    let last = mkdir(ROOM + 1, Interrupt::default());
+    let last = std::thread::spawn(move || last.wait());
+    assert!(!is_there(ROOM) && !is_there(ROOM + 1));
+    gate.0.keep(());
+    answers.into_iter().for_each(|answer| answer.wait().expect("mkdir"));
+    last.join().expect("a thread").expect("mkdir");
+    assert!(!is_there(ROOM) && is_there(ROOM + 1));
+    assert_eq!(export.counters().snapshot().unprotected, 0);
+}
+
+#[test]
+fn an_outcome_that_cannot_be_written_leaves_its_intent_as_long_as_it_is_kept() {
+    let server = Server::with(
+        Bottom::Memory,
+        &Options { durable: Limits { entries: 1, ..Limits::default() }, ..Options::default() },
+    );
+    let (lost, other) = (server.request(), server.request());
+    server.silence.set(Mood::LosesHandles);
+    server.fs.mkdir(&lost, ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
+    assert_eq!((server.intents(), server.first.counters().snapshot().unprotected), (1, 1));
+    let next = server.next();
+    next.fs
+        .mkdir(&keyed(&next.cx, lost.key), ROOT, name("dir"), NewMode::default())
+        .wait()
+        .expect("the answer");
+    server.silence.set(Mood::Answers);
+    server.fs.mkdir(&other, ROOT, name("other"), NewMode::default()).wait().expect("mkdir");
+    assert_eq!(server.intents(), 0, "the other has pushed it out");
+}
+
+#[test]
+fn a_panic_gives_its_room_in_the_file_back() {
+    let server = Server::new(Bottom::Memory);
+    server.silence.set(Mood::Panics);
+    let answer = server.fs.mkdir(&server.request(), ROOT, name("dir"), NewMode::default());
+    assert_eq!(server.intents(), 1, "under way");
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer.wait().is_ok()));
+    assert!(ended.is_err());
+    assert_eq!(server.intents(), 0);
+}
+
+#[test]
+fn an_operation_that_does_not_fit_the_file_runs_all_the_same() {
+    let server = Server::new(Bottom::Tmpfs);
+    let tree = server.tree.as_ref().expect("a directory").path().to_owned();
+    std::fs::OpenOptions::new().write(true).open(&server.state).unwrap().set_len(0).unwrap();
+    for _ in 0..2 {
+        let cx = server.request();
+        for _ in 0..2 {
+            let how = Create { flags: OpenFlags::READ, exclusive: Exclusive::No, ..plain() };
+            server.fs.create(&cx, ROOT, name("file"), &how).wait().expect("create");
+        }
+    }
+    assert!(tree.join("file").exists());
+    assert!(server.first.counters().snapshot().unprotected >= 1, "it is known that the file was cut");
+}
