@@ -9,6 +9,7 @@ use crate::commands::completions::CompletionsArgs;
 use crate::commands::disk::DiskArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::files::{CatArgs, CpArgs, DuArgs, LsArgs, MkdirArgs, MvArgs, RmArgs, StatArgs};
+use crate::commands::image::ImageArgs;
 use crate::commands::keys::KeysArgs;
 use crate::commands::links::LinksArgs;
 use crate::commands::man::ManArgs;
@@ -53,6 +54,7 @@ enum Command {
     Top(TopArgs),
     Links(LinksArgs),
     Cache(CacheArgs),
+    Image(ImageArgs),
     Session(SessionArgs),
     Tune(TuneArgs),
     Upgrade(UpgradeArgs),
@@ -112,6 +114,7 @@ impl Cli {
             Command::Top(args) => args.run(),
             Command::Links(args) => args.run(),
             Command::Cache(args) => args.run(),
+            Command::Image(args) => args.run(),
             Command::Session(args) => args.run(),
             Command::Tune(args) => args.run(),
             Command::Upgrade(args) => args.run(),

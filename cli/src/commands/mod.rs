@@ -6,6 +6,7 @@ pub mod completions;
 pub mod disk;
 pub mod doctor;
 pub mod files;
+pub mod image;
 pub mod keys;
 mod keys_of_tls;
 pub mod links;

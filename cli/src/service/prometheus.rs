@@ -147,6 +147,9 @@ const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
     ("cache_refused_bytes", "Data that another cache has sent and that are not the file's", |cache| {
         cache.refused_bytes
     }),
+    ("cache_zero_bytes", "Zeroes that were not read at the origin, as a sidecar told of them", |cache| {
+        cache.zero_bytes
+    }),
     (
         "cache_guessed_bytes",
         "Small files and listings that were fetched before they were asked for",

@@ -15,6 +15,7 @@ mod disk_overlay;
 mod file_commands;
 mod files;
 mod files_kept;
+mod image;
 mod mount;
 mod mount_nfs;
 mod nfs;

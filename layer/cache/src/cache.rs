@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::data::Data;
 use crate::files_ahead::FilesAhead;
+use crate::images::Images;
 use crate::lease::{LEASE_NAME, Lease};
 use crate::line::Line;
 use crate::names::Names;
@@ -47,6 +48,7 @@ pub(crate) struct Cache {
     pub line: Line,
     pub walk: Walk,
     pub files_ahead: FilesAhead,
+    pub images: Images,
     /// What another cache of this host is asked for before the origin is.
     pub borrower: OnceLock<Borrower>,
     /// A cache on the network that is asked for data, which are compared with what the origin says.
@@ -224,7 +226,10 @@ impl Cache {
         if let Some(data) = state.data.as_ref().filter(|data| is_in_parts || data.version() == version) {
             return data.clone();
         }
-        let data = Arc::new(Data::new(version, self.store.data(object.id, &version, block_bytes)));
+        let advice = state.advice.clone().filter(|advice| advice.is_of(&version));
+        let block_bytes = block_bytes.or(advice.as_ref().map(|advice| advice.file.block_bytes));
+        let file = self.store.data(object.id, &version, block_bytes);
+        let data = Arc::new(Data::new(version, file, advice));
         if let Some(before) = state.data.replace(data.clone()) {
             before.file.doom();
         }

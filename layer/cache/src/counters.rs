@@ -1,5 +1,6 @@
 //! What the cache has come to.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lease::LeaseState;
@@ -15,6 +16,8 @@ pub struct Counters {
     borrowed_bytes: AtomicU64,
     lent_bytes: AtomicU64,
     refused_bytes: AtomicU64,
+    /// Shared with what is known of zeroes.
+    pub(crate) zero_bytes: Arc<AtomicU64>,
     guessed_bytes: AtomicU64,
     guess_used_bytes: AtomicU64,
     listed_ahead_bytes: AtomicU64,
@@ -41,7 +44,9 @@ pub struct Counts {
     pub lent_bytes: u64,
     /// Bytes that a cache in the middle has sent, and that are not the file's.
     pub refused_bytes: u64,
-    /// Those of them that were small files which were not asked for.
+    /// Bytes that were not read at the origin, as a sidecar says that they are zeroes.
+    pub zero_bytes: u64,
+    /// Those of the fetched ones that were small files which were not asked for.
     pub guessed_bytes: u64,
     /// Those of these that were read since.
     pub guess_used_bytes: u64,
@@ -68,6 +73,7 @@ impl Counters {
             borrowed_bytes: read(&self.borrowed_bytes),
             lent_bytes: read(&self.lent_bytes),
             refused_bytes: read(&self.refused_bytes),
+            zero_bytes: read(&self.zero_bytes),
             guessed_bytes: read(&self.guessed_bytes),
             guess_used_bytes: read(&self.guess_used_bytes),
             listed_ahead_bytes: read(&self.listed_ahead_bytes),

@@ -12,6 +12,7 @@ use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Sink, Source};
 
 use crate::cache::Cache;
+use crate::images::Advice;
 use crate::object::Object;
 use crate::origin::OriginFile;
 use crate::read_ahead::Ahead;
@@ -36,6 +37,8 @@ pub(crate) struct Data {
     pub is_lent: AtomicBool,
     /// It takes in what is written here.
     was_written: AtomicBool,
+    /// What a sidecar says of the file.
+    advice: Mutex<Option<Arc<Advice>>>,
     /// What is on its way.
     fetches: Mutex<Vec<Arc<Fetch>>>,
 }
@@ -94,7 +97,7 @@ impl Fetch {
 }
 
 impl Data {
-    pub(crate) fn new(version: WeakAttr, file: DataFile) -> Self {
+    pub(crate) fn new(version: WeakAttr, file: DataFile, advice: Option<Arc<Advice>>) -> Self {
         Self {
             version: Mutex::new(version),
             file,
@@ -103,6 +106,7 @@ impl Data {
             fetches_rest: AtomicBool::new(false),
             is_lent: AtomicBool::new(false),
             was_written: AtomicBool::new(false),
+            advice: Mutex::new(advice),
             fetches: Mutex::default(),
         }
     }
@@ -158,6 +162,42 @@ impl Data {
         self.fetches_rest.store(false, Ordering::Relaxed);
     }
 
+    /// From now on goes by what a sidecar says.
+    pub(crate) fn set_advice(&self, advice: &Arc<Advice>) {
+        *self.advice.lock().unwrap_or_else(PoisonError::into_inner) = Some(advice.clone());
+    }
+
+    /// What a sidecar says of these very data.
+    pub(crate) fn advice(&self) -> Option<Arc<Advice>> {
+        let advice = self.advice.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        (advice.is_of(&self.version()) && !self.was_written()).then_some(advice)
+    }
+
+    /// Whether nothing of it is here or on its way.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.fetches().is_empty() && self.file.is_empty()
+    }
+
+    /// Has what is known to be zeroes of a range, and of what is ahead, be here.
+    pub(crate) fn take_zeros(&self, range: &Range<u64>, ahead: &Ahead) {
+        self.fill_zeros(range, ahead, &self.fetches());
+    }
+
+    fn fill_zeros(&self, range: &Range<u64>, ahead: &Ahead, fetches: &[Arc<Fetch>]) {
+        let Some(advice) = self.advice() else { return };
+        let is_coming = |block: &Range<u64>| {
+            fetches.iter().any(|fetch| fetch.range.start < block.end && block.start < fetch.range.end)
+        };
+        for range in [range.clone()].into_iter().chain(ahead.ranges()) {
+            let filled = self.file.fill_zeros(&range, |block| advice.are_zeros(block) && !is_coming(block));
+            match filled {
+                Ok(bytes) => advice.filled(bytes),
+                // They are fetched then.
+                Err(error) => tracing::debug!(%error, "zeroes cannot be kept"),
+            }
+        }
+    }
+
     /// Whether all of a range is here.
     pub(crate) fn is_here(&self, range: &Range<u64>) -> bool {
         self.file.is_here(range) || (self.borrowed().is_some() && self.missing(range).is_empty())
@@ -178,6 +218,7 @@ impl Data {
     /// What is to be waited for until `range` is here, and begun so that `ahead` will be, as far as so much does.
     pub(crate) fn want(&self, range: &Range<u64>, ahead: &Ahead, ahead_bytes_max: u64) -> Wanted {
         let mut fetches = self.fetches();
+        self.fill_zeros(range, ahead, &fetches);
         let overlaps = |fetch: &&Arc<Fetch>| fetch.range.start < range.end && range.start < fetch.range.end;
         let theirs = fetches.iter().filter(overlaps).cloned().collect();
         let mut all = u64::MAX;

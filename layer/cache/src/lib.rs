@@ -9,6 +9,7 @@
 //!   they outlive restarts of either side.
 //! - All sessions share what is here, and one session of the origin. Each user sees what the origin lets that user see.
 //!
+//! - A sidecar beside a large file says what of it is zeroes: that is not fetched (`tombolo-wire-image`).
 //! - One cache of a host lends what it has to others ([`CacheExport::share`], [`CacheExport::borrow_from`]).
 //!
 //! Not here: changes that are answered before the origin has them, locks (they are the origin's, where it has any).
@@ -23,6 +24,7 @@ mod counters;
 mod data;
 mod files_ahead;
 mod granted;
+mod images;
 mod lease;
 mod line;
 mod names;
@@ -133,6 +135,7 @@ fn put_over(
         line: line::Line::default(),
         walk: walk::Walk::default(),
         files_ahead: files_ahead::FilesAhead::default(),
+        images: images::Images::default(),
         borrower: OnceLock::new(),
         middle: OnceLock::new(),
         watchers: Watchers::default(),

@@ -13,6 +13,7 @@ use tombolo_host_runtime::promise::Promise;
 use crate::backing::Held;
 use crate::data::Data;
 use crate::granted::Term;
+use crate::images::Advice;
 use crate::names::{Names, NamesOfObject, WrittenPart};
 use crate::options::{Contract, Options};
 use crate::rights::{Life, Rights};
@@ -70,6 +71,8 @@ pub(crate) struct State {
     pub unused_listing: Option<u64>,
     /// The data of a regular file.
     pub data: Option<Arc<Data>>,
+    /// What a sidecar says of it.
+    pub advice: Option<Arc<Advice>>,
     pub rights: Rights,
     /// When data or names came that were very new then: another change in the same tick of the origin's clock would not show.
     pub young: Option<Young>,
@@ -139,6 +142,7 @@ impl Object {
             listed: None,
             unused_listing: None,
             data: None,
+            advice: None,
             rights: Rights::default(),
             young: None,
             is_dirty: true,
@@ -524,6 +528,7 @@ impl State {
             + self.rights.heap_bytes()
             + self.link.as_ref().map_or(0, |link| link.len())
             + of_data
+            + self.advice.as_ref().map_or(0, |advice| advice.heap_bytes())
     }
 
     pub(crate) fn is_held(&self) -> bool {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{File, OpenFlags, OpenId};
 use tombolo_core::{Budget, Error, Permit, Resource, Result};
+use tombolo_host_runtime::promise::Promise;
 
 use crate::object::Object;
 use crate::objects::node_of;
@@ -20,6 +21,8 @@ pub(crate) struct Opening {
     /// The origin's opening, once there is one: what is answered from here needs none.
     origin: Mutex<Option<Arc<OriginFile>>>,
     ahead: Mutex<ReadAhead>,
+    /// Whether it was looked for a sidecar: kept when that is over.
+    advised: Mutex<Option<Arc<Promise<()>>>>,
     _permit: Permit,
 }
 
@@ -38,6 +41,13 @@ impl Opening {
     /// The origin's opening is this, unless there is one already.
     pub(crate) fn set_origin(&self, file: Arc<OriginFile>) -> Arc<OriginFile> {
         lock(&self.origin).get_or_insert(file).clone()
+    }
+
+    /// When it will have been looked for a sidecar; and whether the caller is the first to ask, which is to look.
+    pub(crate) fn advised(&self) -> (Arc<Promise<()>>, bool) {
+        let mut advised = lock(&self.advised);
+        let is_first = advised.is_none();
+        (advised.get_or_insert_default().clone(), is_first)
     }
 
     /// A reader asks for `range`: what is to be fetched ahead of it.
@@ -70,8 +80,9 @@ impl Openings {
         flags: OpenFlags,
         origin: Option<Arc<OriginFile>>,
     ) -> OpenId {
-        let (origin, ahead) = (Mutex::new(origin), Mutex::default());
-        let opening = Opening { object: object.clone(), flags, origin, ahead, _permit: permit };
+        let (object_of, origin) = (object.clone(), Mutex::new(origin));
+        let (ahead, advised) = (Mutex::default(), Mutex::default());
+        let opening = Opening { object: object_of, flags, origin, ahead, advised, _permit: permit };
         if is_writing(flags) {
             object.state().writers += 1;
         }

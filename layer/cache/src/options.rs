@@ -59,6 +59,8 @@ pub struct Options {
     pub ahead_bytes_max: u64,
     /// What is listed and fetched ahead, beside what a reader will read next of a file.
     pub prefetch: Prefetch,
+    /// Whether a sidecar beside a file ([`tombolo_wire_image`]) is gone by.
+    pub sidecars: bool,
     /// Refuse changes.
     pub read_only: bool,
     /// The threads that wait for the disk of the cache.
@@ -77,6 +79,7 @@ impl Default for Options {
             whole_files: false,
             ahead_bytes_max: 16 << 20,
             prefetch: Prefetch::default(),
+            sidecars: true,
             read_only: false,
             pool: ThreadPoolLimits::default(),
             wall_clock: SystemTime::now,

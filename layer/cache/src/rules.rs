@@ -177,7 +177,8 @@ impl Cache {
         }
     }
 
-    fn parent_and_name(&self, object: &Object) -> Option<(Arc<Object>, Vec<u8>)> {
+    /// Where an object was last met.
+    pub(crate) fn parent_and_name(&self, object: &Object) -> Option<(Arc<Object>, Vec<u8>)> {
         let parent = object.state().parent.filter(|parent| *parent != object.id)?;
         let dir = self.object(parent).ok()?;
         let name = {

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod fuse_decode;
+pub mod image_sidecar;
 pub mod keeper;
 pub mod link_hello;
 pub mod mount3;

@@ -60,6 +60,9 @@ pub struct CacheOptions {
     /// For how many seconds attributes and names are believed without an open, under close-to-open, and under lease without one (by default 3).
     #[arg(long, value_name = "SECONDS", help_heading = CACHE)]
     pub attr_refresh: Option<u32>,
+    /// Do not look for .tombolo-image beside large files, by which what is known to be zeroes is not fetched.
+    #[arg(long, help_heading = CACHE)]
+    pub no_sidecars: bool,
     /// How the files of these names are cached, if not as the rest; repeatable, and the first that fits counts.
     ///
     /// PATTERN is as for `serve --ask`: with a `/` in it a path within the tree, and else a name. KEY is block-size, whole-files,

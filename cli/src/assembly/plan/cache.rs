@@ -78,6 +78,7 @@ impl CachePlan {
         }
         let mode = asked.mode.or(file.settings.mode()).unwrap_or_default();
         options.read_only = mode == CacheMode::ReadOnly;
+        options.sidecars = !asked.no_sidecars;
         if let Some(seconds) = asked.attr_refresh {
             options.attr_refresh = Duration::from_secs(seconds.into());
         }

@@ -63,9 +63,9 @@ pub fn see_also(name: &str) -> &'static str {
             "tombolo(1), tombolo-mount(1), tombolo-top(1), tombolo-keys(1), tombolo-links(1), nfs(5), mount(8), qemu(1)"
         }
         "tombolo-proxy" => {
-            "tombolo(1), tombolo-serve(1), tombolo-cache(1), tombolo-mount(1), tombolo-top(1), nfs(5)"
+            "tombolo(1), tombolo-serve(1), tombolo-cache(1), tombolo-image(1), tombolo-mount(1), tombolo-top(1), nfs(5)"
         }
-        "tombolo-cache" => "tombolo(1), tombolo-proxy(1)",
+        "tombolo-cache" | "tombolo-image" => "tombolo(1), tombolo-proxy(1)",
         "tombolo-mount" => {
             "tombolo(1), mount.tombolo(8), tombolo-umount(1), tombolo-tune(1), tombolo-top(1), nfs(5), fuse(8)"
         }

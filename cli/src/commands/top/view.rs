@@ -122,6 +122,10 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
             format!("\nTHE CACHE OF --data-from SENT {:.1} MB THAT ARE NOT THE FILES'", megabytes(bytes))
         }
     };
+    let zeros = match total.zero_bytes {
+        0 => String::new(),
+        bytes => format!("  zeroes not fetched {:.1} MB", megabytes(bytes)),
+    };
     let lease = match total.lease {
         None => "",
         Some(Lease::Held) => "  lease held",
@@ -131,7 +135,7 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     };
     format!(
         "cache  operations answered here {} (now {})  data {:.1} MB, {} of it here (now {})  fetched {:.1} MB, \
-         {:.1} MB of it ahead and not read yet  passthrough files {} (now {}){sharing}{lease}{refused}",
+         {:.1} MB of it ahead and not read yet  passthrough files {} (now {}){zeros}{sharing}{lease}{refused}",
         share(total.hits, total.hits + total.misses),
         share(recent.hits, recent.hits + recent.misses),
         megabytes(total.served_bytes),

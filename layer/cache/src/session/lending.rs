@@ -98,7 +98,7 @@ impl View {
         }
         if !data.is_here(&range) {
             match fetches {
-                true => self.fetch_to_lend(&object, &data, &range).await?,
+                true => self.fetch_part(&object, &data, &range).await?,
                 false => return Err(Error::NotFound),
             }
         }
@@ -123,7 +123,13 @@ impl View {
         Ok(self.met(&entry, asked).await?.1)
     }
 
-    async fn fetch_to_lend(&self, object: &Arc<Object>, data: &Arc<Data>, range: &Range<u64>) -> Result<()> {
+    /// Has a part of a file here.
+    pub(super) async fn fetch_part(
+        &self,
+        object: &Arc<Object>,
+        data: &Arc<Data>,
+        range: &Range<u64>,
+    ) -> Result<()> {
         let origin = self.open_unasked(object, OpenFlags::READ).await?;
         let wanted = data.want(range, &Ahead::NONE, 0);
         for fetch in &wanted.own {

@@ -3,6 +3,7 @@
 //! An operation answers at once where what it needs is here and to be believed; else it is a future that asks the origin and keeps
 //! what comes. Reading order: `file_system` (dispatch), `view` (what all operations share), then by kind.
 
+mod advising;
 mod ahead;
 mod changes;
 mod changing;

@@ -15,6 +15,7 @@ use super::view::View;
 use crate::data::{self, Came, Data};
 use crate::object::Object;
 use crate::openings::Opening;
+use crate::options::Options;
 use crate::origin::OriginFile;
 use crate::read_ahead::Ahead;
 
@@ -25,7 +26,7 @@ const TRIES_MAX: u32 = 16;
 const AHEAD_PART: u64 = 8;
 
 /// A smaller file is fetched whole when any of it is read.
-const WHOLE_BYTES: u64 = 1 << 20;
+pub(super) const WHOLE_BYTES: u64 = 1 << 20;
 
 impl View {
     pub(super) fn read(self, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
@@ -79,7 +80,7 @@ impl View {
         self.note_read(&opening.object, &data, is_here);
         // What is to come ahead is begun by one that may wait for the origin's opening; not while the line is busy.
         let begins_more = || {
-            let wants_all = options.whole_files && !data.is_here(&(0..data.version().size));
+            let wants_all = wants_all(options, &data) && !data.is_here(&(0..data.version().size));
             wants_all || (!data.has_ahead(&ahead) && self.cache().line.room_bytes() > 0)
         };
         if !is_here || begins_more() {
@@ -112,6 +113,7 @@ impl View {
                 self.cache().fetch_attr(&self.cx, &opening.object).await?;
                 continue;
             }
+            self.advise(&opening).await?;
             let data = self.cache().data(&opening.object);
             let Some((range, eof)) = within(&data, offset, into.len()) else {
                 return Ok(ReadDone { count: 0, eof: true });
@@ -154,7 +156,8 @@ impl View {
         let size = data.version().size;
         let whole = if size <= WHOLE_BYTES { 0..size } else { range.clone() };
         let ahead = opening.ahead(range, size);
-        let wants_all = self.cache().options_of(&opening.object).whole_files;
+        let wants_all = wants_all(self.cache().options_of(&opening.object), data);
+        data.take_zeros(&whole, &ahead);
         if data.is_here(&whole) && data.has_ahead(&ahead) && !wants_all {
             return Ok(Came::Here);
         }
@@ -210,6 +213,11 @@ impl View {
             data.end_rest();
         });
     }
+}
+
+/// Whether the rest of a file is fetched when any of it is read.
+fn wants_all(options: &Options, data: &Data) -> bool {
+    options.whole_files || data.advice().is_some_and(|advice| advice.is_whole())
 }
 
 /// What a read of so many bytes gets of a file, and whether it ends there.

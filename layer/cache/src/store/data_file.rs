@@ -17,6 +17,7 @@ use tombolo_core::fs::WeakAttr;
 use tombolo_core::{Error, Result};
 use tombolo_mem::{Buffer, Sink};
 use tombolo_sys::Errno;
+use tombolo_sys::ranges::{self, AllocateMode};
 use tombolo_sys::rw::{self, TransferFlags};
 
 use super::database::CHUNK_BLOCKS;
@@ -172,23 +173,76 @@ impl DataFile {
         let bytes = bytes.as_slice().ok_or(Error::NoMemory)?;
         let file = state.file()?;
         file.write_all_at(bytes, offset).map_err(not_kept)?;
-        let mut added = 0;
+        let first = offset / state.block_bytes;
+        let blocks = bytes.chunks(state.block_bytes as usize).enumerate();
+        self.keep(blocks.map(|(index, block)| (first + index as u64, block.len() as u64, checksum(block))));
+        Ok(())
+    }
+
+    /// These blocks are here, and good: their numbers, lengths and checksums. How many bytes of them were not.
+    fn keep(&self, kept: impl Iterator<Item = (u64, u64, u32)>) -> u64 {
+        let (state, mut added) = (&*self.0, 0);
         {
             let mut blocks = state.blocks();
-            for (index, block) in bytes.chunks(state.block_bytes as usize).enumerate() {
-                let number = offset / state.block_bytes + index as u64;
+            for (number, len, sum) in kept {
                 let is_new = state.sum(&mut blocks, number).is_none();
-                added += if is_new { block.len() as u64 } else { 0 };
+                added += if is_new { len } else { 0 };
                 let (chunk, at) = state.chunk(&mut blocks, number);
-                chunk.sums[at] = checksum(block);
+                chunk.sums[at] = sum;
                 chunk.is_dirty = true;
                 let was_verified = std::mem::replace(&mut chunk.verified[at], true);
-                blocks.verified_bytes += if was_verified { 0 } else { block.len() as u64 };
+                blocks.verified_bytes += if was_verified { 0 } else { len };
             }
             blocks.kept_bytes += added;
         }
         state.shared.wrote(&self.0, added);
-        Ok(())
+        added
+    }
+
+    /// Blocks of a range that are not here are, if they are known to be zeroes: as holes. How many bytes.
+    pub(crate) fn fill_zeros(
+        &self,
+        range: &Range<u64>,
+        are_zeros: impl Fn(&Range<u64>) -> bool,
+    ) -> Result<u64> {
+        let state = &*self.0;
+        let len = range.end.saturating_sub(range.start) as usize;
+        let zeros: Vec<u64> = {
+            let mut blocks = state.blocks();
+            let mut is_new = |block: &u64| state.sum(&mut blocks, *block).is_none();
+            let wanted = state.blocks_of(range.start, len);
+            wanted.filter(|block| is_new(block) && are_zeros(&state.bytes_of(*block))).collect()
+        };
+        if zeros.is_empty() {
+            return Ok(0);
+        }
+        let file = state.file()?;
+        // Nothing of it lies behind its end. What is read there would be short.
+        if file.metadata().map_err(Error::io)?.len() < state.version.size {
+            file.set_len(state.version.size).map_err(not_kept)?;
+        }
+        for run in zeros.chunk_by(|one, next| one + 1 == *next) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            // What an earlier life left there was not found to be good.
+            clear(&file, state.bytes_of(*first).start..state.bytes_of(*last).end)?;
+        }
+        let whole = checksum(&vec![0; state.block_bytes as usize]);
+        Ok(self.keep(zeros.into_iter().map(|block| {
+            let bytes = state.bytes_of(block);
+            let len = bytes.end - bytes.start;
+            let sum = if len == state.block_bytes { whole } else { checksum(&vec![0; len as usize]) };
+            (block, len, sum)
+        })))
+    }
+
+    /// Whether nothing of it is here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.blocks().kept_bytes == 0
+    }
+
+    /// How long a block is.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        self.0.block_bytes
     }
 
     /// Blocks that a range concerns are here no more.
@@ -437,6 +491,12 @@ impl State {
         offset / self.block_bytes..end.div_ceil(self.block_bytes)
     }
 
+    /// Where a block lies; the last one ends with the file.
+    fn bytes_of(&self, block: u64) -> Range<u64> {
+        let at = |block: u64| block.saturating_mul(self.block_bytes).min(self.version.size);
+        at(block)..at(block + 1)
+    }
+
     /// The checksum of a block, if it is here.
     fn sum(&self, blocks: &mut Blocks, block: u64) -> Option<u32> {
         if !blocks.is_old && !blocks.chunks.contains_key(&(block / CHUNK_BLOCKS)) {
@@ -517,6 +577,22 @@ fn not_kept(error: io::Error) -> Error {
         io::ErrorKind::QuotaExceeded => Error::QuotaExceeded,
         _ => Error::io(error),
     }
+}
+
+/// Makes a hole, or writes zeroes where there can be none.
+fn clear(file: &File, range: Range<u64>) -> Result<()> {
+    let hole = AllocateMode::PUNCH_HOLE | AllocateMode::KEEP_SIZE;
+    if ranges::allocate(file.as_fd(), hole, range.start, range.end - range.start).is_ok() {
+        return Ok(());
+    }
+    let zeros = vec![0; 64 << 10];
+    let mut at = range.start;
+    while at < range.end {
+        let len = (range.end - at).min(zeros.len() as u64);
+        file.write_all_at(zeros.get(..len as usize).unwrap_or_default(), at).map_err(not_kept)?;
+        at += len;
+    }
+    Ok(())
 }
 
 /// Reads what is in memory, without waiting. `None` if nothing is.

@@ -7,6 +7,7 @@ mod contracts;
 mod damage;
 mod fetching;
 mod granted;
+mod images;
 mod large;
 mod lease;
 mod life;

@@ -26,6 +26,11 @@ fn fuse_decode() {
 }
 
 #[test]
+fn image_sidecar() {
+    replay("image_sidecar", targets::image_sidecar::run);
+}
+
+#[test]
 fn keeper() {
     replay("keeper", targets::keeper::run);
 }

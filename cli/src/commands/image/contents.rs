@@ -1,0 +1,156 @@
+//! What files hold: each block is zeroes, or has a digest.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use indicatif::ProgressBar;
+use tombolo_sys::{Errno, ranges};
+use tombolo_wire_image::{Digest, ZeroMap, digest};
+
+/// One file, as it is looked at.
+pub struct Scanned {
+    pub file: File,
+    pub size_bytes: u64,
+}
+
+/// What is known of one file.
+#[derive(Default)]
+pub struct Contents {
+    pub zeros: ZeroMap,
+    /// Of all other blocks, in order.
+    pub digests: Vec<Digest>,
+}
+
+/// How it is looked at them.
+pub struct Scan<'a> {
+    pub block_bytes: u64,
+    pub makes_digests: bool,
+    /// So many digests are kept in memory at most.
+    pub digests_max: usize,
+    pub jobs: usize,
+    pub bar: &'a ProgressBar,
+}
+
+/// A part of a file, in blocks, and what it holds.
+struct Part {
+    blocks: Range<u64>,
+    zeros: Vec<u64>,
+    digests: Vec<Digest>,
+}
+
+/// So much is read as one: whole blocks of any size.
+const PART_BYTES: u64 = 4 << 20;
+
+/// What the threads share.
+struct Shared {
+    /// Where it is gone on: the file, and the offset in it.
+    next: (usize, u64),
+    parts: Vec<Vec<Part>>,
+    digests: usize,
+    failed: Option<(usize, io::Error)>,
+}
+
+impl Scan<'_> {
+    /// Looks at all files at once. Holes are not read.
+    ///
+    /// # Errors
+    /// Which of them could not be read, and why.
+    pub fn of(&self, files: &[Scanned]) -> Result<Vec<Contents>, (usize, io::Error)> {
+        let parts = files.iter().map(|_| Vec::new()).collect();
+        let shared = Mutex::new(Shared { next: (0, 0), parts, digests: 0, failed: None });
+        thread::scope(|scope| {
+            for _ in 0..self.jobs {
+                scope.spawn(|| self.work(files, &shared));
+            }
+        });
+        let shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(failed) = shared.failed {
+            return Err(failed);
+        }
+        let all = files.iter().zip(shared.parts);
+        Ok(all.map(|(file, parts)| joined(file.size_bytes.div_ceil(self.block_bytes), parts)).collect())
+    }
+
+    fn work(&self, files: &[Scanned], shared: &Mutex<Shared>) {
+        let mut buffer = vec![0; PART_BYTES as usize];
+        loop {
+            let Some((index, range)) = self.next_part(files, shared) else { return };
+            let Some(file) = files.get(index) else { return };
+            let bytes = buffer.get_mut(..(range.end - range.start) as usize).unwrap_or_default();
+            let read = file.file.read_exact_at(bytes, range.start);
+            let part = read.map(|()| self.look_at(range.start / self.block_bytes, bytes));
+            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            match part {
+                Ok(part) => {
+                    shared.digests += part.digests.len();
+                    if shared.digests > self.digests_max {
+                        let error =
+                            io::Error::other("the digests of its blocks are more than a sidecar holds");
+                        shared.failed.get_or_insert((index, error));
+                    }
+                    if let Some(parts) = shared.parts.get_mut(index) {
+                        parts.push(part);
+                    }
+                }
+                Err(error) => drop(shared.failed.get_or_insert((index, error))),
+            }
+        }
+    }
+
+    /// The next part that may hold data, and that it is this thread's now.
+    fn next_part(&self, files: &[Scanned], shared: &Mutex<Shared>) -> Option<(usize, Range<u64>)> {
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let (index, offset) = shared.next;
+            let file = files.get(index).filter(|_| shared.failed.is_none())?;
+            let data = match ranges::next_data(file.file.as_fd(), offset) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => file.size_bytes,
+                // A file system that tells no holes.
+                Err(_) => offset,
+            };
+            let start = (data / self.block_bytes * self.block_bytes).max(offset);
+            let end = start.saturating_add(PART_BYTES).min(file.size_bytes);
+            self.bar.inc(end.max(start).min(file.size_bytes).saturating_sub(offset));
+            if start < file.size_bytes {
+                shared.next = (index, end);
+                return Some((index, start..end));
+            }
+            shared.next = (index + 1, 0);
+        }
+    }
+
+    fn look_at(&self, first: u64, bytes: &[u8]) -> Part {
+        let zero = vec![0; self.block_bytes as usize];
+        let mut part = Part { blocks: first..first, zeros: Vec::new(), digests: Vec::new() };
+        for block in bytes.chunks(self.block_bytes as usize) {
+            if zero.starts_with(block) {
+                part.zeros.push(part.blocks.end);
+            } else if self.makes_digests {
+                part.digests.push(digest(block));
+            }
+            part.blocks.end += 1;
+        }
+        part
+    }
+}
+
+/// All of a file of so many blocks. What no part is of is a hole.
+fn joined(blocks: u64, mut parts: Vec<Part>) -> Contents {
+    parts.sort_unstable_by_key(|part| part.blocks.start);
+    let (mut contents, mut at) = (Contents::default(), 0);
+    let mut is_zero = |blocks: Range<u64>| _ = contents.zeros.add(blocks);
+    for part in parts {
+        is_zero(at..part.blocks.start);
+        part.zeros.into_iter().for_each(|block| is_zero(block..block + 1));
+        contents.digests.extend(part.digests);
+        at = part.blocks.end;
+    }
+    is_zero(at..blocks);
+    contents
+}

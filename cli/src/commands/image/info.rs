@@ -1,0 +1,138 @@
+//! `tombolo image info`: what the sidecar of a directory says, and whether it still fits.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+use tombolo_core::fs::Timestamp;
+use tombolo_wire_image::{Advice, Digest, ImageFile, NAME};
+
+use super::sidecar::Whole;
+use crate::commands::files::{print, shown};
+use crate::failure::{Failure, Outcome};
+use crate::table::table;
+
+/// Show what is known of the files of a VM: how much of them is zeroes, and how much is equal to what came before.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ImageInfoArgs {
+    /// The directory of the files.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo image info /srv/images/debian
+  tombolo image info --json /srv/images/debian | jq '.files[].zero_bytes'";
+
+/// What is known of a directory, as it goes out as JSON.
+#[derive(Serialize)]
+struct Info {
+    files: Vec<FileInfo>,
+    /// Steps of the trace of a start.
+    trace_steps: usize,
+}
+
+#[derive(Serialize)]
+struct FileInfo {
+    name: String,
+    size_bytes: u64,
+    block_bytes: u32,
+    zero_bytes: u64,
+    /// What is in no digest is not known to be equal to anything.
+    equal_bytes: Option<u64>,
+    advice: &'static str,
+    state: &'static str,
+}
+
+impl ImageInfoArgs {
+    pub fn run(&self) -> Outcome {
+        let reading = format!("read {}", self.dir.join(NAME).display());
+        let whole = Whole::read(&self.dir).map_err(|error| {
+            let failure = Failure::cannot(&reading, &error);
+            match error.kind() {
+                io::ErrorKind::NotFound => {
+                    failure.remedy(format!("make it with tombolo image scan {}", self.dir.display()))
+                }
+                _ => failure,
+            }
+        })?;
+        let info = Info::of(&self.dir, &whole);
+        let text = if self.json {
+            serde_json::to_string_pretty(&info).map_err(|error| Failure::cannot("write JSON", &error))?
+        } else {
+            info.text()
+        };
+        print(&text)
+    }
+}
+
+impl Info {
+    fn of(dir: &Path, whole: &Whole) -> Self {
+        let mut seen = HashSet::new();
+        let files = whole.sidecar.files.iter().zip(&whole.digests).map(|(file, digests)| FileInfo {
+            name: shown::name(&file.name),
+            size_bytes: file.size,
+            block_bytes: file.block_bytes,
+            zero_bytes: file.zero_bytes(),
+            equal_bytes: file.table.map(|_| equal_bytes(file, digests, &mut seen)),
+            advice: match file.advice {
+                Advice::OnDemand => "on-demand",
+                Advice::Whole => "whole",
+            },
+            state: state(dir, file),
+        });
+        Self { files: files.collect(), trace_steps: whole.sidecar.trace.len() }
+    }
+
+    fn text(&self) -> String {
+        let rows = self.files.iter().map(|file| {
+            let share = |bytes: u64| {
+                let percent = bytes as f64 * 100.0 / (file.size_bytes.max(1) as f64);
+                format!("{} ({percent:.1} %)", shown::short_size(bytes))
+            };
+            vec![
+                file.name.clone(),
+                file.advice.into(),
+                file.state.into(),
+                shown::short_size(file.size_bytes),
+                share(file.zero_bytes),
+                file.equal_bytes.map_or_else(|| "-".into(), share),
+            ]
+        });
+        let text = table(&["FILE", "ADVICE", "STATE", "SIZE", "ZEROES", "EQUAL"], rows, 3);
+        match self.trace_steps {
+            0 => text,
+            steps => format!("{text}\ntrace of {steps} steps"),
+        }
+    }
+}
+
+/// How much of a file has blocks that were seen before, in it or in files before it.
+fn equal_bytes<'a>(file: &ImageFile, digests: &'a [Digest], seen: &mut HashSet<&'a Digest>) -> u64 {
+    let again = digests.iter().filter(|digest| !seen.insert(*digest)).count() as u64;
+    (again * u64::from(file.block_bytes)).min(file.size)
+}
+
+/// Whether what is said of a file counts.
+fn state(dir: &Path, file: &ImageFile) -> &'static str {
+    let nanos = |nanos: i64| nanos.try_into().unwrap_or(0);
+    match dir.join(OsStr::from_bytes(&file.name)).symlink_metadata() {
+        Ok(now)
+            if file.is_of(now.size(), Timestamp { secs: now.mtime(), nanos: nanos(now.mtime_nsec()) }) =>
+        {
+            "fits"
+        }
+        Ok(_) => "changed",
+        Err(_) => "missing",
+    }
+}

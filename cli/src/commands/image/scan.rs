@@ -1,0 +1,214 @@
+//! `tombolo image scan`: looks at the files of a directory, and writes its sidecar.
+
+use std::fs::{self, File, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use tombolo_core::fs::Timestamp;
+use tombolo_wire_image::{Advice, DIGEST_BYTES, FILES_MAX, ImageFile, Malformed, NAME, Sidecar, digest};
+
+use super::contents::{Contents, Scan, Scanned};
+use super::sidecar::Whole;
+use crate::assembly::options::cache::Size;
+use crate::assembly::options::policy::block_bytes;
+use crate::commands::files::{print, shown};
+use crate::failure::{Failure, Outcome};
+use crate::progress::bar;
+
+/// Look at the files of a VM, and write beside them what saves their readers from fetching all of them.
+///
+/// All files of the directory itself are read once, but for holes and for those whose names begin with a dot. What is found goes into
+/// .tombolo-image: which blocks are zeroes, and digests (BLAKE3) of the others. It is replaced as a whole, and what it says of a file counts until the
+/// file's size or time of modification changes: then scan again. Whoever may read all of the files may read it too.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ImageScanArgs {
+    /// The directory of the files.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// What is looked at as one, from 4K to 1M (by default 4K, the size of a page of memory).
+    #[arg(long, value_name = "SIZE")]
+    block: Option<Size>,
+    /// What a proxy does when the file of this name is read: on-demand, what is asked for is fetched (as without this), or whole, all of it is
+    /// fetched as soon as any of it is read. Repeatable.
+    #[arg(long, value_name = "FILE=ADVICE")]
+    advice: Vec<AdviceArg>,
+    /// Write no digests. The sidecar is smaller, and nothing is known to be equal to anything.
+    #[arg(long)]
+    no_digests: bool,
+    /// Threads that read and compute at once (by default as many as there are processors, 8 at most).
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: Option<u16>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo image scan /srv/images/debian
+  tombolo image scan /srv/images/debian --advice memory=whole --block 64K";
+
+/// So many digests fit into a sidecar: 256 MiB of them.
+const DIGESTS_MAX: usize = (256 << 20) / DIGEST_BYTES;
+
+/// So old a file is when it is looked at, so that a change after that has another time: that of the coarsest clock of a kernel, and more.
+const AGE_MIN: Duration = Duration::from_millis(50);
+
+/// What to do with a file.
+#[derive(Clone, Debug)]
+struct AdviceArg {
+    name: String,
+    advice: Advice,
+}
+
+impl FromStr for AdviceArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let advice = match text.rsplit_once('=') {
+            Some((name, "whole")) => Some((name, Advice::Whole)),
+            Some((name, "on-demand")) => Some((name, Advice::OnDemand)),
+            _ => None,
+        };
+        let (name, advice) = advice.ok_or("write FILE=whole or FILE=on-demand")?;
+        Ok(Self { name: name.into(), advice })
+    }
+}
+
+/// A file that is looked at.
+struct Found {
+    name: Vec<u8>,
+    path: PathBuf,
+    before: Metadata,
+}
+
+impl ImageScanArgs {
+    pub fn run(self) -> Outcome {
+        let scanning = format!("scan {}", self.dir.display());
+        let size = self.block.unwrap_or(Size(4 << 10));
+        let block = block_bytes(size).ok_or_else(|| {
+            let problem = "--block is no power of two from 4K to 1M";
+            Failure::usage(problem).remedy("write for example --block 64K")
+        })?;
+        let (found, scanned) = found_in(&self.dir, &scanning)?;
+        for AdviceArg { name, .. } in &self.advice {
+            if !found.iter().any(|file| file.name == name.as_bytes()) {
+                return Err(Failure::cannot(
+                    &scanning,
+                    format!("--advice names {name}, which is none of its files"),
+                ));
+            }
+        }
+        let bar = bar();
+        bar.set_length(scanned.iter().map(|file| file.size_bytes).sum());
+        let jobs = self.jobs.map_or_else(threads, usize::from);
+        let makes_digests = !self.no_digests;
+        let scan =
+            Scan { block_bytes: block.into(), makes_digests, digests_max: DIGESTS_MAX, jobs, bar: &bar };
+        let contents = scan.of(&scanned);
+        bar.finish_and_clear();
+        let contents = contents.map_err(|(index, error)| {
+            let path = found.get(index).map(|file| file.path.display().to_string()).unwrap_or_default();
+            Failure::cannot(&scanning, format!("{path}: {error}"))
+        })?;
+        for (file, scanned) in found.iter().zip(&scanned) {
+            let after = scanned.file.metadata().map_err(|error| Failure::cannot(&scanning, &error))?;
+            if version(&file.before) != version(&after) {
+                let problem = format!("{} was changed while it was read", file.path.display());
+                return Err(
+                    Failure::cannot(&scanning, problem).remedy("scan again when nothing writes to it")
+                );
+            }
+        }
+        let mode = found.iter().fold(0o644, |mode, file| mode & (file.before.mode() | 0o600));
+        let whole = self.said(block, &found, contents);
+        let len = whole.write(&self.dir, mode).map_err(|error| {
+            let is_large = matches!(whole.sidecar.encode(), Err(Malformed::TooLarge));
+            let failure = Failure::cannot(&scanning, &error);
+            if is_large { failure.remedy("say less with --block 64K") } else { failure }
+        })?;
+        print(&summary(&whole, len))
+    }
+
+    /// What goes into the sidecar.
+    fn said(&self, block_bytes: u32, found: &[Found], contents: Vec<Contents>) -> Whole {
+        let mut whole = Whole::default();
+        for (file, contents) in found.iter().zip(contents) {
+            let advice = self.advice.iter().rev().find(|said| said.name.as_bytes() == file.name);
+            let table = (!self.no_digests).then(|| digest(contents.digests.as_flattened()));
+            let (size, mtime, _) = version(&file.before);
+            whole.sidecar.files.push(ImageFile {
+                name: file.name.clone(),
+                size,
+                mtime,
+                block_bytes,
+                advice: advice.map(|said| said.advice).unwrap_or_default(),
+                zeros: contents.zeros,
+                table,
+            });
+            whole.digests.push(contents.digests);
+        }
+        whole
+    }
+}
+
+/// What a person is told of it.
+fn summary(whole: &Whole, len: u64) -> String {
+    let Sidecar { files, .. } = &whole.sidecar;
+    let [size, zeros] = [|file: &ImageFile| file.size, ImageFile::zero_bytes]
+        .map(|bytes| shown::short_size(files.iter().map(bytes).sum()));
+    format!("{} files with {size}, {zeros} of it zeroes; {NAME} has {}", files.len(), shown::short_size(len))
+}
+
+/// The files of a directory, by name, each old enough to be looked at.
+fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<Found>, Vec<Scanned>), Failure> {
+    let cannot = |error: std::io::Error| Failure::cannot(scanning, &error);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(cannot)? {
+        let entry = entry.map_err(cannot)?;
+        let is_hidden = entry.file_name().as_bytes().starts_with(b".");
+        if entry.file_type().map_err(cannot)?.is_file() && !is_hidden {
+            names.push(entry.file_name());
+        }
+    }
+    if names.is_empty() {
+        return Err(Failure::cannot(scanning, "there are no files in it"));
+    }
+    if names.len() > FILES_MAX {
+        return Err(Failure::cannot(scanning, format!("there are more than {FILES_MAX} files in it")));
+    }
+    names.sort_unstable_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
+    let (mut found, mut scanned) = (Vec::new(), Vec::new());
+    for name in names {
+        let path = dir.join(&name);
+        let opened = File::open(&path).and_then(|file| {
+            let before = aged(&file)?;
+            Ok((file, before))
+        });
+        let (file, before) =
+            opened.map_err(|error| Failure::cannot(scanning, format!("{}: {error}", path.display())))?;
+        scanned.push(Scanned { file, size_bytes: before.size() });
+        found.push(Found { name: name.as_bytes().to_vec(), path, before });
+    }
+    Ok((found, scanned))
+}
+
+/// What a file is, once a change from now on would show in its time.
+fn aged(file: &File) -> std::io::Result<Metadata> {
+    let age = SystemTime::now().duration_since(file.metadata()?.modified()?).unwrap_or(AGE_MIN);
+    thread::sleep(AGE_MIN.saturating_sub(age));
+    file.metadata()
+}
+
+/// Which version of a file it is: size, time of modification and of change.
+fn version(of: &Metadata) -> (u64, Timestamp, Timestamp) {
+    let time = |secs, nanos: i64| Timestamp { secs, nanos: nanos.try_into().unwrap_or(0) };
+    (of.size(), time(of.mtime(), of.mtime_nsec()), time(of.ctime(), of.ctime_nsec()))
+}
+
+fn threads() -> usize {
+    thread::available_parallelism().map_or(1, |count| count.get().min(8))
+}

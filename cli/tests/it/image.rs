@@ -1,0 +1,133 @@
+//! `tombolo image`: what is said of a VM's files, and that a proxy goes by it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+
+use crate::common::Scratch;
+use crate::common::far::Far;
+
+const BLOCK: usize = 4096;
+
+/// A memory file: so many pages, of which every tenth holds something, each something else.
+fn memory(pages: usize) -> Vec<u8> {
+    let mut bytes = vec![0; pages * BLOCK];
+    for page in (0..pages).step_by(10) {
+        let text = format!("page {page} ").repeat(BLOCK / 6);
+        bytes[page * BLOCK..(page + 1) * BLOCK].copy_from_slice(&text.as_bytes()[..BLOCK]);
+    }
+    bytes
+}
+
+/// Makes a directory of a VM: a configuration, a sparse disk with two equal blocks, and a memory. What the memory holds.
+fn make_image(dir: &Path) -> Vec<u8> {
+    fs::create_dir(dir).expect("mkdir");
+    fs::write(dir.join("vm.toml"), "mem = \"4M\"\n").expect("write");
+    let disk = File::create(dir.join("disk")).expect("create");
+    disk.set_len((64 << 20) + 100).expect("extend");
+    for at in [3 << 20, 40 << 20] {
+        disk.write_all_at(&[7; BLOCK], at).expect("write");
+    }
+    let memory = memory(1000);
+    fs::write(dir.join("memory"), &memory).expect("write");
+    memory
+}
+
+impl Scratch {
+    fn image_info(&self, dir: &str) -> serde_json::Value {
+        let told = self.run(&["image", "info", "--json", dir]);
+        told.succeeded();
+        serde_json::from_str(&told.out).expect("JSON")
+    }
+}
+
+#[test]
+fn a_scan_tells_what_a_vm_s_files_hold_until_they_change() {
+    let scratch = Scratch::new();
+    let dir = scratch.path("vm");
+    make_image(&dir);
+    fs::set_permissions(dir.join("memory"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    let scanned = scratch.run(&["image", "scan", "vm", "--advice", "memory=whole"]);
+    scanned.succeeded();
+    assert!(scanned.out.starts_with("3 files with 68M, 68M of it zeroes"), "{}", scanned.out);
+
+    let told = scratch.image_info("vm");
+    let [disk, memory, config] = ["disk", "memory", "vm.toml"].map(|name| {
+        let files = told["files"].as_array().expect("files");
+        files.iter().find(|file| file["name"] == name).expect("it is there").clone()
+    });
+    assert_eq!(
+        (&disk["zero_bytes"], &disk["equal_bytes"]),
+        (&((64 << 20) + 100 - 8192).into(), &4096.into())
+    );
+    assert_eq!((&memory["zero_bytes"], &memory["equal_bytes"]), (&(900 * BLOCK).into(), &0.into()));
+    assert_eq!((&config["zero_bytes"], &config["size_bytes"]), (&0.into(), &11.into()));
+    assert_eq!((&disk["advice"], &memory["advice"]), (&"on-demand".into(), &"whole".into()));
+    assert!([&disk, &memory, &config].iter().all(|file| file["state"] == "fits"), "{told}");
+    let mode = fs::metadata(dir.join(".tombolo-image")).expect("a sidecar").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "those that may not read the memory may not read what is said of it");
+
+    // Of one length as before.
+    fs::write(dir.join("vm.toml"), "mem = \"8M\"\n").expect("write");
+    fs::remove_file(dir.join("disk")).expect("remove");
+    let said = scratch.run(&["image", "info", "vm"]);
+    said.succeeded();
+    let state = |name: &str| said.out.lines().find(|line| line.starts_with(name)).map(str::to_owned);
+    assert!(state("vm.toml").is_some_and(|line| line.contains("changed")), "{}", said.out);
+    assert!(state("disk").is_some_and(|line| line.contains("missing")), "{}", said.out);
+    scratch.run(&["image", "scan", "vm", "--block", "64K", "--no-digests"]).succeeded();
+    let told = scratch.image_info("vm");
+    assert_eq!(told["files"].as_array().expect("files").len(), 2);
+    assert_eq!(told["files"][0]["block_bytes"], 65536);
+    assert!(told["files"][0]["equal_bytes"].is_null(), "{told}");
+}
+
+#[test]
+fn what_cannot_be_scanned_or_read_is_said() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("empty")).expect("mkdir");
+    fs::write(scratch.path("tree/.tombolo-image"), "#!/bin/sh\n# not one of ours\n").expect("write");
+    scratch.all_fail(&[
+        ("image scan nothere", 1, &["cannot scan nothere", "No such file"]),
+        ("image scan empty", 1, &["there are no files in it"]),
+        ("image scan tree --block 5K", 2, &["--block 64K"]),
+        ("image scan tree --advice file=eager", 2, &["FILE=whole"]),
+        ("image scan tree --advice nothere=whole", 1, &["nothere", "none of its files"]),
+        ("image info empty", 1, &["tombolo image scan empty"]),
+        ("image info tree", 1, &["it is no sidecar of an image"]),
+    ]);
+}
+
+impl Far {
+    fn cache_counts(&self) -> serde_json::Value {
+        let told = self.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
+        told.succeeded();
+        let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+        let caches = told["servers"][0]["caches"].as_object().cloned().expect("caches");
+        caches.into_iter().next().expect("a cache").1
+    }
+}
+
+#[test]
+fn a_proxy_fetches_no_zeroes_that_a_scan_has_found() {
+    let Some(far) = Far::new() else { return };
+    let memory = make_image(&far.tree("vm"));
+    let scratch = &far.place.0;
+    scratch.run(&["image", "scan", "tree/vm"]).succeeded();
+    let url = far.url("");
+    let zeros = (900 * BLOCK + (64 << 20) + 100 - 8192) as u64;
+    for (more, expected) in [(&[][..], zeros), (&["--no-sidecars"], 0)] {
+        let words = ["proxy", &url, "--cache", "cache", "--fuse", "mnt", "--control", "proxy.sock"];
+        let proxy = scratch.serve(&[&words[..], more].concat(), "ready control");
+        assert!(fs::read(far.mnt("vm/memory")).expect("read") == memory);
+        assert!(fs::read(far.mnt("vm/disk")).expect("read") == fs::read(far.tree("vm/disk")).expect("read"));
+        let counts = far.cache_counts();
+        assert_eq!(counts["zero_bytes"], expected, "{counts}");
+        let fetched = counts["fetched_bytes"].as_u64().expect("a count");
+        // The data of both files, and the sidecar.
+        let data = (memory.len() as u64 + (64 << 20) + 100) - expected;
+        assert!(fetched >= data && fetched < data + (64 << 10), "{counts}");
+        proxy.stop();
+        scratch.run(&["cache", "drop", "cache"]).succeeded();
+    }
+}

@@ -1,0 +1,152 @@
+//! What the sidecars of image directories say of files: which blocks are zeroes, and whether all of a file is wanted.
+//!
+//! A sidecar is a file of the tree like any other, and as old as the contract allows. What it says of a file counts while the file has the size and
+//! the time of modification that it names, so one that is too old says nothing.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::fs::{Attr, WeakAttr};
+use tombolo_host_runtime::lock;
+use tombolo_wire_image::{self as image, ImageFile, Sidecar};
+
+use crate::cache::Cache;
+use crate::object::Object;
+use crate::store::ObjectId;
+
+/// The sidecars that were read last.
+#[derive(Debug, Default)]
+pub(crate) struct Images(Mutex<VecDeque<Known>>);
+
+/// So many of them stay in memory.
+const IMAGES_MAX: usize = 8;
+
+#[derive(Debug)]
+struct Known {
+    sidecar: ObjectId,
+    version: WeakAttr,
+    /// None: it is none.
+    image: Option<Arc<Image>>,
+}
+
+/// What a sidecar says.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub sidecar: Sidecar,
+    /// It was said in the log that something of it does not count.
+    is_told: AtomicBool,
+}
+
+/// What a sidecar says of one file.
+#[derive(Debug)]
+pub(crate) struct Advice {
+    pub file: ImageFile,
+    /// Counts the zeroes that were not fetched.
+    filled_bytes: Arc<AtomicU64>,
+}
+
+impl Images {
+    /// The sidecar of this version, if it was read before.
+    pub(crate) fn known(&self, sidecar: ObjectId, version: &WeakAttr) -> Option<Option<Arc<Image>>> {
+        let all = lock(&self.0);
+        let known = all.iter().find(|known| (known.sidecar, &known.version) == (sidecar, version));
+        known.map(|known| known.image.clone())
+    }
+
+    /// It was read; `None`: it is no sidecar.
+    pub(crate) fn add(&self, sidecar: ObjectId, version: WeakAttr, image: Option<Arc<Image>>) {
+        let mut all = lock(&self.0);
+        all.retain(|known| known.sidecar != sidecar);
+        all.push_back(Known { sidecar, version, image });
+        if all.len() > IMAGES_MAX {
+            all.pop_front();
+        }
+    }
+}
+
+impl Image {
+    pub(crate) fn new(sidecar: Sidecar) -> Arc<Self> {
+        Arc::new(Self { sidecar, is_told: AtomicBool::new(false) })
+    }
+
+    /// Says once in the log why something of it does not count.
+    fn tell(&self, name: &[u8], why: &str) {
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            let file = String::from_utf8_lossy(name);
+            tracing::warn!(%file, "{} beside this file does not count: {why}", image::NAME);
+        }
+    }
+}
+
+impl Advice {
+    /// Whether it is of this version of the file.
+    pub(crate) fn is_of(&self, version: &WeakAttr) -> bool {
+        self.file.is_of(version.size, version.mtime)
+    }
+
+    /// Whether all of a range is zeroes.
+    pub(crate) fn are_zeros(&self, range: &Range<u64>) -> bool {
+        let block_bytes = u64::from(self.file.block_bytes);
+        let blocks = range.start / block_bytes..range.end.div_ceil(block_bytes);
+        self.file.zeros.within(blocks.clone()).next() == Some(blocks)
+    }
+
+    /// Whether all of the file is wanted when any of it is read.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.file.advice == image::Advice::Whole
+    }
+
+    /// So many zeroes were not fetched.
+    pub(crate) fn filled(&self, bytes: u64) {
+        self.filled_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn heap_bytes(&self) -> usize {
+        size_of::<Self>() + self.file.zeros.heap_bytes()
+    }
+}
+
+/// Whether a sidecar is to be believed about a file: it cannot be told from the truth, so it must be of the file's owner, or of root, and no other may write it.
+fn is_trusted(sidecar: &Attr, file: &Attr) -> bool {
+    let is_owner_s = sidecar.uid == 0 || sidecar.uid == file.uid;
+    is_owner_s && sidecar.mode.bits() & 0o022 == 0
+}
+
+impl Cache {
+    /// A file of this name goes by what the sidecar beside it says, as far as that counts.
+    pub(crate) fn advise(&self, object: &Arc<Object>, name: &[u8], sidecar: &Attr, image: &Image) {
+        let Some(file) = image.sidecar.file(name) else { return };
+        let advice = Arc::new(Advice { file: file.clone(), filled_bytes: self.counters.zero_bytes.clone() });
+        // The user's word on the size of blocks goes before a sidecar's.
+        let is_block_free = self.options_of(object).block_bytes.is_none();
+        {
+            let mut state = object.state();
+            if !is_trusted(sidecar, &state.attr) {
+                return image
+                    .tell(name, "it is neither root's nor of the file's owner, or others may write it");
+            }
+            if !advice.is_of(&state.version()) {
+                return image.tell(name, "the file was changed since; scan it again");
+            }
+            if state.is_written_here() {
+                return;
+            }
+            state.advice = Some(advice.clone());
+            let is_coarse = |block_bytes: u64| block_bytes > u64::from(advice.file.block_bytes);
+            match state.data.clone() {
+                Some(data) if is_block_free && is_coarse(data.file.block_bytes()) && data.is_untouched() => {
+                    data.file.doom();
+                    state.data = None;
+                }
+                Some(data) => data.set_advice(&advice),
+                None => {}
+            }
+        }
+        let data = self.data(object);
+        // What it says may be of just before a change that does not show.
+        self.came_young(object, &data, &data.version());
+        object.weigh();
+    }
+}

@@ -1,0 +1,135 @@
+//! Sidecars beside files that are read.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{AccessMask, FileType, Name, NameBuf};
+use tombolo_core::{Error, Result};
+use tombolo_host_runtime::promise::Promise;
+use tombolo_mem::Buffer;
+use tombolo_wire_image::{HEAD_BYTES_MAX, Malformed, NAME, PREFIX_BYTES, Sidecar, head_bytes};
+
+use super::reading::{WHOLE_BYTES, unless_interrupted};
+use super::view::View;
+use crate::images::Image;
+use crate::names::Known;
+use crate::object::{Look, Object};
+use crate::openings::Opening;
+
+/// The head of most sidecars is no longer: it comes by one READ.
+const FIRST_BYTES: u64 = 64 << 10;
+
+impl View {
+    /// Has a large file go by what a sidecar beside it says, if there is one. It is looked for once for each opening.
+    pub(super) async fn advise(&self, opening: &Opening) -> Result<()> {
+        let object = &opening.object;
+        let is_large = object.state().version().size > WHOLE_BYTES;
+        if !is_large || !self.cache().options_of(object).sidecars {
+            return Ok(());
+        }
+        let (advised, is_first) = opening.advised();
+        if !is_first {
+            return unless_interrupted(&self.cx.interrupt, advised.kept()).await;
+        }
+        // Also when it fails, or its caller is gone: others wait for it.
+        let _over = Over(advised);
+        if let Err(error) = self.look_for_advice(object).await {
+            tracing::debug!(%error, "no sidecar is gone by");
+        }
+        Ok(())
+    }
+
+    async fn look_for_advice(&self, object: &Arc<Object>) -> Result<()> {
+        let cache = self.cache();
+        let Some((dir, name)) = cache.parent_and_name(object) else { return Ok(()) };
+        let Some(sidecar) = self.sidecar_in(&dir).await? else { return Ok(()) };
+        let version = sidecar.state().version();
+        let image = match cache.images.known(sidecar.id, &version) {
+            Some(known) => known,
+            None => {
+                let read = self.read_sidecar(&sidecar).await?;
+                let read = read.inspect_err(|error| {
+                    let beside = String::from_utf8_lossy(&name);
+                    tracing::warn!(%beside, %error, "{NAME} does not count");
+                });
+                let image = read.ok().map(Image::new);
+                cache.images.add(sidecar.id, version, image.clone());
+                image
+            }
+        };
+        if let Some(image) = image {
+            let attr = sidecar.state().attr;
+            cache.advise(object, &name, &attr, &image);
+        }
+        Ok(())
+    }
+
+    /// The sidecar of a directory.
+    async fn sidecar_in(&self, dir: &Arc<Object>) -> Result<Option<Arc<Object>>> {
+        let cache = self.cache();
+        let options = cache.options_of(dir);
+        let may_look = self.may(dir, AccessMask::EXECUTE) == Some(true);
+        let known = {
+            let state = dir.state();
+            let is_known = may_look && state.is_believed(Look::Stat, options);
+            is_known.then(|| state.names.look_up(NAME.as_bytes())).flatten()
+        };
+        let known = match known {
+            Some(Known::Absent) => return Ok(None),
+            Some(Known::Found(target)) => cache.object(target.object).ok(),
+            None => None,
+        };
+        let known = known.filter(|object| object.believed(Look::Stat, cache.options_of(object)).is_some());
+        let name: NameBuf = Name::new(NAME.as_bytes()).map_err(|_| Error::InvalidArgument)?.to_owned();
+        let found = match known {
+            Some(object) => Some(object),
+            None => match self.find(dir, &name).await {
+                Ok((_, object)) => Some(object),
+                Err(Error::NotFound) => None,
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(found.filter(|object| object.file_type == FileType::Regular))
+    }
+
+    async fn read_sidecar(&self, object: &Arc<Object>) -> Result<std::result::Result<Sidecar, Malformed>> {
+        let size = object.state().version().size;
+        let mut head = self.read_own(object, 0, size.min(FIRST_BYTES) as usize).await?;
+        let len = match head.first_chunk::<PREFIX_BYTES>().ok_or(Malformed::Length).and_then(head_bytes) {
+            Ok(len) if len as u64 <= size && len <= HEAD_BYTES_MAX => len,
+            Ok(_) => return Ok(Err(Malformed::Length)),
+            Err(error) => return Ok(Err(error)),
+        };
+        if let Some(rest) = len.checked_sub(head.len()) {
+            head.extend(self.read_own(object, head.len() as u64, rest).await?);
+        }
+        head.truncate(len);
+        Ok(Sidecar::decode(&head))
+    }
+
+    /// Reads a part of a file that the caller may read, by way of the cache.
+    async fn read_own(&self, object: &Arc<Object>, offset: u64, len: usize) -> Result<Vec<u8>> {
+        self.check(object, AccessMask::READ).await?;
+        let cache = self.cache();
+        let (data, range) = (cache.data(object), offset..offset + len as u64);
+        if range.end > data.version().size {
+            return Err(Error::Stale);
+        }
+        if !data.is_here(&range) {
+            self.fetch_part(object, &data, &range).await?;
+        }
+        let mut buffer = Buffer::new(len);
+        let sink = buffer.sink(0..len);
+        let read = cache.in_pool(&self.cx, move || data.read(offset, &sink)).resolve().await?;
+        let bytes = buffer.as_slice().filter(|_| read == len);
+        bytes.map(<[u8]>::to_vec).ok_or(Error::Stale)
+    }
+}
+
+/// Tells those that wait that it is over.
+struct Over(Arc<Promise<()>>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.keep(());
+    }
+}

@@ -1,0 +1,190 @@
+//! Sidecars beside files: what they say is zeroes is not fetched, and nothing else is believed.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use tombolo_core::fs::{Mode, NodeId, SetAttr};
+use tombolo_layer_cache::store::StoreOptions;
+use tombolo_layer_cache::{Contract, Options};
+use tombolo_wire_image::{Advice, ImageFile, NAME, Sidecar, ZeroMap};
+
+use crate::world::{Origin, grow_old, pattern};
+
+const BLOCK: usize = 4096;
+
+/// So many blocks, of which every tenth is no zeroes; the last one is short.
+fn memory(blocks: usize) -> Vec<u8> {
+    let mut bytes = vec![0; blocks * BLOCK - 100];
+    for (index, block) in bytes.chunks_mut(BLOCK).enumerate().step_by(10) {
+        block.copy_from_slice(&pattern(block.len(), 1 + index as u8 % 100));
+        block[0] = 1;
+    }
+    bytes
+}
+
+const DATA_BYTES: u64 = 100 * BLOCK as u64;
+
+fn zeros_of(bytes: &[u8]) -> ZeroMap {
+    let mut zeros = ZeroMap::default();
+    for (index, block) in (0..).zip(bytes.chunks(BLOCK)) {
+        if block.iter().all(|byte| *byte == 0) {
+            assert!(zeros.add(index..index + 1));
+        }
+    }
+    zeros
+}
+
+/// An origin with `memory` and its sidecar.
+fn origin_with(bytes: &[u8], change: impl FnOnce(&mut ImageFile)) -> Origin {
+    let origin = Origin::new();
+    origin.direct.put("memory", bytes);
+    origin.say("memory", zeros_of(bytes), change);
+    origin
+}
+
+impl Origin {
+    fn say(&self, name: &str, zeros: ZeroMap, change: impl FnOnce(&mut ImageFile)) {
+        let attr = self.direct.lookup(name).expect("it is there").attr;
+        let mut file = ImageFile {
+            name: name.into(),
+            size: attr.size,
+            mtime: attr.mtime,
+            block_bytes: BLOCK as u32,
+            advice: Advice::OnDemand,
+            zeros,
+            table: None,
+        };
+        change(&mut file);
+        let sidecar = Sidecar { files: vec![file], trace: Vec::new() };
+        self.direct.put(NAME, &sidecar.encode().expect("a sidecar"));
+    }
+
+    fn set(&self, name: &str, set: &SetAttr) {
+        let node: NodeId = self.direct.lookup(name).expect("it is there").node;
+        self.direct.fs.setattr(&self.direct.cx, node, None, set).wait().expect("set");
+    }
+
+    /// How much of `memory` is fetched by one that reads all of it, which must be right.
+    fn fetched(&self, options: Options) -> u64 {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cached = self.cached_with(dir.path(), options, StoreOptions::default());
+        assert!(cached.session.get("memory").expect("read") == self.direct.get("memory").expect("read"));
+        let of_sidecar = self.direct.lookup(NAME).map_or(0, |entry| entry.attr.size);
+        let counts = cached.cache.counts();
+        let fetched = counts.fetched_bytes;
+        let size = self.direct.lookup("memory").expect("it is there").attr.size;
+        // The sidecar itself may have been fetched.
+        let fetched = if fetched + counts.zero_bytes == size { fetched } else { fetched - of_sidecar };
+        assert_eq!(fetched + counts.zero_bytes, size);
+        fetched
+    }
+}
+
+#[test]
+fn zeroes_are_not_fetched_and_are_here_in_another_life() {
+    let bytes = memory(1000);
+    let origin = origin_with(&bytes, |_| {});
+    grow_old();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut reads = 0;
+    // At first, in another life, and after damage to a block that is zeroes.
+    for zeros in [bytes.len() as u64 - DATA_BYTES, 0, BLOCK as u64] {
+        let cached = origin.cached(dir.path(), Contract::Immutable);
+        assert!(cached.session.get("memory").expect("read") == bytes);
+        let counts = cached.cache.counts();
+        assert_eq!(counts.zero_bytes, zeros);
+        assert!(counts.fetched_bytes < DATA_BYTES + BLOCK as u64, "{counts:?}");
+        assert!(reads == 0 || origin.asked("read") == reads, "all was here");
+        reads = origin.asked("read");
+        cached.cache.flush();
+        drop(cached);
+        let large = data_file(dir.path());
+        assert!(large.metadata().expect("there").blocks() * 512 < bytes.len() as u64 / 4, "zeroes are holes");
+        if zeros == 0 {
+            large.write_all_at(b"no zeroes", 5 * BLOCK as u64).expect("write");
+        }
+    }
+}
+
+/// The largest data file of a cache.
+fn data_file(cache: &Path) -> File {
+    let folders = std::fs::read_dir(cache.join("objects")).expect("objects").flatten();
+    let files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten());
+    let largest = files.max_by_key(|file| file.metadata().expect("there").len()).expect("a file");
+    File::options().read(true).write(true).open(largest.path()).expect("open")
+}
+
+#[test]
+fn only_what_fits_the_file_is_believed() {
+    let (bytes, all) = (memory(1000), (1000 * BLOCK - 100) as u64);
+    let options = Options { contract: Contract::CloseToOpen, ..Options::default() };
+    assert_eq!(origin_with(&bytes, |_| {}).fetched(options), DATA_BYTES);
+    assert_eq!(origin_with(&bytes, |_| {}).fetched(Options { sidecars: false, ..options }), all);
+    assert_eq!(origin_with(&bytes, |file| file.mtime.nanos ^= 1).fetched(options), all);
+    assert_eq!(origin_with(&bytes, |file| file.size += 1).fetched(options), all);
+    assert_eq!(origin_with(&bytes, |file| file.name = b"another".to_vec()).fetched(options), all);
+    let damaged = origin_with(&bytes, |_| {});
+    let mut said = damaged.direct.get(NAME).expect("a sidecar");
+    *said.last_mut().expect("a byte") ^= 1;
+    damaged.direct.put(NAME, &said);
+    assert_eq!(damaged.fetched(options), all);
+    let large = Options { block_bytes: Some(64 << 10), ..options };
+    let last = all % (64 << 10);
+    assert_eq!(
+        origin_with(&bytes, |_| {}).fetched(large),
+        all - last,
+        "one block of that size is all zeroes"
+    );
+}
+
+#[test]
+fn a_sidecar_of_another_user_is_not_believed() {
+    let bytes = memory(1000);
+    let options = Options::default();
+    let of = |sidecar: &SetAttr, file: &SetAttr| {
+        let origin = origin_with(&bytes, |_| {});
+        // What is set does not move the time of modification.
+        origin.set(NAME, sidecar);
+        origin.set("memory", file);
+        origin.fetched(options) == DATA_BYTES
+    };
+    let owner = |uid| SetAttr { uid: Some(uid), ..SetAttr::default() };
+    let mode = |bits| SetAttr { mode: Some(Mode::new(bits)), ..SetAttr::default() };
+    assert!(of(&owner(1000), &owner(1000)), "the owner's");
+    assert!(of(&owner(0), &owner(1000)), "root's");
+    assert!(!of(&owner(1001), &owner(1000)));
+    assert!(!of(&owner(1001), &owner(0)));
+    assert!(!of(&mode(0o664), &owner(0)));
+    assert!(!of(&mode(0o646), &owner(0)));
+}
+
+#[test]
+fn what_was_changed_is_read_as_it_is_now() {
+    for contract in [Contract::CloseToOpen, Contract::Exclusive] {
+        let bytes = memory(1000);
+        let origin = origin_with(&bytes, |_| {});
+        let dir = tempfile::tempdir().expect("a directory");
+        let cached = origin.cached(dir.path(), contract);
+        assert!(cached.session.get("memory").expect("read") == bytes);
+        let changed: Vec<u8> = bytes.iter().map(|byte| byte ^ 0x55).collect();
+        let writer = if contract == Contract::Exclusive { &cached.session } else { &origin.direct };
+        writer.put("memory", &changed);
+        assert!(cached.session.get("memory").expect("read") == changed, "{contract:?}");
+    }
+}
+
+#[test]
+fn all_of_a_file_that_is_wanted_whole_is_brought() {
+    let bytes = memory(1000);
+    let origin = origin_with(&bytes, |file| file.advice = Advice::Whole);
+    let dir = tempfile::tempdir().expect("a directory");
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let file = cached.session.open("memory").expect("open");
+    assert!(cached.session.read(file, 0, BLOCK).expect("read") == bytes[..BLOCK]);
+    let begun = std::time::Instant::now();
+    while cached.cache.counts().zero_bytes < bytes.len() as u64 - DATA_BYTES {
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", cached.cache.counts());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
