@@ -25,6 +25,7 @@ pub mod handle;
 pub mod lock;
 pub mod memfd;
 pub mod mountinfo;
+pub mod mounts;
 pub mod namespace;
 pub mod open;
 pub mod packet;

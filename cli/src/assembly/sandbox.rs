@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tombolo_front_fuse::dev::{Mounter, Options as FuseOptions};
 use tombolo_host_service::sandbox::broker;
-use tombolo_host_service::sandbox::{Anything, Held, Needs, Strictness, enter};
+use tombolo_host_service::sandbox::{Anything, Held, Namespace, Needs, SandboxError, Strictness, enter};
 use tombolo_sys::open::Reopen;
 
 use crate::commands;
@@ -20,6 +20,13 @@ pub struct Sandbox<'a> {
     log: Option<&'a File>,
 }
 
+/// A sandbox that is closed.
+pub struct Closed {
+    pub held: Held,
+    /// What opens files that are found by handle.
+    pub broker: Option<Arc<dyn Reopen>>,
+}
+
 impl<'a> Sandbox<'a> {
     pub fn new(strictness: Strictness, needs: Needs, log: Option<&'a File>) -> Self {
         Self { strictness, needs, log }
@@ -30,7 +37,7 @@ impl<'a> Sandbox<'a> {
     }
 
     /// What opens files in these directories that are found by handle, where landlock does not let us.
-    pub fn broker(&mut self, dirs: &[PathBuf]) -> Result<Option<Arc<dyn Reopen>>, Failure> {
+    fn broker(&mut self, dirs: &[PathBuf]) -> Result<Option<Arc<dyn Reopen>>, Failure> {
         if !(self.is_wanted() && self.needs.serves_users && broker::is_needed()) {
             return Ok(None);
         }
@@ -62,10 +69,14 @@ impl<'a> Sandbox<'a> {
         }
     }
 
-    /// Gives up what is not needed any more, for good.
-    pub fn close(self) -> Result<Held, Failure> {
-        enter(self.strictness, &self.needs).map_err(|error| {
+    /// Gives up what is not needed any more, for good. With it comes the broker of these directories, if there is one: it sees the same mounts.
+    pub fn close(mut self, dirs: &[PathBuf]) -> Result<Closed, Failure> {
+        let cannot = |error: SandboxError| {
             Failure::cannot("confine the server", &error).remedy("--sandbox auto does without")
-        })
+        };
+        let namespace = Namespace::enter(self.strictness, &self.needs).map_err(cannot)?;
+        let broker = self.broker(dirs)?;
+        let held = enter(self.strictness, &self.needs, namespace).map_err(cannot)?;
+        Ok(Closed { held, broker })
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::assembly::options::submounts::Submounts;
 use crate::failure::{Failure, Outcome};
 
-pub use mountinfo::{MountEntry, mounted_at};
+pub use mountinfo::{MountEntry, MountTable, mounted_at};
 
 /// The type under which our mounts are listed.
 pub const KIND: &str = "fuse.tombolo";

@@ -1,8 +1,8 @@
 //! What is mounted where: /proc/self/mountinfo (proc_pid_mountinfo(5)).
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -21,10 +21,27 @@ impl MountEntry {
     }
 }
 
+/// The mounts of the namespace in which it was opened, also once the process has left that (mount_namespaces(7)).
+#[derive(Debug)]
+pub struct MountTable(File);
+
+impl MountTable {
+    pub fn open() -> io::Result<Self> {
+        File::open("/proc/self/mountinfo").map(Self)
+    }
+
+    /// What is mounted now at exactly this absolute path: the topmost, if there are several.
+    pub fn at(&self, point: &Path) -> io::Result<Option<MountEntry>> {
+        let (mut file, mut table) = (&self.0, Vec::new());
+        file.rewind()?;
+        file.read_to_end(&mut table)?;
+        Ok(entries(&table).filter(|entry| entry.point == point).last())
+    }
+}
+
 /// What is mounted at exactly this absolute path: the topmost, if there are several.
 pub fn mounted_at(point: &Path) -> io::Result<Option<MountEntry>> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    Ok(entries(&table).filter(|entry| entry.point == point).last())
+    MountTable::open()?.at(point)
 }
 
 fn entries(table: &[u8]) -> impl Iterator<Item = MountEntry> {

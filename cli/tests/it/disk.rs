@@ -261,7 +261,7 @@ fn all_threads_of_a_server_are_in_its_sandbox_also_those_that_came_with_guests()
         ["disk", "vm.img", "--vhost-user", "vm.sock", "--nbd", "0", "--metrics", "0", "--sandbox", "strict"];
     let server = scratch.serve(&words, "ready metrics");
     assert!(
-        server.said.contains("ready sandbox landlock=on seccomp=on capabilities=none\n"),
+        server.said.contains("ready sandbox landlock=on seccomp=on capabilities=none namespace=on\n"),
         "{}",
         server.said
     );

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
+use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -9,9 +10,9 @@ use tombolo_nfs_tests::client::{Caller, Expect, Nfs, Transport, mode};
 use tombolo_wire_nfs3::args::MknodWhat;
 use tombolo_wire_nfs3::{FileHandleBuf, SpecData3, Status};
 
-use crate::common::{MountPlace, Scratch};
+use crate::common::{MountPlace, Scratch, Server};
 
-const HELD: &str = "ready sandbox landlock=on seccomp=on capabilities=few\n";
+const HELD: &str = "ready sandbox landlock=on seccomp=on capabilities=few namespace=on\n";
 
 fn client(address: &str) -> Nfs {
     Nfs::connect(Transport::Tcp, address.parse().expect("an address")).expect("a connection")
@@ -44,6 +45,7 @@ fn all_threads_of_a_server_are_in_its_sandbox_and_keep_no_capability_that_it_doe
         let found = server.of_threads(field);
         assert!(found.len() > 4 && found.iter().all(|value| value == wanted), "{field} {found:?}");
     }
+    assert_leads_nowhere_else(&server);
     // CAP_KILL, CAP_NET_ADMIN, CAP_SYS_MODULE, CAP_SYS_CHROOT, CAP_SYS_PTRACE.
     let unneeded = 1 << 5 | 1 << 12 | 1 << 16 | 1 << 18 | 1 << 19;
     for field in ["CapEff:", "CapPrm:", "CapBnd:"] {
@@ -56,11 +58,27 @@ fn all_threads_of_a_server_are_in_its_sandbox_and_keep_no_capability_that_it_doe
     assert!(!scratch.path("vm.sock").exists() && !scratch.path("link.sock").exists());
     let server =
         scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--sandbox", "off"], "ready control");
-    assert!(server.said.contains("ready sandbox landlock=off seccomp=off capabilities=kept\n"));
+    assert!(server.said.contains("ready sandbox landlock=off seccomp=off capabilities=kept namespace=off\n"));
     assert!(server.of_threads("Seccomp:").iter().all(|value| value == "0"));
     server.stop();
     let ssh = ["serve", "nfs+ssh://localhost/x", "--nfs", "0", "--sandbox", "strict"];
     scratch.run(&ssh).failed(1, &["it starts another program", "--sandbox auto"]);
+}
+
+/// No directory that is open lies on a mount of the host: from there all others would be reached, and can be changed.
+fn assert_leads_nowhere_else(server: &Server) {
+    let of_server = |path: &str| PathBuf::from(format!("/proc/{}/{path}", server.pid()));
+    let mounts = fs::read_to_string(of_server("mountinfo")).expect("mountinfo");
+    let ids: Vec<_> = mounts.lines().filter_map(|line| line.split(' ').next()).collect();
+    let open = fs::read_dir(of_server("fd")).expect("descriptors").flatten();
+    for descriptor in
+        open.filter(|descriptor| fs::metadata(descriptor.path()).is_ok_and(|found| found.is_dir()))
+    {
+        let name = descriptor.file_name();
+        let info = fs::read_to_string(of_server("fdinfo").join(&name)).expect("fdinfo");
+        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")).expect("its mount").trim();
+        assert!(ids.contains(&id), "{:?} -> {:?}", name, fs::read_link(descriptor.path()));
+    }
 }
 
 #[test]
@@ -130,6 +148,7 @@ fn the_server_of_a_mount_is_in_its_sandbox_and_mounts_and_unmounts_all_the_same(
     let server = scratch.serve(&words, "ready fuse");
     assert!(server.said.contains(HELD), "{}", server.said);
     assert!(server.of_threads("Seccomp:").iter().all(|value| value == "2"));
+    assert_leads_nowhere_else(&server);
     assert_eq!(fs::read_to_string(place.mnt().join("file")).expect("read"), "content\n");
     group_member(&place);
     fs::write(scratch.path("tree/another"), "").expect("written");
@@ -180,6 +199,7 @@ fn a_proxy_in_its_sandbox_caches_what_it_serves_and_takes_no_sessions() {
         let proxy = scratch.serve(&words, "ready control");
         assert!(proxy.said.contains(HELD), "{}", proxy.said);
         assert!(proxy.of_threads("Seccomp:").iter().all(|value| value == "2"));
+        assert_leads_nowhere_else(&proxy);
         let through = format!("nfs://{}/tree", proxy.nfs_address());
         assert_eq!(scratch.run(&["cat", &format!("{through}/file")]).out, "content\n");
         scratch.run(&["cp", "tree/file", &format!("{through}/{round}").replace(' ', "-")]).succeeded();

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use libtombolo::block_on;
 use tombolo_back_image_file::{ImageFile, OpenError, Qcow2Image};
-use tombolo_back_nbd_client::NbdDisk;
+use tombolo_back_nbd_client::{Address, NbdDisk};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::block::{BlockDevice, OpenOptions as DiskOpenOptions};
 use tombolo_core::fs::{Client, PermissionCheck};
@@ -194,6 +194,9 @@ impl DiskSource {
                 let mut needs = needs::of_client(None);
                 let dir = url.tls.as_ref().and_then(|tls| tls.dir().ok());
                 needs.reads.extend(dir.iter().flat_map(|dir| needs::with_targets(dir)));
+                if let Address::Unix(socket) = &url.server {
+                    needs.reaches.push(socket.clone());
+                }
                 needs
             }
         }

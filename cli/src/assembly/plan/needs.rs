@@ -50,7 +50,7 @@ pub fn of_shm_client(place: &ShmLocation) -> Needs {
     let mut needs = of_client(None);
     match place.parts() {
         Ok(ShmParts { at: ShmEndpoint::Memory(memory), .. }) => need_memory(&mut needs, &memory),
-        Ok(ShmParts { at: ShmEndpoint::Socket(_), .. }) => {}
+        Ok(ShmParts { at: ShmEndpoint::Socket(socket), .. }) => needs.reaches.push(socket),
         Err(_) => needs.anything = Some(Anything::Waits),
     }
     needs
@@ -176,6 +176,7 @@ pub fn join(needs: &mut Needs, more: Needs) {
     needs.changes.extend(more.changes);
     needs.removes.extend(more.removes);
     needs.listens_in.extend(more.listens_in);
+    needs.reaches.extend(more.reaches);
     needs.listens |= more.listens;
     needs.connects |= more.connects;
     needs.has_ring |= more.has_ring;

@@ -57,7 +57,7 @@ use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::assembly::plan::needs;
 use crate::assembly::plan::tree::{OpenedTree, Tree};
 use crate::assembly::plan::{Plan, PlannedExport, PlannedGuests, PlannedMount};
-use crate::assembly::sandbox::Sandbox;
+use crate::assembly::sandbox::{Closed, Sandbox};
 use crate::assembly::served_disk::{DiskAnswers, PreparedDisk, ServedDisk};
 use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::assembly::servers::state::DurableState;
@@ -153,10 +153,9 @@ impl Prepared {
         let mounts: Vec<_> = mounts.map(|mount| (&*mount.point.path, mount_options(mount, plan))).collect();
         let mounters = sandbox.mounters(&mounts)?.unwrap_or_default();
         let dirs = plan.exports.iter().filter_map(|export| export.tree.dir().map(Path::to_owned));
-        let broker = sandbox.broker(&dirs.collect::<Vec<_>>())?;
-        let sandbox = sandbox.close()?;
+        let Closed { held, broker } = sandbox.close(&dirs.collect::<Vec<_>>())?;
         let places = Places { broker, mounters, ..places };
-        Ok(Self { places, control, metrics, sandbox })
+        Ok(Self { places, control, metrics, sandbox: held })
     }
 }
 

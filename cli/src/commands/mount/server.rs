@@ -19,7 +19,7 @@ use tombolo_sys::open::Reopen;
 
 use crate::assembly::options::coherence::Coherence;
 use crate::assembly::plan::needs::directories_of;
-use crate::assembly::sandbox::Sandbox;
+use crate::assembly::sandbox::{Closed, Sandbox};
 use crate::failure::{Failure, Outcome, Reason};
 use crate::location::{Location, NfsOptions};
 use crate::service::prometheus;
@@ -31,7 +31,7 @@ use super::background::READY;
 use super::log::append;
 use super::options::Locks;
 use super::source::{self, Source};
-use crate::mount_point::mounted_at;
+use crate::mount_point::{MountTable, mounted_at};
 
 /// Mounts, and serves until the mount has ended. With a log to go to, says that it is ready and leaves the terminal.
 ///
@@ -48,8 +48,11 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let has_left = Cell::new(false);
     let leave = || log.as_ref().map_or(Ok(()), |log| leave_terminal(log, &has_left));
     let metrics = prometheus::listen(mount.metrics.as_ref())?;
+    // As the host has them: the sandbox has mounts of its own.
+    let table = again.then(MountTable::open).transpose();
+    let table = table.map_err(|error| Failure::cannot(&mounting, &error))?;
     let mut outside = Outside::start(mount, again, log.as_ref(), control.path())?;
-    let source = Source::open(mount, again, &leave, outside.broker.take())?;
+    let source = Source::open(mount, table.as_ref(), &leave, outside.broker.take())?;
     let (export, counters) = counted(source.export);
     let name = mount.source.to_string();
     let nfs = source.nfs.clone();
@@ -150,8 +153,8 @@ impl Outside {
             options.mounter = mounter;
         }
         let dirs = if let Location::Dir(dir) = &mount.source { vec![dir.clone()] } else { Vec::new() };
-        let broker = sandbox.broker(&dirs)?;
-        Ok(Self { broker, options, sandbox: sandbox.close()? })
+        let Closed { held, broker } = sandbox.close(&dirs)?;
+        Ok(Self { broker, options, sandbox: held })
     }
 }
 

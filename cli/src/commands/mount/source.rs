@@ -21,7 +21,7 @@ use super::Mount;
 use super::options::{Locks, MountOptions};
 use crate::assembly::options::coherence::Coherence;
 use crate::assembly::plan::needs;
-use crate::mount_point::mounted_at;
+use crate::mount_point::MountTable;
 
 pub struct Source {
     pub export: Arc<dyn Export>,
@@ -141,11 +141,11 @@ pub fn needs(mount: &Mount) -> Needs {
 }
 
 impl Source {
-    /// Opens it. A server that is started again waits for the server behind it too. `leave` is called when it will take its time, and the
+    /// Opens it. A server that is started again waits for the server behind it too, for as long as `again` tells of the dead mount. `leave` is called when it will take its time, and the
     /// command is not to wait for it (`bg`).
     pub fn open(
         mount: &Mount,
-        again: bool,
+        again: Option<&MountTable>,
         leave: &dyn Fn() -> io::Result<()>,
         broker: Option<Arc<dyn Reopen>>,
     ) -> Result<Self, Failure> {
@@ -209,8 +209,8 @@ const BACKGROUND_RETRY: Duration = Duration::from_secs(10_000 * 60);
 
 /// How a server is waited for that is not there.
 struct Waiting<'a> {
-    /// Programs use the mount: there is no end to it.
-    again: bool,
+    /// Programs use the mount: there is no end to it before that of the mount.
+    again: Option<&'a MountTable>,
     /// Goes into the background once the first attempt has failed, so that the command returns.
     leave: Option<&'a dyn Fn() -> io::Result<()>>,
     retry: Duration,
@@ -220,7 +220,7 @@ struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     /// As long as `asked` says, or else for `retry`.
     fn new(
-        again: bool,
+        again: Option<&'a MountTable>,
         leave: &'a dyn Fn() -> io::Result<()>,
         asked: &NfsOptions,
         retry: Duration,
@@ -233,7 +233,7 @@ impl<'a> Waiting<'a> {
 
     /// Says that the server is tried again, and for how long.
     fn tell(&self, reason: &str) -> Result<(), NotMounted> {
-        match (self.again, self.leave) {
+        match (self.again.is_some(), self.leave) {
             (true, _) => tracing::warn!(reason, "the server is away: trying again until it is there"),
             (false, None) if self.retry.is_zero() => {}
             (false, None) => {
@@ -257,17 +257,19 @@ fn patiently<T>(
     attempt: impl Fn() -> Result<T, NotMounted>,
 ) -> Result<T, NotMounted> {
     let Waiting { again, leave, retry, pause_max } = *waiting;
-    let until = (!again).then(|| Instant::now() + retry);
+    let until = again.is_none().then(|| Instant::now() + retry);
     let mut backoff = Backoff::new(pause_max, until);
     let mut has_told = false;
     loop {
         // What a dead server leaves behind stays until it is taken away.
-        if again && matches!(mounted_at(&mount.point.path), Ok(None)) {
+        if again.is_some_and(|table| matches!(table.at(&mount.point.path), Ok(None))) {
             return Err(NotMounted::new("it was unmounted meanwhile"));
         }
         let failed = match attempt() {
             Err(failed) if failed.server == ServerState::Away => failed,
-            Err(failed) if failed.server == ServerState::Nowhere && (again || leave.is_some()) => failed,
+            Err(failed) if failed.server == ServerState::Nowhere && (again.is_some() || leave.is_some()) => {
+                failed
+            }
             outcome => return outcome,
         };
         if !std::mem::replace(&mut has_told, true) {

@@ -1,14 +1,15 @@
 //! What a process may still do once it has opened what it needs: whatever parses a stranger's bytes is worth little to the one that breaks it.
 //!
-//! Three parts, each of which holds by itself: landlock (files, ports, signals), a list of system calls (seccomp), and no capabilities. All
-//! are inherited by threads that are started later and cannot be taken back, so [`enter`] comes before the first thread.
+//! Four parts, each of which holds by itself: mounts of its own (where it may), landlock (files, ports, signals), a list of system calls (seccomp), and no
+//! capabilities. All are inherited by threads that are started later and cannot be taken back, so [`enter`] comes before the first thread.
 //!
-//! Reading order: here; `files`, `calls`; `beside`, `broker`.
+//! Reading order: here; `mounts`, `files`, `calls`; `beside`, `broker`.
 
 pub mod beside;
 pub mod broker;
 mod calls;
 mod files;
+mod mounts;
 
 use std::fmt;
 use std::io;
@@ -18,6 +19,8 @@ use std::str::FromStr;
 use caps::errors::CapsError;
 use caps::{CapSet, Capability, CapsHashSet};
 use thiserror::Error as ThisError;
+
+pub use mounts::Namespace;
 
 /// How much a sandbox has to hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +60,8 @@ pub struct Needs {
     pub removes: Vec<PathBuf>,
     /// Directories in which it makes sockets, and removes them.
     pub listens_in: Vec<PathBuf>,
+    /// Sockets of this host that it connects to.
+    pub reaches: Vec<PathBuf>,
     /// It begins to listen at sockets that it has bound.
     pub listens: bool,
     /// It connects to servers: any port, and sockets of this host.
@@ -107,6 +112,7 @@ pub struct Held {
     files: files::Confined,
     calls: bool,
     capabilities: Capabilities,
+    namespace: Namespace,
 }
 
 /// Which capabilities are left.
@@ -125,6 +131,9 @@ pub enum SandboxError {
     /// It may need anything.
     #[error("{0}")]
     Anything(Anything),
+    /// It has the host's mounts.
+    #[error("it cannot have mounts of its own")]
+    Mounts(#[source] io::Error),
     /// Files and ports are not confined.
     #[error("landlock does not hold: {0}")]
     Files(String),
@@ -140,9 +149,10 @@ pub enum SandboxError {
 }
 
 impl Held {
-    /// Nothing does.
-    pub const NOTHING: Self =
-        Self { files: files::Confined::Not, calls: false, capabilities: Capabilities::Kept };
+    /// Nothing does, but perhaps mounts.
+    fn little(namespace: Namespace) -> Self {
+        Self { files: files::Confined::Not, calls: false, capabilities: Capabilities::Kept, namespace }
+    }
 }
 
 impl fmt::Display for Held {
@@ -151,27 +161,29 @@ impl fmt::Display for Held {
         let word = |holds| if holds { "on" } else { "off" };
         write!(
             f,
-            "landlock={} seccomp={} capabilities={}",
+            "landlock={} seccomp={} capabilities={} namespace={}",
             self.files,
             word(self.calls),
             match self.capabilities {
                 Capabilities::None => "none",
                 Capabilities::Few => "few",
                 Capabilities::Kept => "kept",
-            }
+            },
+            word(self.namespace.is_own()),
         )
     }
 }
 
-/// Confines this thread and all that are started later to what is needed. For good; what was confined before it fails stays so.
-pub fn enter(strictness: Strictness, needs: &Needs) -> Result<Held, SandboxError> {
+/// Confines this thread and all that are started later to what is needed, in the `namespace` that was entered before. For good; what was confined before it
+/// fails stays so.
+pub fn enter(strictness: Strictness, needs: &Needs, namespace: Namespace) -> Result<Held, SandboxError> {
     if strictness == Strictness::Off {
-        return Ok(Held::NOTHING);
+        return Ok(Held::little(namespace));
     }
     let is_strict = strictness == Strictness::Strict;
     if let Some(why) = needs.anything {
         tracing::debug!(%why, "no sandbox");
-        return if is_strict { Err(SandboxError::Anything(why)) } else { Ok(Held::NOTHING) };
+        return if is_strict { Err(SandboxError::Anything(why)) } else { Ok(Held::little(namespace)) };
     }
     let files = match files::confine(needs, is_strict) {
         Ok(confined) => confined,
@@ -182,7 +194,7 @@ pub fn enter(strictness: Strictness, needs: &Needs) -> Result<Held, SandboxError
         }
     };
     let (calls, capabilities) = give_up_rights(strictness, needs)?;
-    Ok(Held { files, calls, capabilities })
+    Ok(Held { files, calls, capabilities, namespace })
 }
 
 /// Drops capabilities and calls. Whether calls are confined, and which capabilities are left.

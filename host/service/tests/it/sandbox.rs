@@ -11,14 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, id};
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags, setxattr, utimensat};
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
 use rustix::net::{AddressFamily, SendFlags, SocketType, sendto, socket};
 use rustix::process::{Pid, Resource, getrlimit, ioctl_tiocsctty, prlimit, test_kill_process};
 use tombolo_host_service::sandbox::broker::{self, Broker};
-use tombolo_host_service::sandbox::{Needs, Strictness, enter};
+use tombolo_host_service::sandbox::{Namespace, Needs, Strictness, enter};
 use tombolo_sys::creds::{self, Checks, Identity};
+use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::{OpenFlags, Reopen};
 
 /// What it may do, and what it tries.
@@ -44,8 +45,13 @@ impl Bed {
 
     /// What a server that was taken over finds possible.
     fn finds(&self, strictness: &str, needs: &str) -> Vec<String> {
+        self.said("plays_a_server_that_was_taken_over", "possible: ", strictness, needs)
+    }
+
+    /// What a child says that plays a server, behind a word.
+    fn said(&self, part: &str, word: &str, strictness: &str, needs: &str) -> Vec<String> {
         let output = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "sandbox::plays_a_server_that_was_taken_over", "--ignored", "--nocapture"])
+            .args(["--exact", &format!("sandbox::{part}"), "--ignored", "--nocapture"])
             .env(CHILD, self.top.path())
             .env("STRICTNESS", strictness)
             .env("NEEDS", needs)
@@ -56,10 +62,7 @@ impl Bed {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}{errors}");
-        said.lines()
-            .filter_map(|line| line.split_once("possible: "))
-            .map(|(_, what)| what.to_owned())
-            .collect()
+        said.lines().filter_map(|line| line.split_once(word)).map(|(_, what)| what.to_owned()).collect()
     }
 }
 
@@ -95,9 +98,11 @@ fn a_server_that_was_taken_over_can_do_what_it_needs_and_nothing_else() {
         "read a file that it reads",
         "change a file",
         "set the times of an open file",
-        "change the mode of what lies outside",
-        "change the owner of what lies outside",
-        "change the times of what lies outside",
+        "change the mode of a file",
+        "change the owner of a file",
+        "change the times of a file",
+        "change an attribute of a file",
+        "change the mode by a handle of what lies outside",
         "remove a socket",
         "act as another user",
     ];
@@ -138,6 +143,7 @@ fn plays_a_server_that_was_taken_over() {
         changes: if needs("changes") || needs("users") { vec![at("changes")] } else { Vec::new() },
         removes: vec![at("sockets")],
         listens_in: if needs("listens") { vec![at("sockets")] } else { Vec::new() },
+        reaches: if needs("connects") { vec![at("outside/socket")] } else { Vec::new() },
         listens: false,
         connects: needs("connects"),
         has_ring: false,
@@ -146,10 +152,12 @@ fn plays_a_server_that_was_taken_over() {
         anything: None,
     };
     let strictness: Strictness = word("STRICTNESS").parse().expect("a word");
-    let held = enter(strictness, &needs).expect("a sandbox");
+    let namespace = Namespace::enter(strictness, &needs).expect("mounts");
+    let held = enter(strictness, &needs, namespace).expect("a sandbox");
     if strictness == Strictness::Strict {
         let capabilities = if few { "few" } else { "none" };
-        assert_eq!(held.to_string(), format!("landlock=on seccomp=on capabilities={capabilities}"));
+        let wanted = format!("landlock=on seccomp=on capabilities={capabilities} namespace=on");
+        assert_eq!(held.to_string(), wanted);
     }
     let possible = |what: &str, tried: bool| {
         if tried {
@@ -165,7 +173,10 @@ fn plays_a_server_that_was_taken_over() {
         "set the times of an open file",
         changed.is_ok_and(|file| file.set_modified(UNIX_EPOCH).is_ok()),
     );
-    change_attributes(&at("outside/file"), possible);
+    change_attributes(&at("changes/file"), "a file", possible);
+    change_attributes(&at("outside/file"), "what lies outside", possible);
+    let handle = File::open(at("changes")).and_then(|dir| mode_by_handle(&dir, &at("outside/file")));
+    possible("change the mode by a handle of what lies outside", handle.is_ok());
     possible("remove a socket", fs::remove_file(at("sockets/file")).is_ok());
     possible("make a file beside its sockets", fs::write(at("sockets/new"), "").is_ok());
     possible("read what lies outside", readable(&at("outside/file")));
@@ -197,15 +208,26 @@ fn plays_a_server_that_was_taken_over() {
 const MSG_FASTOPEN: u32 = 0x2000_0000;
 
 /// Landlock does not see these.
-fn change_attributes(path: &Path, possible: impl Fn(&str, bool)) {
+fn change_attributes(path: &Path, what: &str, possible: impl Fn(&str, bool)) {
     let mode = fs::set_permissions(path, PermissionsExt::from_mode(0o640));
-    possible("change the mode of what lies outside", mode.is_ok());
+    possible(&format!("change the mode of {what}"), mode.is_ok());
     let owner = rustix::process::getuid().as_raw();
-    possible("change the owner of what lies outside", chown(path, Some(owner), None).is_ok());
+    possible(&format!("change the owner of {what}"), chown(path, Some(owner), None).is_ok());
     let time = Timespec { tv_sec: 0, tv_nsec: 0 };
     let times = Timestamps { last_access: time, last_modification: time };
     let outcome = utimensat(CWD, path, &times, AtFlags::empty());
-    possible("change the times of what lies outside", outcome.is_ok());
+    possible(&format!("change the times of {what}"), outcome.is_ok());
+    let outcome = setxattr(path, "user.a", b"b", XattrFlags::empty());
+    possible(&format!("change an attribute of {what}"), outcome.is_ok());
+    assert!(matches!(outcome, Ok(()) | Err(Errno::ROFS | Errno::NOSYS)), "{what} {outcome:?}");
+}
+
+/// By a mount that may be changed, of another directory of the same file system: no mount keeps that away.
+fn mode_by_handle(dir: &File, path: &Path) -> std::io::Result<()> {
+    let (handle, _) = FileHandle::of(place(path).as_fd())?;
+    let found = handle.open(dir.as_fd(), OpenFlags::PATH)?;
+    let found = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&found));
+    fs::set_permissions(found, PermissionsExt::from_mode(0o600))
 }
 
 fn acts_as_another() -> bool {
@@ -215,6 +237,103 @@ fn acts_as_another() -> bool {
 
 fn readable(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read(&mut [0; 1])).is_ok()
+}
+
+/// Takes them away in the end, from the last on.
+struct Mounted(Vec<PathBuf>);
+
+impl Mounted {
+    fn tmpfs(&mut self, at: PathBuf) {
+        fs::create_dir(&at).expect("made");
+        fs::write(at.join("beneath"), "").expect("written");
+        mount("tombolo", &at, "tmpfs", MountFlags::empty(), c"").expect("mounted: the tests need root");
+        self.0.push(at);
+    }
+
+    fn read_only(&mut self, of: &Path, at: &Path) {
+        fs::create_dir(at).expect("made");
+        mount_bind(of, at).expect("mounted");
+        self.0.push(at.to_owned());
+        mount_remount(at, MountFlags::BIND | MountFlags::RDONLY, c"").expect("mounted again");
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        for at in self.0.iter().rev() {
+            unmount(at, UnmountFlags::DETACH).expect("unmounted");
+        }
+    }
+}
+
+#[test]
+fn a_server_sees_the_mounts_that_it_needs_and_changes_none_of_the_others() {
+    let bed = Bed::new();
+    let at = |path: &str| bed.top.path().join(path);
+    let mut mounted = Mounted(Vec::new());
+    mounted.tmpfs(at("changes/sub"));
+    mounted.tmpfs(at("changes/sub/deeper"));
+    mounted.read_only(&at("outside"), &at("changes/read-only"));
+    mounted.tmpfs(at("sockets/hidden"));
+    mounted.tmpfs(at("sockets/way"));
+    fs::write(at("sockets/hidden/file"), "").expect("written");
+    fs::create_dir(at("sockets/way/reads")).expect("made");
+    fs::write(at("sockets/way/reads/file"), "").expect("written");
+    let wanted = [
+        "changes",
+        "changes/sub",
+        "changes/sub/deeper",
+        "changes/read-only",
+        "sockets",
+        "sockets/hidden",
+        "sockets/way",
+        "sockets/way/reads",
+    ];
+    let mut seen = bed.said("plays_a_server_with_mounts", "sees: ", "strict", "");
+    let mut wanted = wanted.map(|path| at(path).display().to_string());
+    seen.sort();
+    wanted.sort();
+    assert_eq!(seen, wanted);
+    let changed = bed.said("plays_a_server_with_mounts", "changes: ", "strict", "");
+    let wanted = ["", "changes", "changes/sub", "changes/sub/deeper", "sockets"];
+    assert_eq!(
+        changed,
+        wanted.map(|path| if path.is_empty() { ".".into() } else { at(path).display().to_string() })
+    );
+}
+
+/// In one mount that it passes through it is told to read, in another to serve.
+#[test]
+#[ignore = "ends in mounts of its own; the others run it in a process of its own"]
+fn plays_a_server_with_mounts() {
+    let Some(top) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let at = |path: &str| top.join(path);
+    std::env::set_current_dir(at("changes")).expect("a directory");
+    let needs = Needs {
+        reads: vec![at("sockets/way/reads")],
+        changes: vec![at("changes")],
+        removes: vec![at("sockets")],
+        ..Needs::default()
+    };
+    Namespace::enter(Strictness::Strict, &needs).expect("mounts");
+    // Of this thread: the test's other threads keep the host's.
+    let table = fs::read("/proc/thread-self/mountinfo").expect("mountinfo");
+    let points = table.split(|byte| *byte == b'\n').filter_map(tombolo_sys::mountinfo::point);
+    let points = points.filter_map(|point| String::from_utf8(point).ok());
+    for point in points.filter(|point| Path::new(point).starts_with(&top)) {
+        writeln!(std::io::stdout(), "sees: {point}").expect("said");
+    }
+    let places = ["changes", "changes/sub", "changes/sub/deeper", "changes/read-only", "sockets", "outside"];
+    let places = places.map(at).into_iter().chain([at("sockets/way"), at("sockets/way/reads"), "/".into()]);
+    for place in [PathBuf::from(".")].into_iter().chain(places) {
+        let mode = place.metadata().expect("it is there").permissions();
+        if fs::set_permissions(&place, mode).is_ok() {
+            writeln!(std::io::stdout(), "changes: {}", place.display()).expect("said");
+        }
+    }
+    assert!(readable(&at("sockets/way/reads/file")));
+    let hidden = fs::read_dir(at("sockets/hidden")).expect("a directory").count();
+    assert_eq!(hidden, 0, "neither what it does not need, nor what that lies over");
 }
 
 /// The broker of the directory `changes`.
