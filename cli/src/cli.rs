@@ -22,6 +22,7 @@ use crate::commands::top::TopArgs;
 use crate::commands::tune::TuneArgs;
 use crate::commands::umount::UmountArgs;
 use crate::commands::upgrade::UpgradeArgs;
+use crate::commands::vm::{CloneArgs, VmArgs};
 use crate::failure::{Failure, Outcome};
 
 /// Files for virtual machines: shares directories of this host with guests and with the host itself, gives guests disks, mounts NFS
@@ -41,6 +42,8 @@ enum Command {
     Serve(Box<ServeArgs>),
     Proxy(Box<ProxyArgs>),
     Disk(Box<DiskArgs>),
+    Vm(Box<VmArgs>),
+    Clone(CloneArgs),
     Mount(MountArgs),
     Umount(UmountArgs),
     Ls(LsArgs),
@@ -101,6 +104,8 @@ impl Cli {
             Command::Serve(args) => args.run(),
             Command::Proxy(args) => args.run(),
             Command::Disk(args) => args.run(self.log),
+            Command::Vm(args) => args.run(),
+            Command::Clone(args) => args.run(),
             Command::Mount(args) => args.run(self.log),
             Command::Umount(args) => args.run(),
             Command::Ls(args) => args.run(),

@@ -20,6 +20,7 @@ pub mod top;
 pub mod tune;
 pub mod umount;
 pub mod upgrade;
+pub mod vm;
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;

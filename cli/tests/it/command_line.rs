@@ -206,7 +206,7 @@ fn manuals_and_completions_are_whole() {
                 &["MOUNT OPTIONS", "EXAMPLES", "FILES", "SEE ALSO", "EXIT STATUS", "nconnect=N"]
             }
             "tombolo-serve.1" => &["CONFIGURATION FILE", "EXAMPLES", "FILES", "SEE ALSO", "EXIT STATUS"],
-            name if ["keys", "cache", "session"]
+            name if ["keys", "cache", "session", "vm"]
                 .iter()
                 .any(|of| name.starts_with(&format!("tombolo-{of}-"))) =>
             {

@@ -28,4 +28,5 @@ mod serve;
 mod sessions;
 mod shm;
 mod troubleshooting;
+mod vm;
 mod write_back;

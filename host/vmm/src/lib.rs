@@ -1,11 +1,11 @@
 //! QEMU as the VMM of a guest: the command line of a machine whose memory is a file and whose disk is a vhost-user device ([`Machine`]), a
 //! client of its monitor ([`Monitor`]), and what is done there to save a machine, to go on with it, and to change its network card
-//! ([`migration`], [`network`]).
+//! ([`migration`], [`network`]). [`process`] starts it.
 //!
 //! A machine is saved without its memory (`x-ignore-shared`): that stays in its file. What is left, the *device state*, has less than a
 //! megabyte.
 //!
-//! Not here: processes, and where files lie.
+//! Not here: where files lie, and what becomes of processes.
 //!
 //! Reading order: `machine`, `monitor`, `migration`, `network`.
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ mod machine;
 pub mod migration;
 mod monitor;
 pub mod network;
+pub mod process;
 
 pub use machine::{Boot, Launch, Machine, UnknownWord};
 pub use monitor::{LINE_BYTES_MAX, Monitor, MonitorError};

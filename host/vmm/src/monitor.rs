@@ -59,10 +59,10 @@ pub struct Monitor {
 const PAUSE: Duration = Duration::from_millis(2);
 
 impl Monitor {
-    /// Connects to the monitor at `path` and agrees on capabilities. Each answer is waited for as long as `patience`; so is the socket, which
-    /// a VMM that starts has yet to make.
-    pub fn connect(path: &Path, patience: Duration) -> Result<Self, MonitorError> {
-        let end = Instant::now() + patience;
+    /// Connects to the monitor at `path` and agrees on capabilities. A VMM that starts has yet to make the socket: that is waited for as long
+    /// as `starts_within`, and each answer as long as `patience`.
+    pub fn connect(path: &Path, starts_within: Duration, patience: Duration) -> Result<Self, MonitorError> {
+        let end = Instant::now() + starts_within;
         let stream = loop {
             match UnixStream::connect(path) {
                 Ok(stream) => break stream,
@@ -77,7 +77,7 @@ impl Monitor {
         };
         let (received, events) = (Vec::new(), VecDeque::new());
         let mut monitor = Self { stream, received, searched: 0, events, patience };
-        let greeting = monitor.message("its greeting", end)?;
+        let greeting = monitor.message("its greeting", Instant::now() + patience)?;
         if greeting.get("QMP").is_none() {
             return Err(MonitorError::Protocol("no greeting"));
         }

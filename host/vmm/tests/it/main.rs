@@ -46,7 +46,7 @@ impl Vmm {
     }
 
     fn monitor(&self, patience: Duration) -> Monitor {
-        Monitor::connect(&self.dir.path().join("qmp"), patience).expect("connect")
+        Monitor::connect(&self.dir.path().join("qmp"), Duration::ZERO, patience).expect("connect")
     }
 
     fn asked(self) -> Vec<String> {
@@ -97,7 +97,7 @@ fn a_monitor_that_is_silent_goes_away_or_raves_holds_up_and_fills_nothing() {
     assert!(matches!(endless, MonitorError::Protocol("a line without end")), "{endless}");
     let wild = Vmm::new(&["{]"]);
     assert!(matches!(wild.monitor(PATIENCE).status(), Err(MonitorError::Protocol("no JSON"))));
-    let missing = Monitor::connect(Path::new("/nonexistent/qmp"), Duration::from_millis(20));
+    let missing = Monitor::connect(Path::new("/nonexistent/qmp"), Duration::from_millis(20), PATIENCE);
     assert!(matches!(missing, Err(MonitorError::Gone(_))));
     assert!(begin.elapsed() < PATIENCE);
 }
@@ -174,4 +174,19 @@ fn networks_are_said_to_qemu_as_it_wants_them() {
     let asked = vmm.asked();
     assert!(asked[1].contains(r#""hostfwd":[{"str":"tcp:127.0.0.1:8080-:80"}]"#), "{asked:?}");
     assert!(asked[2].contains(r#""mac":"52:54:00:00:00:01""#), "{asked:?}");
+}
+
+#[test]
+fn a_vmm_is_started_without_huge_pages() {
+    // The C library of Perl's system calls: SYS_madvise is 28 on x86-64, MADV_HUGEPAGE 14, EINVAL 22.
+    let text = "my $len = 4 << 20; my $at = syscall(9, 0, $len, 3, 0x22, -1, 0); \
+                my $normal = syscall(28, $at, $len, 0); my $huge = syscall(28, $at, $len, 14); print \"$normal $huge \", $! + 0";
+    if std::env::consts::ARCH != "x86_64" {
+        return;
+    }
+    let mut command = std::process::Command::new("perl");
+    command.args(["-e", text]).stdout(std::process::Stdio::piped());
+    let said =
+        tombolo_host_vmm::process::spawn(&mut command).expect("perl").wait_with_output().expect("its end");
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "0 -1 22");
 }

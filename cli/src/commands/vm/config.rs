@@ -1,0 +1,168 @@
+//! What is written down of a machine: `vm.toml` of an image and of a VM, and `here.toml` of what a VM is on this host.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tombolo_host_vmm::{Boot, Machine};
+
+use crate::failure::Failure;
+
+/// The version of both files.
+const VERSION: u32 = 1;
+
+/// A machine. The kernel and its first file system lie beside it, as [`KERNEL`] and [`INITRD`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    pub version: u32,
+    pub machine: String,
+    pub accelerator: String,
+    pub cpu: String,
+    pub cpus: u32,
+    pub memory_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<BootConfig>,
+}
+
+/// The kernel that it boots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct BootConfig {
+    pub append: String,
+    pub has_initrd: bool,
+}
+
+/// What a VM has of this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Here {
+    pub version: u32,
+    /// What its disk began as: a file or a URL.
+    pub disk: PathBuf,
+    /// What its memory began as, if it did not begin empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<PathBuf>,
+    /// The program.
+    pub qemu: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub net: Option<String>,
+    pub mac: String,
+}
+
+pub const CONFIG: &str = "vm.toml";
+pub const HERE: &str = "here.toml";
+pub const KERNEL: &str = "kernel";
+pub const INITRD: &str = "initrd";
+pub const STATE: &str = "state";
+pub const MEMORY: &str = "memory";
+pub const DISK: &str = "disk";
+
+/// More is no memory of a machine, and less boots nothing.
+const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 46;
+
+impl Config {
+    pub fn new(machine: Machine, boot: Option<BootConfig>) -> Self {
+        let Machine { machine, accelerator, cpu, cpus, memory_bytes, .. } = machine;
+        Self { version: VERSION, machine, accelerator, cpu, cpus, memory_bytes, boot }
+    }
+
+    /// What stands in `vm.toml`, which may come from elsewhere.
+    pub fn read(text: &str, whose: &Path) -> Result<Self, Failure> {
+        let reading = format!("use {}", whose.display());
+        let config: Self = toml::from_str(text).map_err(|error| Failure::cannot(&reading, &error))?;
+        if config.version != VERSION {
+            let reason = format!("version {} is not {VERSION}, which this program knows", config.version);
+            return Err(Failure::cannot(&reading, reason));
+        }
+        let is_whole = config.memory_bytes.is_multiple_of(1 << 20);
+        if !MEMORY_BYTES.contains(&config.memory_bytes) || !is_whole || !(1..=256).contains(&config.cpus) {
+            return Err(Failure::cannot(&reading, "no machine has so much memory or so many processors"));
+        }
+        config.machine(Path::new("")).check().map_err(|error| Failure::cannot(&reading, &error))?;
+        Ok(config)
+    }
+
+    /// The machine, of files in this directory.
+    pub fn machine(&self, dir: &Path) -> Machine {
+        let Self { machine, accelerator, cpu, cpus, memory_bytes, boot, .. } = self.clone();
+        let boot = boot.map(|BootConfig { append, has_initrd }| Boot {
+            kernel: dir.join(KERNEL),
+            initrd: has_initrd.then(|| dir.join(INITRD)),
+            append,
+        });
+        Machine { machine, accelerator, cpu, cpus, memory_bytes, boot }
+    }
+
+    /// The files that it boots from.
+    pub fn boot_files(&self) -> impl Iterator<Item = &'static str> {
+        let boot = self.boot.as_ref();
+        let initrd = boot.filter(|boot| boot.has_initrd).map(|_| INITRD);
+        boot.map(|_| KERNEL).into_iter().chain(initrd)
+    }
+}
+
+impl Here {
+    pub fn new(
+        disk: PathBuf,
+        memory: Option<PathBuf>,
+        qemu: PathBuf,
+        net: Option<String>,
+    ) -> Result<Self, Failure> {
+        let [a, b, c, d] = random()?;
+        // QEMU's own range.
+        let mac = format!("52:54:00:{:02x}:{b:02x}:{c:02x}", a ^ d);
+        Ok(Self { version: VERSION, disk, memory, qemu, net, mac })
+    }
+}
+
+/// Random bytes.
+fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    tombolo_sys::random::fill(&mut bytes).map_err(|error| Failure::cannot("make a random number", &error))?;
+    Ok(bytes)
+}
+
+/// A random UUID (RFC 9562 §5.4).
+pub fn uuid() -> Result<String, Failure> {
+    let number = u128::from_be_bytes(random()?);
+    let number = number & !(0xf << 76) & !(0b11 << 62) | 0x4 << 76 | 0b10 << 62;
+    let hex = format!("{number:032x}");
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    Ok(parts.join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "version = 1\nmachine = \"pc-q35-7.2\"\naccelerator = \"tcg\"\ncpu = \"max,-cx16\"\ncpus = 1\nmemory-bytes = 536870912\n\n[boot]\nappend = \"console=ttyS0\"\nhas-initrd = true\n";
+
+    #[test]
+    fn an_image_of_a_stranger_adds_nothing_to_the_command_line_and_names_no_files() {
+        let read = |text: &str| Config::read(text, Path::new("/g/vm.toml"));
+        let good = read(GOOD).expect("good");
+        assert_eq!(toml::to_string(&good).expect("written"), GOOD);
+        assert_eq!(good.boot_files().collect::<Vec<_>>(), [KERNEL, INITRD]);
+        for (from, to) in [
+            ("version = 1", "version = 2"),
+            ("pc-q35-7.2", "q35 -monitor stdio"),
+            ("\"tcg\"", "\"tcg,memory-backend=x\""),
+            ("max,-cx16", "max\\n"),
+            ("536870912", "1000000"),
+            ("536870912", "1152921504606846976"),
+            ("cpus = 1", "cpus = 0"),
+            ("cpus = 1", "cpus = 1\nkernel = \"/etc/shadow\""),
+        ] {
+            assert!(GOOD.contains(from));
+            read(&GOOD.replace(from, to)).expect_err(to);
+        }
+    }
+
+    #[test]
+    fn a_uuid_is_random_and_says_so() {
+        let [one, two] = [(); 2].map(|()| uuid().expect("random"));
+        assert_ne!(one, two);
+        assert_eq!((one.len(), &one[14..15]), (36, "4"), "{one}");
+        assert!("89ab".contains(&one[19..20]), "{one}");
+    }
+}

@@ -1,0 +1,262 @@
+//! Where a VM lies: its directory, which outlives it, and one for its sockets.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tombolo_host_service::control::{self, Client};
+use tombolo_host_service::state_dir::{ServerFiles, ServerState, StateDir, StateError};
+use tombolo_host_vmm::Monitor;
+use tombolo_sys::{fuse_dev, process};
+
+use super::config::{CONFIG, Config, HERE, Here};
+use crate::failure::{Failure, Outcome};
+use crate::service::status::{self, Status};
+
+/// What the names of VMs begin with in the state directory, where servers have theirs.
+const PREFIX: &str = "vm-";
+
+/// How a VM stands. The file that says so changes as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// There is none yet: what makes the VM was not finished.
+    Incomplete,
+    /// Device state, memory and disk are of one moment.
+    Suspended,
+    /// It runs, or died.
+    Running,
+    /// It has ended. Of its memory nothing is left.
+    Off,
+    /// It ended, and not all that it wrote is known to be on its disk.
+    Failed(String),
+}
+
+const PHASE: &str = "phase";
+
+/// A VM's directory.
+pub struct Home {
+    pub name: String,
+    pub path: PathBuf,
+    state: StateDir,
+    files: ServerFiles,
+}
+
+fn failed(error: &StateError) -> Failure {
+    Failure::cannot("use the state directory", error)
+}
+
+fn state_dir() -> Result<(StateDir, PathBuf), Failure> {
+    let path = StateDir::default_path().map_err(|error| failed(&error))?;
+    Ok((StateDir::open(&path).map_err(|error| failed(&error))?, path))
+}
+
+/// A name that also is one of files, sockets and guests.
+pub fn checked_name(text: &str) -> Result<String, String> {
+    let is_good = text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    if is_good && text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.len() <= 40 {
+        Ok(text.into())
+    } else {
+        Err("up to 40 letters, digits, `.`, `_` and `-`, the first a letter or a digit".into())
+    }
+}
+
+impl Home {
+    /// Of a VM that is there, whole or not.
+    pub fn of(name: &str) -> Result<Self, Failure> {
+        let (state, path) = state_dir()?;
+        if !path.join(format!("{PREFIX}{name}")).is_dir() {
+            let reason = "there is none of that name";
+            return Err(
+                Failure::cannot(format_args!("find the VM {name}"), reason).remedy("see tombolo vm list")
+            );
+        }
+        Self::at(state, name)
+    }
+
+    /// Makes one for a VM that is not there yet.
+    pub fn create(name: &str) -> Result<Self, Failure> {
+        let (state, path) = state_dir()?;
+        if path.join(format!("{PREFIX}{name}")).exists() {
+            let reason = "there is one already";
+            return Err(Failure::cannot(format_args!("make the VM {name}"), reason)
+                .remedy(format_args!("choose another name, or remove it: tombolo vm rm {name}")));
+        }
+        Self::at(state, name)
+    }
+
+    fn at(state: StateDir, name: &str) -> Result<Self, Failure> {
+        let files = state.files_of(&format!("{PREFIX}{name}")).map_err(|error| failed(&error))?;
+        let (_, path) = state_dir()?;
+        let path = path.join(format!("{PREFIX}{name}"));
+        Ok(Self { name: name.into(), path, state, files })
+    }
+
+    /// All that are there.
+    pub fn all() -> Result<Vec<Self>, Failure> {
+        let (state, _) = state_dir()?;
+        let names = state.servers().map_err(|error| failed(&error))?;
+        names.iter().filter_map(|name| name.strip_prefix(PREFIX)).map(Self::of).collect()
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The directory as ours alone, as long as the result lives. `None` while the VM runs.
+    pub fn lock(&self) -> Result<Option<ServerState>, Failure> {
+        match self.state.server(&format!("{PREFIX}{}", self.name)) {
+            Ok(state) => Ok(Some(state)),
+            Err(StateError::InUse { .. }) => Ok(None),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    /// The same, and a failure while it runs.
+    pub fn locked(&self) -> Result<ServerState, Failure> {
+        let running = || {
+            Failure::cannot(format_args!("change the VM {}", self.name), "it runs")
+                .remedy(format_args!("first tombolo vm suspend {0}, or tombolo vm stop {0}", self.name))
+        };
+        self.lock()?.ok_or_else(running)
+    }
+
+    /// Waits for the end of what runs it.
+    pub fn lock_within(&self, within: Duration) -> Result<ServerState, Failure> {
+        let end = Instant::now() + within;
+        loop {
+            match self.lock()? {
+                Some(state) => return Ok(state),
+                None if Instant::now() > end => return self.locked(),
+                None => std::thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+
+    pub fn phase(&self) -> Result<Phase, Failure> {
+        let text = self.files.read(PHASE).map_err(|error| failed(&error))?;
+        let text = text.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned());
+        Ok(match text.as_deref() {
+            None => Phase::Incomplete,
+            Some("suspended") => Phase::Suspended,
+            Some("running") => Phase::Running,
+            Some("off") => Phase::Off,
+            Some(why) => Phase::Failed(why.into()),
+        })
+    }
+
+    pub fn set_phase(&self, phase: &Phase) -> Outcome {
+        let text = match phase {
+            Phase::Incomplete => return Ok(()),
+            Phase::Suspended => "suspended",
+            Phase::Running => "running",
+            Phase::Off => "off",
+            Phase::Failed(why) => why,
+        };
+        self.files.write(PHASE, format!("{text}\n").as_bytes()).map_err(|error| failed(&error))
+    }
+
+    pub fn write<T: Serialize>(&self, name: &str, content: &T) -> Outcome {
+        let text = toml::to_string(content).map_err(|error| Failure::cannot("write down the VM", &error))?;
+        self.files.write(name, text.as_bytes()).map_err(|error| failed(&error))
+    }
+
+    fn text(&self, name: &str) -> Result<String, Failure> {
+        let path = self.file(name);
+        fs::read_to_string(&path)
+            .map_err(|error| Failure::cannot(format_args!("read {}", path.display()), &error))
+    }
+
+    pub fn config(&self) -> Result<Config, Failure> {
+        Config::read(&self.text(CONFIG)?, &self.file(CONFIG))
+    }
+
+    pub fn here(&self) -> Result<Here, Failure> {
+        self.toml(HERE)
+    }
+
+    pub fn toml<T: DeserializeOwned>(&self, name: &str) -> Result<T, Failure> {
+        let path = self.file(name);
+        toml::from_str(&self.text(name)?)
+            .map_err(|error| Failure::cannot(format_args!("use {}", path.display()), &error))
+    }
+
+    /// Where its sockets are while it runs.
+    pub fn run(&self) -> Run {
+        let usual = control::default_directory();
+        let own = usual.join(format!("{PREFIX}{}", self.name));
+        let control = |what: &str| usual.join(format!("{PREFIX}{}-{what}.sock", self.name));
+        Run {
+            monitor: own.join("monitor"),
+            disk: own.join("disk"),
+            memory: own.join("memory"),
+            disk_control: control("disk"),
+            memory_control: control("memory"),
+            own,
+        }
+    }
+}
+
+/// The places of a VM that runs.
+pub struct Run {
+    own: PathBuf,
+    pub monitor: PathBuf,
+    /// The disk's socket.
+    pub disk: PathBuf,
+    /// Where its memory is mounted, if that is an overlay.
+    pub memory: PathBuf,
+    pub disk_control: PathBuf,
+    pub memory_control: PathBuf,
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// For what is left of a VM whose supervisor was killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Run {
+    pub fn make(&self) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.memory)
+    }
+
+    pub fn remove(&self) {
+        for file in [&self.monitor, &self.disk] {
+            let _ = fs::remove_file(file);
+        }
+        let _ = fs::remove_dir(&self.memory);
+        let _ = fs::remove_dir(&self.own);
+    }
+
+    /// Ends what a supervisor that was killed has left, in the order in which it would have.
+    pub fn clear(&self) -> Outcome {
+        if let Ok(mut monitor) = Monitor::connect(&self.monitor, Duration::ZERO, PATIENCE) {
+            let _ = monitor.quit();
+        }
+        for socket in [&self.disk_control, &self.memory_control] {
+            end_server(socket)?;
+        }
+        // One whose server is dead.
+        let _ = fuse_dev::unmount(&self.memory, true);
+        self.remove();
+        Ok(())
+    }
+}
+
+/// Ends the server with this control socket, if there is one, and waits until it has.
+fn end_server(socket: &Path) -> Outcome {
+    let Ok(mut client) = Client::connect(socket) else { return Ok(()) };
+    let Ok(Status { pid, .. }) = status::ask(&mut client, socket, "status") else { return Ok(()) };
+    let _ = process::terminate(pid);
+    let end = Instant::now() + PATIENCE;
+    while client.ask("status").is_ok() {
+        if Instant::now() > end {
+            let reason = format!("process {pid} does not end");
+            return Err(Failure::cannot("end what is left of the VM", reason).remedy("kill it"));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}

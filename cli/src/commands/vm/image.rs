@@ -1,0 +1,146 @@
+//! Images: directories with a machine's `vm.toml`, its `disk`, its `memory` and its device state, from which VMs are made.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::config::{CONFIG, Config, DISK, Here, MEMORY, STATE};
+use super::home::{Home, Phase};
+use super::ledger::Ledger;
+use crate::assembly::options::disk::ImageOptions;
+use crate::assembly::plan::disk::DiskSource;
+use crate::assembly::plan::overlay::{OverlaySource, sync_name};
+use crate::failure::{Failure, Outcome};
+
+/// This program once more, without what it says when all is well.
+fn this_program(words: impl FnOnce(&mut Command)) -> Outcome {
+    let mut command = Command::new("/proc/self/exe");
+    words(&mut command);
+    match command.stdout(std::process::Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        // It has said why.
+        Ok(_) => Err(Failure::silent()),
+        Err(error) => Err(Failure::cannot("start this program once more", &error)),
+    }
+}
+
+/// The name of an overlay.
+pub fn overlay(what: &str) -> String {
+    format!("{what}.overlay")
+}
+
+/// Makes an image of a VM that is suspended. It is there whole or not at all.
+pub fn make(home: &Home, dir: &Path) -> Outcome {
+    let _lock = home.locked()?;
+    let making = format!("make the image {}", dir.display());
+    if home.phase()? != Phase::Suspended {
+        return Err(Failure::cannot(&making, format!("the VM {} is not suspended", home.name)));
+    }
+    if dir.exists() {
+        return Err(Failure::cannot(&making, "there is something of that name").remedy("choose another"));
+    }
+    let cannot = |error: std::io::Error| Failure::cannot(&making, &error);
+    let draft = dir.with_added_extension("part");
+    match fs::remove_dir_all(&draft) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(cannot(error)),
+        _ => fs::create_dir(&draft).map_err(cannot)?,
+    }
+    let here = home.here()?;
+    let bases = [(DISK, Some(&here.disk)), (MEMORY, here.memory.as_ref())];
+    for (what, base) in bases {
+        this_program(|command| {
+            command.args(["disk", "convert"]);
+            match base {
+                Some(base) => command.arg("--base").arg(base).arg(home.file(&overlay(what))),
+                None => command.arg(home.file(what)),
+            };
+            command.arg(draft.join(what));
+        })?;
+    }
+    let config = home.config()?;
+    for name in [STATE, CONFIG].into_iter().chain(config.boot_files()) {
+        let copy = draft.join(name);
+        fs::copy(home.file(name), &copy).and_then(|_| File::open(&copy)?.sync_all()).map_err(cannot)?;
+    }
+    File::open(&draft).and_then(|draft| draft.sync_all()).map_err(cannot)?;
+    fs::rename(&draft, dir).and_then(|()| sync_name(dir)).map_err(cannot)
+}
+
+/// Where an image lies: a directory of this host, or a URL of one elsewhere.
+pub struct Image(PathBuf);
+
+impl Image {
+    pub fn of_word(word: &Path) -> Result<Self, Failure> {
+        if DiskSource::is_elsewhere(word) {
+            return Ok(Self(word.to_owned()));
+        }
+        let looking = |error| Failure::cannot(format_args!("find the image {}", word.display()), &error);
+        word.canonicalize().map(Self).map_err(looking)
+    }
+
+    /// A file of it. What a URL says behind `?` stays there.
+    fn file(&self, name: &str) -> PathBuf {
+        match self.0.to_str().and_then(|url| url.split_once('?')) {
+            Some((path, query)) if DiskSource::is_elsewhere(&self.0) => {
+                format!("{}/{name}?{query}", path.trim_end_matches('/')).into()
+            }
+            _ => self.0.join(name),
+        }
+    }
+
+    fn copy(&self, names: &[&str], to: &Path) -> Outcome {
+        this_program(|command| {
+            command.arg("cp").args(names.iter().map(|name| self.file(name))).arg(to);
+        })
+    }
+
+    /// Makes a VM of it that is suspended where the image was.
+    pub fn clone_to(&self, home: &Home, qemu: &Path, net: Option<String>, ledger: &mut Ledger) -> Outcome {
+        self.copy(&[CONFIG], &home.path)?;
+        let config = home.config()?;
+        let names: Vec<_> = std::iter::once(STATE).chain(config.boot_files()).collect();
+        self.copy(&names, &home.path)?;
+        let of_file = |name: &&str| fs::metadata(home.file(name)).map_or(0, |file| file.len());
+        ledger.enter("configuration, device state, kernel", Some(names.iter().map(of_file).sum()));
+        begin(home, DISK, &self.file(DISK))?;
+        begin(home, MEMORY, &self.file(MEMORY))?;
+        self.check_length(home, &config)?;
+        home.write(
+            super::config::HERE,
+            &Here::new(self.file(DISK), Some(self.file(MEMORY)), qemu.into(), net)?,
+        )?;
+        home.set_phase(&Phase::Suspended)?;
+        ledger.enter("overlays", None);
+        Ok(())
+    }
+
+    /// A machine whose memory is not as long as it says would not start, or stop in its middle.
+    fn check_length(&self, home: &Home, config: &Config) -> Outcome {
+        let found =
+            OverlaySource::new(home.file(&overlay(MEMORY)), &ImageOptions::default()).header()?.size_bytes;
+        if found == config.memory_bytes {
+            return Ok(());
+        }
+        let reason = format!("its memory has {found} bytes, and is to have {}", config.memory_bytes);
+        Err(Failure::cannot(format_args!("use the image {}", self.0.display()), reason))
+    }
+}
+
+/// Makes an overlay.
+pub fn begin(home: &Home, what: &str, base: &Path) -> Outcome {
+    let options = ImageOptions { base: Some(base.to_owned()), ..ImageOptions::default() };
+    OverlaySource::new(home.file(&overlay(what)), &options).create(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_an_image_elsewhere_is_named_before_what_is_said_of_its_server() {
+        let file = |word: &str| Image(word.into()).file("disk");
+        assert_eq!(file("nfs://h/golden/").to_str(), Some("nfs://h/golden/disk"));
+        assert_eq!(file("nfs://h/golden?soft").to_str(), Some("nfs://h/golden/disk?soft"));
+        assert_eq!(file("/a?b").to_str(), Some("/a?b/disk"));
+    }
+}

@@ -1,0 +1,358 @@
+//! `tombolo vm` and `tombolo clone`: guests whose memory and disk are ours.
+
+mod config;
+mod home;
+mod image;
+mod ledger;
+mod running;
+mod supervisor;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf, absolute};
+
+use clap::{Args, Subcommand};
+use tombolo_host_vmm::Machine;
+use tombolo_host_vmm::network::Network;
+
+use crate::assembly::options::disk::size;
+use crate::assembly::plan::disk::DiskSource;
+use crate::commands::files::print;
+use crate::commands::files::shown::size as size_text;
+use crate::failure::{Failure, Outcome};
+use crate::table::table;
+
+use config::{BootConfig, CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY};
+use home::{Home, Phase, checked_name};
+use image::Image;
+use ledger::{LEDGER, Ledger};
+use supervisor::RunArgs;
+
+/// Run virtual machines that can be suspended, resumed, and made into images, of which `tombolo clone` makes others.
+///
+/// The VMM is QEMU (7.2 or newer). A VM's directory is in $XDG_STATE_HOME/tombolo (/var/lib/tombolo for root): what was written to its
+/// disk, its memory, and its log.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct VmArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Start(Box<StartArgs>),
+    /// Boot a VM that is there and does not run, from its disk. What was in its memory is lost.
+    Boot {
+        #[arg(value_parser = checked_name)]
+        name: String,
+    },
+    /// Put a VM to sleep, without its network card. It can be resumed, and made into an image.
+    Suspend {
+        #[arg(value_parser = checked_name)]
+        name: String,
+        /// Make this directory, an image of it. The VM may be suspended already.
+        #[arg(long, value_name = "DIR")]
+        to: Option<PathBuf>,
+    },
+    /// Have a VM go on that is suspended.
+    Resume {
+        #[arg(value_parser = checked_name)]
+        name: String,
+    },
+    /// End a VM as if its power went.
+    Stop {
+        #[arg(value_parser = checked_name)]
+        name: String,
+    },
+    /// Show the VMs of this user.
+    List,
+    /// Show one of them, and what its last resumption cost.
+    Show {
+        #[arg(value_parser = checked_name)]
+        name: String,
+    },
+    /// Remove a VM, with what was written to its disk.
+    Rm {
+        #[arg(value_parser = checked_name)]
+        name: String,
+        /// Also one that runs.
+        #[arg(short, long)]
+        force: bool,
+    },
+    #[command(hide = true)]
+    Run(RunArgs),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo vm start golden --disk debian.img --memory 2G --kernel vmlinuz --initrd initrd.img --append 'root=/dev/vda1'
+  tombolo vm suspend golden --to /srv/golden
+  tombolo clone /srv/golden one --net user,hostfwd=tcp:127.0.0.1:8080-:80
+  tombolo vm list";
+
+/// Boot a new VM. Its disk begins as DISK, which is not changed.
+#[derive(Args)]
+struct StartArgs {
+    #[arg(value_parser = checked_name)]
+    name: String,
+    /// What its disk begins as: a file of this host or a URL, as for tombolo disk.
+    #[arg(long, value_name = "DISK")]
+    disk: PathBuf,
+    /// Its memory, in bytes; K, M and G stand for powers of 1024.
+    #[arg(long, value_name = "SIZE", default_value = "512M")]
+    memory: String,
+    /// Its processors.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    cpus: u32,
+    /// The model of its processors, as QEMU names them. Images that go to other hosts want one that all of them have.
+    #[arg(long, value_name = "MODEL", default_value = "max")]
+    cpu: String,
+    /// What executes it, kvm or tcg (by default kvm where this user has it).
+    #[arg(long, value_name = "NAME")]
+    accel: Option<String>,
+    /// The kernel to boot instead of what is on the disk.
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+    /// The first file system of that kernel.
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    initrd: Option<PathBuf>,
+    /// The command line of that kernel.
+    #[arg(long, value_name = "WORDS", requires = "kernel", default_value = "")]
+    append: String,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// What a VM has of the host.
+#[derive(Args)]
+struct PlaceArgs {
+    /// Its network: user[,hostfwd=tcp:127.0.0.1:PORT-:PORT]… made by QEMU, tap=INTERFACE, or none.
+    #[arg(long, value_name = "NETWORK", default_value = "user", value_parser = network)]
+    net: String,
+    /// The VMM.
+    #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-x86_64")]
+    qemu: PathBuf,
+}
+
+fn network(text: &str) -> Result<String, String> {
+    if text == NO_NETWORK {
+        Ok(text.into())
+    } else {
+        text.parse::<Network>().map(|network| network.to_string())
+    }
+}
+
+const NO_NETWORK: &str = "none";
+
+impl PlaceArgs {
+    fn net(&self) -> Option<String> {
+        Some(&self.net).filter(|net| *net != NO_NETWORK).cloned()
+    }
+}
+
+/// Make a VM of an image, which goes on where the image was suspended.
+///
+/// It is not booted, and nothing is copied: what it touches of the image's memory and disk is read when it does, and what it changes is
+/// kept apart, in its own directory. The image must stay as it is. The guest finds a new network card, with an address of its own. What its
+/// start cost is told in the end.
+#[derive(Args)]
+#[command(after_help = CLONE_EXAMPLES)]
+pub struct CloneArgs {
+    /// The image: a directory of this host, or the URL of one elsewhere.
+    image: PathBuf,
+    /// What the VM is called.
+    #[arg(value_parser = checked_name)]
+    name: String,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+const CLONE_EXAMPLES: &str = "\
+Examples:
+  tombolo clone /srv/golden one --net user,hostfwd=tcp:127.0.0.1:8080-:80
+  tombolo clone nfs://ship/images/golden two --net tap=vm2";
+
+impl VmArgs {
+    pub fn run(&self) -> Outcome {
+        match &self.action {
+            Action::Start(args) => args.run(),
+            Action::Boot { name } => boot(name),
+            Action::Suspend { name, to } => suspend(name, to.as_deref()),
+            Action::Resume { name } => resume(&Home::of(name)?, &mut Ledger::begin()),
+            Action::Stop { name } => running::stop(&Home::of(name)?),
+            Action::List => list(),
+            Action::Show { name } => show(&Home::of(name)?),
+            Action::Rm { name, force } => remove(&Home::of(name)?, *force),
+            Action::Run(args) => args.run(),
+        }
+    }
+}
+
+/// Makes what fails leave no VM behind.
+fn made(home: &Home, make: impl FnOnce() -> Outcome) -> Outcome {
+    make().inspect_err(|_| drop(fs::remove_dir_all(&home.path)))
+}
+
+impl StartArgs {
+    fn run(&self) -> Outcome {
+        let memory_bytes =
+            size(&self.memory).ok_or_else(|| Failure::usage("--memory: a number of bytes, such as 512M"))?;
+        let machine = Machine {
+            machine: "q35".into(),
+            accelerator: self.accel.clone().unwrap_or_else(|| accelerator().into()),
+            cpu: self.cpu.clone(),
+            cpus: self.cpus,
+            memory_bytes,
+            boot: None,
+        };
+        let boot = self
+            .kernel
+            .as_ref()
+            .map(|_| BootConfig { append: self.append.clone(), has_initrd: self.initrd.is_some() });
+        let config = Config::new(machine, boot);
+        let text = toml::to_string(&config).map_err(|error| Failure::cannot("write down the VM", &error))?;
+        Config::read(&text, Path::new(CONFIG))?;
+        let home = Home::create(&self.name)?;
+        made(&home, || self.make(&home, &config))?;
+        running::boot(&home)
+    }
+
+    fn make(&self, home: &Home, config: &Config) -> Outcome {
+        let disk = if DiskSource::is_elsewhere(&self.disk) { self.disk.clone() } else { whole(&self.disk)? };
+        image::begin(home, DISK, &disk)?;
+        let files = [(KERNEL, &self.kernel), (INITRD, &self.initrd)];
+        for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {
+            let copied = fs::copy(file, home.file(name));
+            copied.map_err(|error| Failure::cannot(format_args!("read {}", file.display()), &error))?;
+        }
+        let memory = home.file(MEMORY);
+        fs::File::create_new(&memory)
+            .and_then(|file| file.set_len(config.memory_bytes))
+            .map_err(|error| Failure::cannot(format_args!("make {}", memory.display()), &error))?;
+        home.write(CONFIG, config)?;
+        home.write(HERE, &Here::new(disk, None, self.place.qemu.clone(), self.place.net())?)?;
+        home.set_phase(&Phase::Off)
+    }
+}
+
+fn whole(path: &Path) -> Result<PathBuf, Failure> {
+    absolute(path).map_err(|error| Failure::cannot(format_args!("find {}", path.display()), &error))
+}
+
+/// What can execute guests here.
+fn accelerator() -> &'static str {
+    let kvm = fs::File::options().read(true).write(true).open("/dev/kvm");
+    if kvm.is_ok() { "kvm" } else { "tcg" }
+}
+
+impl CloneArgs {
+    pub fn run(&self) -> Outcome {
+        let image = Image::of_word(&self.image)?;
+        let mut ledger = Ledger::begin();
+        let home = Home::create(&self.name)?;
+        made(&home, || image.clone_to(&home, &self.place.qemu, self.place.net(), &mut ledger))?;
+        resume(&home, &mut ledger)
+    }
+}
+
+fn boot(name: &str) -> Outcome {
+    let home = Home::of(name)?;
+    if home.phase()? == Phase::Suspended {
+        let reason = "it is suspended, and would lose what is in its memory";
+        return Err(Failure::cannot(format_args!("boot the VM {name}"), reason)
+            .remedy(format_args!("tombolo vm resume {name}, and reboot the guest")));
+    }
+    running::boot(&home)
+}
+
+fn suspend(name: &str, to: Option<&Path>) -> Outcome {
+    let home = Home::of(name)?;
+    let to = to.map(whole).transpose()?;
+    if let Some(dir) = to.as_deref().filter(|dir| dir.exists()) {
+        return Err(Failure::cannot(
+            format_args!("make the image {}", dir.display()),
+            "there is something of that name",
+        ));
+    }
+    let is_suspended = home.lock()?.is_some() && home.phase()? == Phase::Suspended;
+    match (&to, is_suspended) {
+        (None, true) => return Ok(()),
+        (Some(_), true) => {}
+        (_, false) => running::suspend(&home)?,
+    }
+    to.map_or(Ok(()), |dir| image::make(&home, &dir))
+}
+
+/// Has it go on, and says what that cost.
+fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
+    running::resume(home, ledger)?;
+    print(&ledger.shown())
+}
+
+/// How a VM stands, in words.
+fn standing(home: &Home) -> Result<String, Failure> {
+    let runs = home.lock()?.is_none();
+    Ok(match (home.phase()?, runs) {
+        (Phase::Running, true) => "running".into(),
+        (_, true) => "starting".into(),
+        (Phase::Suspended, false) => "suspended".into(),
+        (Phase::Off, false) => "off".into(),
+        (Phase::Incomplete, false) => "incomplete".into(),
+        (Phase::Running, false) => "died".into(),
+        (Phase::Failed(why), false) => format!("failed: {why}"),
+    })
+}
+
+fn list() -> Outcome {
+    let mut rows = Vec::new();
+    for home in Home::all()? {
+        let began = home.here().map_or_else(|_| "-".into(), |here| here.disk.display().to_string());
+        let memory = home.config().map_or_else(|_| "-".into(), |config| size_text(config.memory_bytes));
+        rows.push(vec![home.name.clone(), standing(&home)?, began, memory]);
+    }
+    print(&table(&["name", "state", "disk began as", "memory"], rows, 3))
+}
+
+fn show(home: &Home) -> Outcome {
+    let taken = |name: &str| {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(home.file(name)).ok().map(|file| size_text(file.blocks() * 512))
+    };
+    let mut lines = vec![("state", standing(home)?), ("directory", home.path.display().to_string())];
+    if let (Ok(here), Ok(config)) = (home.here(), home.config()) {
+        lines.push(("machine", format!("{} {} {}", config.machine, config.accelerator, config.cpu)));
+        lines.push(("memory", size_text(config.memory_bytes)));
+        lines.push(("disk began as", here.disk.display().to_string()));
+        lines.extend(here.memory.map(|memory| ("memory began as", memory.display().to_string())));
+        lines.extend(here.net.map(|net| ("network", format!("{net} {}", here.mac))));
+    }
+    let kept = [
+        ("disk kept here", image::overlay(DISK)),
+        ("memory kept here", image::overlay(MEMORY)),
+        ("memory kept here", MEMORY.into()),
+    ];
+    lines.extend(kept.into_iter().filter_map(|(what, name)| Some((what, taken(&name)?))));
+    let run = home.run();
+    for (what, socket) in
+        [("memory read, written", &run.memory_control), ("disk read, written", &run.disk_control)]
+    {
+        let moved = ledger::moved(socket);
+        lines.extend(
+            moved.map(|(read, written)| (what, format!("{}, {}", size_text(read), size_text(written)))),
+        );
+    }
+    let ledger: Option<Ledger> = home.toml(LEDGER).ok();
+    let rows = lines.into_iter().map(|(what, value)| vec![what.into(), value]);
+    let shown = table(&["name", &home.name], rows, 2);
+    print(&ledger.map_or_else(|| shown.clone(), |ledger| format!("{shown}\n\n{}", ledger.shown())))
+}
+
+fn remove(home: &Home, force: bool) -> Outcome {
+    if force || home.lock()?.is_some() {
+        running::stop(home)?;
+    }
+    let _lock = home.locked()?;
+    fs::remove_dir_all(&home.path)
+        .map_err(|error: io::Error| Failure::cannot(format_args!("remove {}", home.path.display()), &error))
+}

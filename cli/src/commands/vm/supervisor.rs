@@ -1,0 +1,259 @@
+//! `tombolo vm run`: what a VM's processes are the children of. It starts the servers of memory and disk, then the VMM, and ends all when one of
+//! them has ended.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Sender, channel};
+
+use clap::Args;
+use tombolo_host_runtime::signals;
+use tombolo_host_service::daemon;
+use tombolo_host_vmm::Launch;
+use tombolo_sys::{packet, process};
+
+use super::config::{Config, Here, MEMORY, uuid};
+use super::home::{Home, Phase, Run};
+use crate::commands::beside;
+use crate::failure::{Failure, Outcome};
+
+/// Run a VM, for the command that starts it.
+#[derive(Args)]
+pub struct RunArgs {
+    name: String,
+    /// It goes on with a device state.
+    #[arg(long)]
+    incoming: bool,
+}
+
+const READY: &str = "ready\n";
+
+/// Starts a VM's supervisor, and returns when its VMM is there. The guest does not run yet.
+pub fn start(home: &Home, incoming: bool) -> Outcome {
+    let starting = format!("start the VM {}", home.name);
+    let cannot = |error: &io::Error| Failure::cannot(&starting, error);
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("tombolo").args(["vm", "run", &home.name]).args(incoming.then_some("--incoming"));
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut supervisor = spawned.map_err(|error| cannot(&error))?;
+    let mut said = String::new();
+    if let Some(output) = &mut supervisor.stdout {
+        output.read_to_string(&mut said).map_err(|error| cannot(&error))?;
+    }
+    if said == READY {
+        return Ok(());
+    }
+    match supervisor.wait().map_err(|error| cannot(&error))?.code() {
+        // It has said why.
+        Some(_) => Err(Failure::silent()),
+        None => Err(Failure::cannot(&starting, "what was to run it was killed")),
+    }
+}
+
+pub fn log_of(home: &Home) -> PathBuf {
+    home.file("log")
+}
+
+impl RunArgs {
+    pub fn run(&self) -> Outcome {
+        let home = Home::of(&self.name)?;
+        let _lock = home.locked()?;
+        let run = home.run();
+        run.clear()?;
+        let starting = format!("start the VM {}", home.name);
+        let cannot = |error: &io::Error| Failure::cannot(&starting, error);
+        let log =
+            File::options().create(true).append(true).open(log_of(&home)).map_err(|error| cannot(&error))?;
+        run.make().map_err(|error| cannot(&error))?;
+        let (ended, ends) = channel();
+        let stop = ended.clone();
+        signals::on_stop(move |_| {
+            let _ = stop.send(Part::Signal);
+        })
+        .map_err(|error| cannot(&error))?;
+        let mut parts = Parts::start(&home, &run, self.incoming, &log)?;
+        parts.watch(&ended).map_err(|error| cannot(&error))?;
+        let mut out = io::stdout();
+        out.write_all(READY.as_bytes()).and_then(|()| out.flush()).map_err(|error| cannot(&error))?;
+        daemon::leave_terminal(&log).map_err(|error| cannot(&error))?;
+        let first = ends.recv().unwrap_or(Part::Signal);
+        let end = parts.end(first);
+        run.remove();
+        // One that never ran is what it was.
+        if home.phase()? == Phase::Running {
+            home.set_phase(&end.map_or_else(Phase::Failed, |()| Phase::Off))?;
+        }
+        Ok(())
+    }
+}
+
+/// What may end first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Memory,
+    Disk,
+    Vmm,
+    Signal,
+}
+
+/// The processes of a VM that runs. Dropping it kills those that are left.
+struct Parts {
+    vmm: Child,
+    disk: Server,
+    /// Where the memory is an overlay.
+    memory: Option<Server>,
+}
+
+impl Parts {
+    fn start(home: &Home, run: &Run, incoming: bool, log: &File) -> Result<Self, Failure> {
+        let (config, here) = (home.config()?, home.here()?);
+        let memory = here.memory.as_deref().map(|base| {
+            let words = [Path::new("--mount"), &run.memory, Path::new("--name"), Path::new(MEMORY)];
+            Server::start(home, "memory", base, &run.memory_control, &words, log)
+        });
+        let memory = memory.transpose()?;
+        let words = [Path::new("--vhost-user"), &run.disk];
+        let disk = Server::start(home, "disk", &here.disk, &run.disk_control, &words, log)?;
+        let vmm = start_vmm(home, run, &config, &here, incoming, log)?;
+        Ok(Self { vmm, disk, memory })
+    }
+
+    /// Tells of the end of each.
+    fn watch(&self, ended: &Sender<Part>) -> io::Result<()> {
+        let memory = self.memory.as_ref().map(|memory| (Part::Memory, &memory.child));
+        let all = [(Part::Vmm, &self.vmm), (Part::Disk, &self.disk.child)].into_iter().chain(memory);
+        for (part, child) in all {
+            let (watched, ended) = (process::watched(child.id())?, ended.clone());
+            std::thread::Builder::new().name("watch".into()).spawn(move || {
+                let _ = packet::wait(&watched);
+                let _ = ended.send(part);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Ends all of them: the VMM first, so that the others have all that it wrote. What went wrong.
+    fn end(&mut self, first: Part) -> Result<(), String> {
+        tracing::info!(?first, "ending");
+        match first {
+            Part::Vmm => {}
+            Part::Signal => drop(process::terminate(self.vmm.id())),
+            // It waits for what is not there any more, and may not heed any other signal.
+            Part::Memory | Part::Disk => drop(self.vmm.kill()),
+        }
+        let vmm = said("the VMM", self.vmm.wait());
+        let disk = self.disk.end("the server of its disk");
+        let memory = self.memory.as_mut().map_or(Ok(()), |memory| memory.end("the server of its memory"));
+        // What ended first is the cause of the rest.
+        match first {
+            Part::Memory => memory.and(disk).and(vmm),
+            _ => disk.and(vmm).and(memory),
+        }
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        let servers = [Some(&mut self.disk), self.memory.as_mut()].into_iter().flatten();
+        for child in std::iter::once(&mut self.vmm).chain(servers.map(|server| &mut server.child)) {
+            // Of one that has been waited for nothing is done.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn said(which: &str, status: io::Result<ExitStatus>) -> Result<(), String> {
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{which} ended with {status}")),
+        Err(error) => Err(format!("{which}: {error}")),
+    }
+}
+
+/// The last word of a log, and where there are more.
+pub fn see(log: &Path) -> String {
+    let last = std::fs::read_to_string(log).unwrap_or_default();
+    let last = last.lines().last().map(|line| format!("{line}; ")).unwrap_or_default();
+    format!("{last}see {}", log.display())
+}
+
+fn start_vmm(
+    home: &Home,
+    run: &Run,
+    config: &Config,
+    here: &Here,
+    incoming: bool,
+    log: &File,
+) -> Result<Child, Failure> {
+    let generation = uuid()?;
+    let own_memory = home.file(MEMORY);
+    let launch = Launch {
+        machine: &config.machine(&home.path),
+        name: &home.name,
+        memory: &if here.memory.is_some() { run.memory.join(MEMORY) } else { own_memory },
+        disk: &run.disk,
+        monitor: &run.monitor,
+        console: &home.file("console"),
+        generation: &generation,
+        incoming,
+    };
+    let starting = format!("start {}", here.qemu.display());
+    let mut command = Command::new(&here.qemu);
+    command.args(launch.arguments()).stdin(Stdio::null()).process_group(0);
+    let outputs = log.try_clone().and_then(|out| Ok((out, log.try_clone()?)));
+    let (out, err) = outputs.map_err(|error| Failure::cannot(&starting, &error))?;
+    tombolo_host_vmm::process::spawn(command.stdout(out).stderr(err)).map_err(|error| {
+        let failure = Failure::cannot(&starting, &error);
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                failure.remedy("install QEMU (qemu-system-x86), or say --qemu PROGRAM")
+            }
+            _ => failure,
+        }
+    })
+}
+
+/// A `tombolo disk` of its own: a process that maps a guest's memory must not be the one that serves it.
+struct Server {
+    child: Child,
+    /// It would be ended by its next line if there was no reader.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Server {
+    fn start(
+        home: &Home,
+        what: &str,
+        base: &Path,
+        control: &Path,
+        words: &[&Path],
+        log: &File,
+    ) -> Result<Self, Failure> {
+        let starting = format!("serve the {what} of the VM {}", home.name);
+        let cannot = |error: &io::Error| Failure::cannot(&starting, error);
+        let mut command = beside("disk", Some(log)).map_err(|error| cannot(&error))?;
+        command.arg(home.file(&format!("{what}.overlay"))).arg("--base").arg(base).args(words);
+        command.arg("--control").arg(control).process_group(0);
+        let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(|error| cannot(&error))?;
+        let output = child.stdout.take().ok_or_else(|| cannot(&io::ErrorKind::BrokenPipe.into()))?;
+        let mut output = BufReader::new(output);
+        let mut line = String::new();
+        while !line.starts_with("ready control") {
+            line.clear();
+            if output.read_line(&mut line).map_err(|error| cannot(&error))? == 0 {
+                let _ = child.wait();
+                return Err(Failure::cannot(&starting, see(&log_of(home))));
+            }
+        }
+        Ok(Self { child, _output: output })
+    }
+
+    fn end(&mut self, which: &str) -> Result<(), String> {
+        let _ = process::terminate(self.child.id());
+        said(which, self.child.wait())
+    }
+}

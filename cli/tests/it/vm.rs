@@ -1,0 +1,301 @@
+//! VMs and clones before a VMM that does what a test wants: what is written down when, and what becomes of what ends in its middle. What QEMU makes of it is a
+//! case of the guests' tests.
+
+use std::fs::{self, File};
+use std::io::{IoSliceMut, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::common::{Scratch, until};
+
+const MIB: u64 = 1 << 20;
+const STATE: &str = "the state of all devices";
+
+/// It is there until it is told to end, and then ends with a status.
+const VMM: &str = r#"#!/bin/sh
+for word; do case $word in guest=*) name=${word#guest=} ;; esac; done
+until [ -e "$0.$name" ]; do sleep 0.01; done
+read -r status <"$0.$name"
+rm "$0.$name"
+exit "$status"
+"#;
+
+/// What one VMM does otherwise than it should.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flaw {
+    None,
+    /// It dies when it has saved its devices.
+    DiesSaved,
+    /// It never has taken its devices in.
+    NeverLoads,
+}
+
+/// A place with a disk and a VMM.
+struct Bed(Scratch);
+
+impl Bed {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        fs::write(scratch.path("vmm"), VMM).expect("write");
+        fs::set_permissions(scratch.path("vmm"), fs::Permissions::from_mode(0o755)).expect("chmod");
+        let disk = File::create(scratch.path("disk.img")).expect("create");
+        disk.set_len(4 * MIB).and_then(|()| disk.write_all_at(b"disk", MIB)).expect("write");
+        Self(scratch)
+    }
+
+    fn vm(&self, name: &str) -> PathBuf {
+        self.0.path("state/tombolo").join(format!("vm-{name}"))
+    }
+
+    fn memory_of_clone(&self, name: &str) -> PathBuf {
+        self.0.path("run/tombolo").join(format!("vm-{name}/memory/memory"))
+    }
+
+    /// Answers as the VMM of `name`, until it is told to end. What it was told, with the VM's phase then.
+    fn vmm(&self, name: &str, flaw: Flaw) -> Receiver<(String, String)> {
+        let (told, tells) = channel();
+        let monitor = self.0.path("run/tombolo").join(format!("vm-{name}/monitor"));
+        let phase = self.vm(name).join("phase");
+        let end = self.0.path(&format!("vmm.{name}"));
+        thread::spawn(move || {
+            let listener = loop {
+                match UnixListener::bind(&monitor) {
+                    Ok(listener) => break listener,
+                    Err(_) => thread::sleep(Duration::from_millis(1)),
+                }
+            };
+            for stream in listener.incoming() {
+                let mut session = Session::new(stream.expect("a client"));
+                while let Some(command) = session.next() {
+                    let phase = fs::read_to_string(&phase).unwrap_or_default();
+                    // The test may have had enough.
+                    let _ = told.send((command.clone(), phase));
+                    session.answer(&command, flaw);
+                    match (command.as_str(), flaw) {
+                        ("quit", _) => return fs::write(&end, "0\n").expect("write"),
+                        ("migrate", Flaw::DiesSaved) => return fs::write(&end, "3\n").expect("write"),
+                        _ => {}
+                    }
+                }
+            }
+        });
+        tells
+    }
+
+    /// Starts a VM called `golden`, and makes an image of it.
+    fn make_image(&self) {
+        let told = self.vmm("golden", Flaw::None);
+        let line = "vm start golden --disk disk.img --memory 2M --accel tcg --net none --qemu ./vmm";
+        self.0.run(&line.split(' ').collect::<Vec<_>>()).succeeded();
+        let memory = File::options().write(true).open(self.vm("golden").join("memory")).expect("open");
+        memory.write_all_at(b"memory", MIB).expect("write");
+        self.0.run(&["vm", "suspend", "golden", "--to", "image"]).succeeded();
+        assert!(told.iter().any(|(command, _)| command == "device_del"), "it has no card in the image");
+    }
+
+    fn list(&self) -> String {
+        let list = self.0.run(&["vm", "list"]);
+        list.succeeded();
+        list.out
+    }
+
+    fn is(&self, name: &str, state: &str) -> bool {
+        self.list().lines().any(|line| line.starts_with(name) && line.contains(state))
+    }
+}
+
+/// A client of the monitor.
+struct Session {
+    stream: UnixStream,
+    state: Option<OwnedFd>,
+}
+
+impl Session {
+    fn new(stream: UnixStream) -> Self {
+        let mut session = Self { stream, state: None };
+        session.say(r#"{"QMP": {}}"#);
+        session
+    }
+
+    /// The client may have gone.
+    fn say(&mut self, line: &str) {
+        let _ = writeln!(self.stream, "{line}");
+    }
+
+    /// The next command: the client sends none before it has the last one's answer. The file that comes with one is kept.
+    fn next(&mut self) -> Option<String> {
+        let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut room);
+        let mut bytes = vec![0; 64 << 10];
+        let slices = &mut [IoSliceMut::new(&mut bytes)];
+        // One that was killed may leave an error.
+        let got = recvmsg(&self.stream, slices, &mut beside, RecvFlags::empty()).ok()?;
+        for message in beside.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                self.state = files.last();
+            }
+        }
+        let command: serde_json::Value = serde_json::from_slice(&bytes[..got.bytes]).ok()?;
+        command["execute"].as_str().map(str::to_owned)
+    }
+
+    fn answer(&mut self, command: &str, flaw: Flaw) {
+        let answer = match command {
+            "query-status" => r#"{"status": "running"}"#,
+            "qom-get" => r#""pc-q35-7.2-machine""#,
+            _ => "{}",
+        };
+        self.say(&format!("{{\"return\": {answer}}}"));
+        let completed = r#"{"event": "MIGRATION", "data": {"status": "completed"}}"#;
+        match command {
+            "device_del" => self.say(r#"{"event": "DEVICE_DELETED", "data": {"device": "card"}}"#),
+            "migrate" => {
+                let mut state = File::from(self.state.take().expect("a file"));
+                state.write_all(STATE.as_bytes()).expect("write");
+                self.say(completed);
+            }
+            "migrate-incoming" if flaw != Flaw::NeverLoads => {
+                let state = File::from(self.state.take().expect("a file"));
+                assert_eq!(std::io::read_to_string(state).expect("read"), STATE);
+                self.say(completed);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn at(path: &Path, offset: u64, len: usize) -> String {
+    let mut bytes = vec![0; len];
+    File::open(path).expect("open").read_exact_at(&mut bytes, offset).expect("read");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[test]
+fn a_clone_has_what_the_image_has_keeps_what_it_changes_and_is_suspended_when_all_of_it_is_durable() {
+    let bed = Bed::new();
+    bed.make_image();
+    let image = bed.0.path("image");
+    assert_eq!(
+        (at(&image.join("memory"), MIB, 6), at(&image.join("disk"), MIB, 4)),
+        ("memory".into(), "disk".into())
+    );
+    assert_eq!(fs::read_to_string(image.join("state")).expect("read"), STATE);
+    assert!(fs::read_to_string(image.join("vm.toml")).expect("read").contains("\"pc-q35-7.2\""));
+    let told = bed.vmm("one", Flaw::None);
+    let made = bed.0.run(&["clone", "image", "one", "--net", "user", "--qemu", "./vmm"]);
+    made.succeeded();
+    for cause in ["start of the VMM", "device state", "memory read on demand", "all"] {
+        assert!(made.out.contains(cause), "{}", made.out);
+    }
+    // From the moment on at which the guest runs, memory and disk are not those of the device state any more.
+    let told: Vec<_> = told.try_iter().collect();
+    let phase_at = |word| told.iter().find(|(command, _)| command == word).map(|(_, phase)| phase.trim_end());
+    assert_eq!(
+        (phase_at("migrate-incoming"), phase_at("cont")),
+        (Some("suspended"), Some("running")),
+        "{told:?}"
+    );
+    assert!(phase_at("device_add").is_some(), "{told:?}");
+    let memory = bed.memory_of_clone("one");
+    assert_eq!(at(&memory, MIB, 6), "memory");
+    File::options().write(true).open(&memory).expect("open").write_all_at(b"change", 0).expect("write");
+    assert!(bed.is("one", "running") && bed.is("golden", "suspended"), "{}", bed.list());
+    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    assert!(bed.is("one", "suspended"), "{}", bed.list());
+    assert!(!memory.exists(), "it stays mounted");
+    // What it changed is its own.
+    bed.0.run(&["vm", "suspend", "one", "--to", "second"]).succeeded();
+    assert_eq!(
+        (at(&bed.0.path("second/memory"), 0, 6), at(&image.join("memory"), 0, 6)),
+        ("change".into(), "\0".repeat(6))
+    );
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    assert_eq!(at(&memory, 0, 6), "change");
+    bed.0.run(&["vm", "stop", "one"]).succeeded();
+    assert!(bed.is("one", "off"), "{}", bed.list());
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["was not suspended", "tombolo vm boot one"]);
+    for name in ["one", "golden"] {
+        bed.0.run(&["vm", "rm", name]).succeeded();
+    }
+    assert_eq!(bed.list().lines().count(), 1, "{}", bed.list());
+}
+
+#[test]
+fn a_vmm_that_dies_between_device_state_and_memory_leaves_a_vm_that_says_so() {
+    let bed = Bed::new();
+    bed.make_image();
+    let _told = bed.vmm("one", Flaw::DiesSaved);
+    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    bed.0.run(&["vm", "suspend", "one"]).failed(1, &["one"]);
+    until("its end is known", || bed.is("one", "failed: the VMM ended with exit status: 3"));
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["what was in its memory is lost", "vm boot one"]);
+    // The image has lost nothing.
+    let _told = bed.vmm("two", Flaw::None);
+    bed.0.run(&["clone", "image", "two", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    assert_eq!(at(&bed.memory_of_clone("two"), MIB, 6), "memory");
+    for name in ["two", "one"] {
+        bed.0.run(&["vm", "rm", "--force", name]).succeeded();
+    }
+}
+
+#[test]
+fn a_clone_that_is_killed_in_its_middle_can_be_resumed_and_removed() {
+    let bed = Bed::new();
+    bed.make_image();
+    let told = bed.vmm("one", Flaw::NeverLoads);
+    let mut clone =
+        bed.0.tombolo(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).spawn().expect("spawn");
+    told.iter().find(|(command, _)| command == "migrate-incoming").expect("it waits for the VMM");
+    clone.kill().and_then(|()| clone.wait()).expect("killed");
+    assert!(bed.is("one", "starting"), "{}", bed.list());
+    // Two VMs do not stand on one redo log.
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["it runs", "tombolo vm stop one"]);
+    bed.0.run(&["vm", "rm", "one"]).failed(1, &["it runs"]);
+    bed.0.run(&["vm", "stop", "one"]).succeeded();
+    assert!(bed.is("one", "suspended"), "its guest never ran: {}", bed.list());
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
+    bed.0.run(&["vm", "rm", "--force", "one"]).succeeded();
+    assert!(!bed.vm("one").exists() && !bed.0.path("run/tombolo/vm-one").exists());
+}
+
+#[test]
+fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
+    let bed = Bed::new();
+    fs::create_dir(bed.0.path("empty")).expect("mkdir");
+    bed.0.all_fail(&[
+        ("vm show none", 1, &["none of that name", "tombolo vm list"]),
+        ("vm start ../x --disk disk.img", 2, &["letters, digits"]),
+        ("vm start x --disk missing.img", 1, &["missing.img"]),
+        ("vm start x --disk disk.img --memory much", 2, &["512M"]),
+        ("vm start x --disk disk.img --memory 1000", 1, &["so much memory"]),
+        ("vm start x --disk disk.img --initrd i", 2, &["--kernel"]),
+        ("vm start x --disk disk.img --net bridge", 2, &["tap=INTERFACE"]),
+        ("clone missing x", 1, &["missing"]),
+        ("clone empty x", 1, &["vm.toml"]),
+    ]);
+    assert_eq!(bed.list().lines().count(), 1, "{}", bed.list());
+    bed.0
+        .run(&["vm", "start", "x", "--disk", "disk.img", "--memory", "1M", "--qemu", "no-qemu"])
+        .failed(1, &["--qemu", "install"]);
+    bed.0.run(&["vm", "rm", "x"]).succeeded();
+    // An image that says of itself what it is not.
+    bed.make_image();
+    let text = fs::read_to_string(bed.0.path("image/vm.toml")).expect("read");
+    let longer = text.replace("2097152", "4194304");
+    assert_ne!(text, longer);
+    for (wrong, said) in [(longer, "is to have 4194304"), (text.replace("\"tcg\"", "\"tcg -S\""), "tcg -S")] {
+        fs::write(bed.0.path("image/vm.toml"), wrong).expect("write");
+        bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[said]);
+    }
+    assert!(!bed.vm("y").exists(), "{}", bed.list());
+}
