@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
-use crate::common::Scratch;
 use crate::common::far::Far;
+use crate::common::{Scratch, until};
 
 const BLOCK: usize = 4096;
 
@@ -130,4 +130,52 @@ fn a_proxy_fetches_no_zeroes_that_a_scan_has_found() {
         proxy.stop();
         scratch.run(&["cache", "drop", "cache"]).succeeded();
     }
+}
+
+#[test]
+fn what_a_proxy_has_recorded_another_brings_before_it_is_asked_for() {
+    let Some(far) = Far::new() else { return };
+    let memory = make_image(&far.tree("vm"));
+    fs::write(far.tree("vm/program"), crate::common::numbers()).expect("write");
+    let scratch = &far.place.0;
+    let url = far.url("");
+    let start = |cache: &str, more: &[&str]| {
+        // Not close-to-open: what came right after a change is asked for again there at the next open.
+        let words = [
+            "proxy",
+            &url,
+            "--cache",
+            cache,
+            "--contract",
+            "exclusive",
+            "--no-lease",
+            "--fuse",
+            "mnt",
+            "--control",
+            "proxy.sock",
+        ];
+        scratch.serve(&[&words[..], more].concat(), "ready control")
+    };
+    let proxy = start("cache", &["--record", "start.trace"]);
+    let program = fs::read(far.mnt("vm/program")).expect("read");
+    assert!(fs::read(far.mnt("vm/memory")).expect("read") == memory);
+    proxy.stop();
+    scratch.run(&["image", "scan", "tree/vm", "--trace", "start.trace"]).succeeded();
+    assert!(scratch.image_info("tree/vm")["trace_steps"].as_u64().is_some_and(|steps| steps > 0));
+
+    let proxy = start("cache2", &[]);
+    let memory_file = File::open(far.mnt("vm/memory")).expect("open");
+    memory_file.read_exact_at(&mut [0; 100], 0).expect("read");
+    let data = (memory.len() - 900 * BLOCK + program.len()) as u64;
+    until("all of the trace is there", || far.cache_counts()["fetched_bytes"].as_u64() >= Some(data));
+    let served = far.cache_counts()["fetched_bytes"].clone();
+    assert!(fs::read(far.mnt("vm/program")).expect("read") == program);
+    assert!(fs::read(far.mnt("vm/memory")).expect("read") == memory);
+    assert_eq!(far.cache_counts()["fetched_bytes"], served, "all was here");
+    drop(memory_file);
+    proxy.stop();
+    scratch.all_fail(&[
+        ("image scan tree/vm --trace nothere", 1, &["nothere: No such file"]),
+        ("image scan tree/vm --trace plain", 1, &["plain says nothing of its files"]),
+    ]);
 }

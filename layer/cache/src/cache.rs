@@ -21,6 +21,7 @@ use crate::object::{Object, State, Young};
 use crate::objects::Objects;
 use crate::options::Contract;
 use crate::origin::{Origin, at_origin};
+use crate::recorder::Recorder;
 use crate::room::Room;
 use crate::rules::Policy;
 use crate::session::Session;
@@ -53,6 +54,8 @@ pub(crate) struct Cache {
     pub borrower: OnceLock<Borrower>,
     /// A cache on the network that is asked for data, which are compared with what the origin says.
     pub middle: OnceLock<Middle>,
+    /// Writes down what is read, if that is wanted.
+    pub recorder: OnceLock<Recorder>,
     /// The sessions that are to be told of changes.
     pub watchers: Watchers<Session>,
 }

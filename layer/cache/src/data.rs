@@ -85,6 +85,11 @@ impl Fetch {
         Arc::new(Self { range, came: Arc::default(), error: Mutex::default() })
     }
 
+    /// How much it brings.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
     pub(crate) async fn came(&self) -> Came {
         self.came.clone().kept().await
     }

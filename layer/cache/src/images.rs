@@ -35,6 +35,8 @@ struct Known {
 #[derive(Debug)]
 pub(crate) struct Image {
     pub sidecar: Sidecar,
+    /// Its trace is being brought, or was.
+    is_begun: AtomicBool,
     /// It was said in the log that something of it does not count.
     is_told: AtomicBool,
 }
@@ -68,7 +70,12 @@ impl Images {
 
 impl Image {
     pub(crate) fn new(sidecar: Sidecar) -> Arc<Self> {
-        Arc::new(Self { sidecar, is_told: AtomicBool::new(false) })
+        Arc::new(Self { sidecar, is_begun: AtomicBool::new(false), is_told: AtomicBool::new(false) })
+    }
+
+    /// Whether there is a trace that is to be brought now: once.
+    pub(crate) fn begins_trace(&self) -> bool {
+        !self.sidecar.trace.is_empty() && !self.is_begun.swap(true, Ordering::Relaxed)
     }
 
     /// Says once in the log why something of it does not count.
@@ -115,23 +122,24 @@ fn is_trusted(sidecar: &Attr, file: &Attr) -> bool {
 }
 
 impl Cache {
-    /// A file of this name goes by what the sidecar beside it says, as far as that counts.
-    pub(crate) fn advise(&self, object: &Arc<Object>, name: &[u8], sidecar: &Attr, image: &Image) {
-        let Some(file) = image.sidecar.file(name) else { return };
+    /// A file of this name goes by what the sidecar beside it says, as far as that counts. Whether it does.
+    pub(crate) fn advise(&self, object: &Arc<Object>, name: &[u8], sidecar: &Attr, image: &Image) -> bool {
+        let Some(file) = image.sidecar.file(name) else { return false };
         let advice = Arc::new(Advice { file: file.clone(), filled_bytes: self.counters.zero_bytes.clone() });
         // The user's word on the size of blocks goes before a sidecar's.
         let is_block_free = self.options_of(object).block_bytes.is_none();
         {
             let mut state = object.state();
             if !is_trusted(sidecar, &state.attr) {
-                return image
-                    .tell(name, "it is neither root's nor of the file's owner, or others may write it");
+                image.tell(name, "it is neither root's nor of the file's owner, or others may write it");
+                return false;
             }
             if !advice.is_of(&state.version()) {
-                return image.tell(name, "the file was changed since; scan it again");
+                image.tell(name, "the file was changed since; scan it again");
+                return false;
             }
             if state.is_written_here() {
-                return;
+                return false;
             }
             state.advice = Some(advice.clone());
             let is_coarse = |block_bytes: u64| block_bytes > u64::from(advice.file.block_bytes);
@@ -148,5 +156,6 @@ impl Cache {
         // What it says may be of just before a change that does not show.
         self.came_young(object, &data, &data.version());
         object.weigh();
+        true
     }
 }

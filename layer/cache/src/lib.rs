@@ -34,6 +34,7 @@ mod openings;
 mod options;
 mod origin;
 mod read_ahead;
+mod recorder;
 mod removals;
 mod rights;
 mod room;
@@ -46,6 +47,7 @@ mod walk;
 mod walk_order;
 mod written;
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -67,6 +69,7 @@ use cache::Cache;
 use lease::Keeper;
 use object::Object;
 use origin::{Origin, SESSION};
+use recorder::Recorder;
 use session::{CachedFileSystem, Session};
 use sharing::{Borrower, Lender, Middle};
 use store::{ObjectId, Store};
@@ -138,6 +141,7 @@ fn put_over(
         images: images::Images::default(),
         borrower: OnceLock::new(),
         middle: OnceLock::new(),
+        recorder: OnceLock::new(),
         watchers: Watchers::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
@@ -209,6 +213,11 @@ impl CacheExport {
         self.cache.origin.fs.digests().ok_or(Error::NotSupported)?;
         let _ = self.cache.middle.set(Middle::new(name, connect, first_wait));
         Ok(())
+    }
+
+    /// From now on writes down what is read of which file, in order: a line for each part when it is first read, with offset, length and path.
+    pub fn record(&self, out: File) {
+        let _ = self.cache.recorder.set(Recorder::new(out));
     }
 
     fn volume(&self) -> Result<Volume> {

@@ -77,6 +77,11 @@ impl Line {
         self.state().window_bytes()
     }
 
+    /// The same for data that nothing waits for yet: as little as keeps the line busy, so that what is asked for meanwhile waits for little.
+    pub(crate) fn trickle_bytes(&self) -> u64 {
+        self.state().product().saturating_add(WINDOW_BYTES_MIN / 4)
+    }
+
     /// How much more of such data may be asked for now. What others wait for is under way first.
     pub(crate) fn room_bytes(&self) -> u64 {
         let state = self.state();

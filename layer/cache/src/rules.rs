@@ -189,6 +189,12 @@ impl Cache {
         name.map(|name| (dir, name))
     }
 
+    /// The path of a file within the tree, if it is known.
+    pub(crate) fn path_of_file(&self, object: &Object) -> Option<Vec<u8>> {
+        let (dir, name) = self.parent_and_name(object)?;
+        self.path_below(&dir, &name)
+    }
+
     fn path_below(&self, dir: &Object, name: &[u8]) -> Option<Vec<u8>> {
         let dir = self.path_of(dir, DEPTH_MAX)?;
         Some(if dir.is_empty() { name.to_vec() } else { [&*dir, b"/", name].concat() })

@@ -63,6 +63,10 @@ pub struct CacheOptions {
     /// Do not look for .tombolo-image beside large files, by which what is known to be zeroes is not fetched.
     #[arg(long, help_heading = CACHE)]
     pub no_sidecars: bool,
+    /// Write down what is read of which file, in order, a line for each part when it is first read: a trace for `tombolo image scan --trace`.
+    /// The file is made anew.
+    #[arg(long, value_name = "FILE", help_heading = CACHE)]
+    pub record: Option<PathBuf>,
     /// How the files of these names are cached, if not as the rest; repeatable, and the first that fits counts.
     ///
     /// PATTERN is as for `serve --ask`: with a `/` in it a path within the tree, and else a name. KEY is block-size, whole-files,
@@ -79,7 +83,7 @@ pub const CACHE: &str = "Cache";
 impl CacheOptions {
     /// Has relative paths count from a directory.
     pub fn count_from(&mut self, base: &Path) {
-        for path in self.borrow_from.iter_mut().chain(&mut self.policy) {
+        for path in self.borrow_from.iter_mut().chain(&mut self.policy).chain(&mut self.record) {
             *path = base.join(&path);
         }
     }

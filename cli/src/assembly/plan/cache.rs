@@ -1,6 +1,6 @@
 //! What is cached of a tree, and where.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ pub struct CachePlan {
     is_shared: bool,
     borrows_from: Option<PathBuf>,
     data_from: Option<NfsUrl>,
+    record: Option<PathBuf>,
     /// How changes are kept back, if they are.
     write_back: Option<write_back::Options>,
 }
@@ -90,8 +91,9 @@ impl CachePlan {
             _ => Lease::Free,
         };
         let (is_shared, borrows_from, data_from) = (asked.share_cache, asked.borrow_from, asked.data_from);
+        let record = asked.record;
         let write_back = options_of(mode, asked.write_back_limit.or(file.write_back_limit), &policy)?;
-        Ok(Self { dir, store, policy, lease, is_shared, borrows_from, data_from, write_back })
+        Ok(Self { dir, store, policy, lease, is_shared, borrows_from, data_from, record, write_back })
     }
 
     /// Has changes refused, whatever its mode and rules say.
@@ -191,6 +193,10 @@ impl CachePlan {
         if let Some(dir) = &self.borrows_from {
             let borrowed = cached.borrow_from(dir, BorrowOptions::default());
             borrowed.map_err(|error| Failure::cannot(&serving, &error))?;
+        }
+        if let Some(path) = &self.record {
+            let recording = format!("record in {}", path.display());
+            cached.record(File::create(path).map_err(|error| Failure::cannot(recording, &error))?);
         }
         if let Some(url) = &self.data_from {
             let taken = cached.take_data_from(&url.to_string(), connecting(url.clone()), FIRST_WAIT);

@@ -4,6 +4,7 @@ mod contents;
 mod info;
 mod scan;
 mod sidecar;
+mod trace;
 
 use clap::{Args, Subcommand};
 

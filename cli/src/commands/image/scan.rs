@@ -14,6 +14,7 @@ use tombolo_wire_image::{Advice, DIGEST_BYTES, FILES_MAX, ImageFile, Malformed, 
 
 use super::contents::{Contents, Scan, Scanned};
 use super::sidecar::Whole;
+use super::trace::steps;
 use crate::assembly::options::cache::Size;
 use crate::assembly::options::policy::block_bytes;
 use crate::commands::files::{print, shown};
@@ -38,6 +39,10 @@ pub struct ImageScanArgs {
     /// fetched as soon as any of it is read. Repeatable.
     #[arg(long, value_name = "FILE=ADVICE")]
     advice: Vec<AdviceArg>,
+    /// What a start of the VM has read, as `tombolo proxy --record` has written it down: a proxy brings that first, in this order, as soon as any of
+    /// it is read. Of lines whose paths are those of other directories' files nothing is taken.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Write no digests. The sidecar is smaller, and nothing is known to be equal to anything.
     #[arg(long)]
     no_digests: bool,
@@ -49,6 +54,7 @@ pub struct ImageScanArgs {
 const EXAMPLES: &str = "\
 Examples:
   tombolo image scan /srv/images/debian
+  tombolo image scan /srv/images/debian --trace start.trace
   tombolo image scan /srv/images/debian --advice memory=whole --block 64K";
 
 /// So many digests fit into a sidecar: 256 MiB of them.
@@ -124,7 +130,17 @@ impl ImageScanArgs {
             }
         }
         let mode = found.iter().fold(0o644, |mode, file| mode & (file.before.mode() | 0o600));
-        let whole = self.said(block, &found, contents);
+        let mut whole = self.said(block, &found, contents);
+        if let Some(path) = &self.trace {
+            let text = fs::read(path);
+            let text =
+                text.map_err(|error| Failure::cannot(&scanning, format!("{}: {error}", path.display())))?;
+            whole.sidecar.trace = steps(&text, &dir_name(&self.dir), &whole.sidecar.files);
+            if whole.sidecar.trace.is_empty() {
+                let problem = format!("{} says nothing of its files", path.display());
+                return Err(Failure::cannot(&scanning, problem));
+            }
+        }
         let len = whole.write(&self.dir, mode).map_err(|error| {
             let is_large = matches!(whole.sidecar.encode(), Err(Malformed::TooLarge));
             let failure = Failure::cannot(&scanning, &error);
@@ -207,6 +223,12 @@ fn aged(file: &File) -> std::io::Result<Metadata> {
 fn version(of: &Metadata) -> (u64, Timestamp, Timestamp) {
     let time = |secs, nanos: i64| Timestamp { secs, nanos: nanos.try_into().unwrap_or(0) };
     (of.size(), time(of.mtime(), of.mtime_nsec()), time(of.ctime(), of.ctime_nsec()))
+}
+
+/// The last part of a directory's path, which paths of a trace have too.
+fn dir_name(dir: &Path) -> Vec<u8> {
+    let full = dir.canonicalize().unwrap_or_default();
+    full.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default()
 }
 
 fn threads() -> usize {

@@ -1,22 +1,32 @@
 //! Sidecars beside files that are read.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tombolo_core::fs::{AccessMask, FileType, Name, NameBuf};
+use tombolo_core::fs::{AccessMask, Attr, FileType, Name, NameBuf, OpenFlags};
 use tombolo_core::{Error, Result};
 use tombolo_host_runtime::promise::Promise;
+use tombolo_host_runtime::task;
 use tombolo_mem::Buffer;
 use tombolo_wire_image::{HEAD_BYTES_MAX, Malformed, NAME, PREFIX_BYTES, Sidecar, head_bytes};
 
 use super::reading::{WHOLE_BYTES, unless_interrupted};
 use super::view::View;
+use crate::data::{self, Came, Fetch};
 use crate::images::Image;
 use crate::names::Known;
 use crate::object::{Look, Object};
 use crate::openings::Opening;
+use crate::origin::{OriginFile, detached};
+use crate::read_ahead::Ahead;
 
 /// The head of most sidecars is no longer: it comes by one READ.
 const FIRST_BYTES: u64 = 64 << 10;
+
+/// So much of a trace is asked for at a time, and so large a part of the cache it has at most.
+const PIECE_BYTES: u64 = 256 << 10;
+const TRACE_PART: u64 = 2;
 
 impl View {
     /// Has a large file go by what a sidecar beside it says, if there is one. It is looked for once for each opening.
@@ -41,7 +51,7 @@ impl View {
     async fn look_for_advice(&self, object: &Arc<Object>) -> Result<()> {
         let cache = self.cache();
         let Some((dir, name)) = cache.parent_and_name(object) else { return Ok(()) };
-        let Some(sidecar) = self.sidecar_in(&dir).await? else { return Ok(()) };
+        let Some(sidecar) = self.child(&dir, NAME.as_bytes()).await? else { return Ok(()) };
         let version = sidecar.state().version();
         let image = match cache.images.known(sidecar.id, &version) {
             Some(known) => known,
@@ -58,20 +68,74 @@ impl View {
         };
         if let Some(image) = image {
             let attr = sidecar.state().attr;
-            cache.advise(object, &name, &attr, &image);
+            if cache.advise(object, &name, &attr, &image) && image.begins_trace() {
+                let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
+                task::spawn_boxed(Box::pin(async move { view.bring_trace(&dir, &attr, &image).await }));
+            }
         }
         Ok(())
     }
 
-    /// The sidecar of a directory.
-    async fn sidecar_in(&self, dir: &Arc<Object>) -> Result<Option<Arc<Object>>> {
+    /// Brings what the trace of an image says, in order, as long as the line has room for what is not waited for.
+    async fn bring_trace(self, dir: &Arc<Object>, sidecar: &Attr, image: &Image) {
+        let cache = self.cache();
+        let (mut opened, mut coming) = (HashMap::new(), VecDeque::<Arc<Fetch>>::new());
+        let mut left_bytes = cache.store.capacity_bytes() / TRACE_PART;
+        for step in &image.sidecar.trace {
+            let Some(file) = image.sidecar.files.get(step.file as usize) else { continue };
+            if let Entry::Vacant(place) = opened.entry(step.file) {
+                let one = self.open_of_trace(dir, sidecar, image, &file.name).await;
+                place.insert(
+                    one.inspect_err(|error| tracing::debug!(%error, "a trace leaves a file out")).ok(),
+                );
+            }
+            let Some(Some((object, origin))) = opened.get(&step.file) else { continue };
+            let range = file.bytes_of(step.start..step.start.saturating_add(step.count));
+            for start in range.clone().step_by(PIECE_BYTES as usize) {
+                let data = cache.data(object);
+                let piece = start..range.end.min(start.saturating_add(PIECE_BYTES));
+                for fetch in data.want(&piece, &Ahead::NONE, 0).own {
+                    data::start(cache, object, &data, origin, fetch.clone());
+                    let Some(left) = left_bytes.checked_sub(fetch.bytes()) else { return };
+                    left_bytes = left;
+                    coming.push_back(fetch);
+                }
+                while coming.iter().map(|fetch| fetch.bytes()).sum::<u64>() > cache.line.trickle_bytes() {
+                    let Some(first) = coming.pop_front() else { break };
+                    // What fails here its reader will be told of.
+                    if first.came().await != Came::Here {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A file of a trace that is as the sidecar says, and that this user may read.
+    async fn open_of_trace(
+        &self,
+        dir: &Arc<Object>,
+        sidecar: &Attr,
+        image: &Image,
+        name: &[u8],
+    ) -> Result<(Arc<Object>, Arc<OriginFile>)> {
+        let object = self.child(dir, name).await?.ok_or(Error::NotFound)?;
+        if !self.cache().advise(&object, name, sidecar, image) {
+            return Err(Error::Stale);
+        }
+        let origin = self.open_unasked(&object, OpenFlags::READ).await?;
+        Ok((object, origin))
+    }
+
+    /// A regular file in a directory.
+    async fn child(&self, dir: &Arc<Object>, name: &[u8]) -> Result<Option<Arc<Object>>> {
         let cache = self.cache();
         let options = cache.options_of(dir);
         let may_look = self.may(dir, AccessMask::EXECUTE) == Some(true);
         let known = {
             let state = dir.state();
             let is_known = may_look && state.is_believed(Look::Stat, options);
-            is_known.then(|| state.names.look_up(NAME.as_bytes())).flatten()
+            is_known.then(|| state.names.look_up(name)).flatten()
         };
         let known = match known {
             Some(Known::Absent) => return Ok(None),
@@ -79,7 +143,7 @@ impl View {
             None => None,
         };
         let known = known.filter(|object| object.believed(Look::Stat, cache.options_of(object)).is_some());
-        let name: NameBuf = Name::new(NAME.as_bytes()).map_err(|_| Error::InvalidArgument)?.to_owned();
+        let name: NameBuf = Name::new(name).map_err(|_| Error::InvalidArgument)?.to_owned();
         let found = match known {
             Some(object) => Some(object),
             None => match self.find(dir, &name).await {

@@ -39,6 +39,9 @@ impl View {
             FileType::Directory => return Answer::err(Error::IsDirectory),
             _ => return Answer::err(Error::InvalidArgument),
         }
+        if let Some(recorder) = self.cache().recorder.get() {
+            recorder.note(self.cache(), &opening.object, offset..offset.saturating_add(into.len() as u64));
+        }
         // What is being written here the origin's session alone knows.
         if self.is_read_past(&opening.object, offset, into.len()) {
             return Answer::later(self.pass_on(file, offset, into));

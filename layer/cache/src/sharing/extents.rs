@@ -4,14 +4,14 @@ use std::ops::Range;
 
 /// Ranges in order that neither overlap nor touch.
 #[derive(Debug, Default)]
-pub(super) struct Extents(Vec<Range<u64>>);
+pub(crate) struct Extents(Vec<Range<u64>>);
 
 /// More parts of one file are not kept in mind.
 const EXTENTS_MAX: usize = 4096;
 
 impl Extents {
     /// Adds a range. How many bytes of it were not there.
-    pub(super) fn add(&mut self, new: Range<u64>) -> u64 {
+    pub(crate) fn add(&mut self, new: Range<u64>) -> u64 {
         let first = self.0.partition_point(|extent| extent.end < new.start);
         let count = self.0[first..].partition_point(|extent| extent.start <= new.end);
         let touched = &self.0[first..first + count];

@@ -24,6 +24,7 @@ use tombolo_sys::{creds, socket};
 pub(crate) use borrowed::Borrowed;
 pub use borrower::BorrowOptions;
 pub(crate) use borrower::Borrower;
+pub(crate) use extents::Extents;
 pub(crate) use lender::Lender;
 pub use middle::Connect;
 pub(crate) use middle::Middle;

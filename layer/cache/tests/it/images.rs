@@ -7,7 +7,7 @@ use std::path::Path;
 use tombolo_core::fs::{Mode, NodeId, SetAttr};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
-use tombolo_wire_image::{Advice, ImageFile, NAME, Sidecar, ZeroMap};
+use tombolo_wire_image::{Advice, ImageFile, NAME, Sidecar, Step, ZeroMap};
 
 use crate::world::{Origin, grow_old, pattern};
 
@@ -187,4 +187,64 @@ fn all_of_a_file_that_is_wanted_whole_is_brought() {
         assert!(begun.elapsed().as_secs() < 60, "{:?}", cached.cache.counts());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+}
+
+#[test]
+fn what_a_trace_says_is_brought_and_nothing_else() {
+    let (bytes, disk) = (memory(1000), pattern(4 << 20, 9));
+    let origin = origin_with(&bytes, |_| {});
+    origin.direct.put("disk", &disk);
+    origin.direct.put("changed", &disk);
+    let attr = |name: &str| origin.direct.lookup(name).expect("it is there").attr;
+    let file = |name: &str, zeros: ZeroMap| ImageFile {
+        name: name.into(),
+        size: attr(name).size,
+        mtime: attr(name).mtime,
+        block_bytes: BLOCK as u32,
+        advice: Advice::OnDemand,
+        zeros,
+        table: None,
+    };
+    let changed = ImageFile { mtime: Default::default(), ..file("changed", ZeroMap::default()) };
+    let files = vec![changed, file("disk", ZeroMap::default()), file("memory", zeros_of(&bytes))];
+    let step = |file, start, count| Step { file, start, count };
+    let trace = vec![step(1, 100, 200), step(0, 0, 50), step(2, 5, 20), step(1, 600, 1), step(1, 90, 20)];
+    let sidecar = Sidecar { files, trace }.encode().expect("a sidecar");
+    origin.direct.put(NAME, &sidecar);
+    let dir = tempfile::tempdir().expect("a directory");
+    // What came right after a change is else asked for again at the next open.
+    let options = Options { contract: Contract::Exclusive, ahead_bytes_max: 0, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, StoreOptions::default());
+    let opened = cached.session.open("memory").expect("open");
+    assert!(cached.session.read(opened, 0, 100).expect("read") == bytes[..100]);
+    // One block of the memory that is read and two of its step, and of the disk 200 blocks, 1, and 10 more.
+    let expected = ((3 + 211) * BLOCK + sidecar.len()) as u64;
+    let begun = std::time::Instant::now();
+    while cached.cache.counts().fetched_bytes < expected {
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", cached.cache.counts());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let disk_file = cached.session.open("disk").expect("open");
+    let reads = origin.asked("read");
+    for at in [90 * BLOCK, 299 * BLOCK, 600 * BLOCK] {
+        assert!(cached.session.read(disk_file, at as u64, BLOCK).expect("read") == disk[at..at + BLOCK]);
+    }
+    assert_eq!((cached.cache.counts().fetched_bytes, origin.asked("read")), (expected, reads));
+}
+
+#[test]
+fn what_is_read_is_recorded_once_and_in_order() {
+    let origin = origin_with(&memory(100), |_| {});
+    origin.direct.put("small", b"content");
+    let dir = tempfile::tempdir().expect("a directory");
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    let record = dir.path().join("record");
+    cached.cache.record(File::create(&record).expect("create"));
+    let file = cached.session.open("memory").expect("open");
+    for (offset, len) in [(8192, 4096), (0, 4096), (8192, 100), (409_000, 4096), (1 << 30, 10)] {
+        cached.session.read(file, offset, len).expect("read");
+    }
+    assert_eq!(cached.session.get("small").expect("read"), b"content");
+    let lines = std::fs::read_to_string(&record).expect("a record");
+    assert_eq!(lines, "8192 4096 memory\n0 4096 memory\n409000 500 memory\n0 7 small\n");
 }
