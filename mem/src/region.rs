@@ -217,6 +217,26 @@ impl Region {
         Ok(())
     }
 
+    /// Replaces the bits of `mask` in the eight bytes at `offset`, in the host's byte order, in one step with the given ordering; what was there
+    /// before. Fails outside of the region, on a read-only one, and at an address that is not aligned.
+    pub fn replace_bits(
+        &self,
+        offset: usize,
+        mask: u64,
+        bits: u64,
+        order: Ordering,
+    ) -> Result<u64, OutOfBounds> {
+        self.writable(offset, size_of::<u64>())?;
+        let at = self.aligned_span(offset, size_of::<u64>(), size_of::<u64>())?;
+        let replaced = |value: u64| Some(value & !mask | bits & mask);
+        // SAFETY: inside the region, which may be written and is alive as long as `self` is borrowed, and aligned; an atomic may be changed
+        // by others at any time.
+        let before =
+            unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_update(order, Ordering::Acquire, replaced);
+        // It never refuses.
+        Ok(before.unwrap_or_else(|value| value))
+    }
+
     /// The address of `len` bytes at `offset`, if they lie inside and are aligned for an access of `align` bytes.
     #[inline]
     pub(crate) fn aligned_span(

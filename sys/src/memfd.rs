@@ -1,9 +1,12 @@
 //! Memory that is shared by descriptor, and seals on it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use bitflags::bitflags;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+    open,
+};
 
 use crate::errno::{Errno, Result, retry};
 
@@ -29,6 +32,21 @@ pub fn create(name: &str, bytes: u64) -> Result<OwnedFd> {
     let memory = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     retry(|| ftruncate(&memory, bytes))?;
     Ok(memory)
+}
+
+/// The same, of a length that stays, as programs that this one starts have it too: by that number.
+pub fn heritable(name: &str, bytes: u64) -> Result<(OwnedFd, i32)> {
+    let memory = create(name, bytes)?;
+    seal(&memory, Seals::SHRINK | Seals::GROW)?;
+    let memory = rustix::io::dup(memory)?;
+    let number = memory.as_raw_fd();
+    Ok((memory, number))
+}
+
+/// Memory that the program which has started this one has, by its number.
+pub fn inherited(number: i32) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    retry(|| open(format!("/proc/self/fd/{number}"), flags, Mode::empty()))
 }
 
 /// Seals it. EPERM when it was sealed against that.

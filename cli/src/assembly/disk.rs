@@ -13,7 +13,7 @@ use tombolo_host_vhost::keeper::Settings as KeeperSettings;
 use crate::assembly::disk_mount::{DiskMount, PreparedDiskMount};
 use crate::assembly::keeper::{self, Turn};
 use crate::assembly::options::disk::{DiskOptions, DiskServerOptions};
-use crate::assembly::plan::disk::DiskPlan;
+use crate::assembly::plan::disk::{DiskPlan, DiskSource};
 use crate::assembly::plan::needs::directories_of;
 use crate::assembly::sandbox::Sandbox;
 use crate::assembly::served_disk::{DiskAnswers, PreparedDisk, ServedDisk, guest_sockets};
@@ -23,12 +23,13 @@ use crate::service::status::Status;
 use crate::service::{self, Counted, Service, prometheus};
 
 pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
-    let plan = DiskPlan::new(disk)?;
-    if options.keep && plan.source.is_partly_in_memory() {
+    let mut plan = DiskPlan::new(disk)?;
+    if options.keep && matches!(plan.source, DiskSource::Qcow2 { .. }) {
+        // Which room holds what was written is in its process alone until it is flushed.
         let refused =
             format!("--keep is not for {}: what was not flushed is lost with its server", plan.source);
         return Err(
-            Failure::usage(refused).remedy("leave --keep out, or make it a raw image: tombolo disk convert")
+            Failure::usage(refused).remedy("leave --keep out, or make it a raw image or the base of an overlay: tombolo disk convert, create")
         );
     }
     if options.keep && plan.source.needs().has_ring {
@@ -43,6 +44,9 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
         return keep(&plan);
     }
     let turn = Turn::wait(&options.kept)?;
+    if let (DiskSource::Overlay(overlay), Some(descriptor)) = (&mut plan.source, options.kept_states) {
+        overlay.keep_states_in(descriptor)?;
+    }
     until_stopped(
         &turn,
         || Prepared::open(&plan, options),
@@ -58,7 +62,12 @@ fn keep(plan: &DiskPlan) -> Outcome {
     // Whose turn it is the server alone knows, and the next one would not: a disk that can be written has one guest.
     let guests_max = if plan.options.read_only { Settings::default().guests_max } else { 1 };
     let settings = KeeperSettings { guests_max, keeps_all_areas: false };
-    keeper::keep(&sockets, settings, &plan.name)
+    let states = match &plan.source {
+        DiskSource::Overlay(overlay) if !plan.options.read_only => Some(overlay.memory_for_states()?),
+        _ => None,
+    };
+    let own = states.iter().map(|(_, descriptor)| format!("--kept-states={descriptor}")).collect();
+    keeper::keep(&sockets, settings, &plan.name, own)
 }
 
 /// The process. Dropped from the top.

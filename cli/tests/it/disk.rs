@@ -45,7 +45,7 @@ pub fn ask(queue: &mut DriverQueue, kind: u32, sector: u64, data: &[u8]) -> (Vec
 
 pub const IN: u32 = 0;
 pub const OUT: u32 = 1;
-const FLUSH: u32 = 4;
+pub const FLUSH: u32 = 4;
 
 #[test]
 fn a_disk_is_served_counted_and_resized_and_leaves_nothing_behind() {

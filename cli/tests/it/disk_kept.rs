@@ -1,12 +1,13 @@
 //! A guest that writes all the time, at eight places at once, while its server is killed again and again.
 
-use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use tombolo_vhost_driver::{DriverQueue, GuestBuffer};
 
-use crate::common::{Server, signal};
-use crate::disk::{IN, OUT, PATIENCE, ask, child_of, guest, with_image};
+use crate::common::{Scratch, Server, signal};
+use crate::disk::{DISK_BYTES, FLUSH, IN, OUT, PATIENCE, ask, child_of, guest, with_image};
 
 const PLACES: u64 = 8;
 const SECTORS: u64 = 64;
@@ -16,8 +17,8 @@ struct Place {
     head: GuestBuffer,
     body: GuestBuffer,
     status: GuestBuffer,
-    /// The chain, the sector, and what is written there.
-    under_way: Option<(u16, u64, u64)>,
+    /// The chain, and of a write the sector and what is written there.
+    under_way: Option<(u16, Option<(u64, u64)>)>,
 }
 
 impl Place {
@@ -31,7 +32,14 @@ impl Place {
         queue.write(self.body, &contents(number));
         queue.write(self.status, &[0xee]);
         let parts = [self.head.readable(), self.body.readable(), self.status.writable()];
-        self.under_way = Some((queue.submit(&parts).expect("room"), sector, number));
+        self.under_way = Some((queue.submit(&parts).expect("room"), Some((sector, number))));
+    }
+
+    fn flush(&mut self, queue: &mut DriverQueue) {
+        queue.write(self.head, &u128::from(FLUSH).to_le_bytes());
+        queue.write(self.status, &[0xee]);
+        let parts = [self.head.readable(), self.status.writable()];
+        self.under_way = Some((queue.submit(&parts).expect("room"), None));
     }
 }
 
@@ -59,18 +67,47 @@ impl Killer<'_> {
     }
 }
 
+/// What is in each sector before a guest writes there.
+const GOLDEN: u64 = 1 << 40;
+
+fn golden(scratch: &Scratch) {
+    let image = fs::File::options().write(true).open(scratch.path("vm.img")).expect("open");
+    let all: Vec<u8> = (0..DISK_BYTES / 512).flat_map(|sector| contents(GOLDEN + sector)).collect();
+    image.write_all_at(&all, 0).expect("write");
+}
+
+fn holds(queue: &mut DriverQueue, model: &[u64]) {
+    for (sector, number) in (0..).zip(model) {
+        assert_eq!(ask(queue, IN, sector, &[0; 512]), (contents(*number).to_vec(), 0), "sector {sector}");
+    }
+}
+
 #[test]
 fn each_request_is_answered_once_however_often_the_server_is_killed() {
+    let scratch = with_image();
+    golden(&scratch);
+    is_kept(&scratch, "vm.img");
+}
+
+/// What it has not flushed is in the redo log and in memory that its keeper has.
+#[test]
+fn nothing_that_was_written_to_an_overlay_is_lost_however_often_the_server_is_killed() {
+    let scratch = with_image();
+    golden(&scratch);
+    scratch.run(&["disk", "create", "vm.overlay", "--base", "vm.img"]).succeeded();
+    is_kept(&scratch, "vm.overlay");
+}
+
+fn is_kept(scratch: &Scratch, image: &str) {
     let kills_wanted = if std::env::var_os("TOMBOLO_LONG").is_some() { 60 } else { 5 };
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let scratch = with_image();
-    let server =
-        scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock", "-qq"], "ready control");
-    let (_driver, mut queue) = guest(&scratch);
+    let words = ["disk", image, "--vhost-user", "vm.sock", "-qq"];
+    let server = scratch.serve(&[&words[..], &["--keep"]].concat(), "ready control");
+    let (driver, mut queue) = guest(scratch);
     let mut places: Vec<Place> = (0..PLACES).map(|_| Place::new(&mut queue)).collect();
-    let mut written: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut model: Vec<u64> = (0..DISK_BYTES / 512).map(|sector| GOLDEN + sector).collect();
     let mut killer = Killer { keeper: &server, last: None, kills: 0 };
     let (mut number, began) = (0, Instant::now());
     loop {
@@ -79,8 +116,11 @@ fn each_request_is_answered_once_however_often_the_server_is_killed() {
             (0..).zip(&mut places).filter(|(_, place)| place.under_way.is_none() && !is_over)
         {
             number += 1;
-            // No two of them are at one sector: which is first is for the device to choose.
-            place.write(&mut queue, index * SECTORS + random.u64(..SECTORS), number);
+            match random.u32(..32) {
+                0 => place.flush(&mut queue),
+                // No two of them are at one sector: which is first is for the device to choose.
+                _ => place.write(&mut queue, random.u64(..SECTORS) * PLACES + index, number),
+            }
         }
         if !is_over && random.u32(..200) == 0 {
             killer.kill();
@@ -94,13 +134,17 @@ fn each_request_is_answered_once_however_often_the_server_is_killed() {
         let mut status = [0xee];
         queue.read(place.status, &mut status);
         assert_eq!(status, [0]);
-        let (_, sector, number) = place.under_way.take().expect("it is under way");
-        written.insert(sector, number);
+        if let (_, Some((sector, number))) = place.under_way.take().expect("it is under way") {
+            model[sector as usize] = number;
+        }
     }
     assert!(queue.try_used().is_none());
-    for (sector, number) in written {
-        assert_eq!(ask(&mut queue, IN, sector, &[0; 512]), (contents(number).to_vec(), 0), "sector {sector}");
-    }
-    eprintln!("{} kills, {number} writes in {:?}", killer.kills, began.elapsed());
+    holds(&mut queue, &model);
+    eprintln!("{} kills, {number} requests in {:?}", killer.kills, began.elapsed());
+    drop((driver, queue));
+    server.stop();
+    // The keeper has taken nothing with it.
+    let server = scratch.serve(&words, "ready control");
+    holds(&mut guest(scratch).1, &model);
     server.stop();
 }

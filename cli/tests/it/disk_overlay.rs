@@ -127,7 +127,6 @@ fn an_overlay_whose_base_was_changed_or_that_is_in_use_is_not_opened() {
     ]);
     server.stop();
     scratch.all_fail(&[
-        ("disk vm.overlay --vhost-user vm.sock --keep", 2, &["--keep is not for", "lost with its server"]),
         ("disk create new.overlay", 2, &["--base DISK"]),
         ("disk create new.img", 2, &["--size SIZE"]),
         ("disk create new.img --base golden.img --size 1G", 2, &["--base is for overlays", "NAME.overlay"]),

@@ -34,6 +34,11 @@ pub enum OverlayError {
         "the base is not what it was when the overlay was made: what was written to the overlay does not fit it any more"
     )]
     BaseChanged,
+    /// The memory in which its states are to be kept has other ones.
+    #[error(
+        "the memory for what was not flushed belongs to another overlay, or to another version of this program"
+    )]
+    OtherMemory,
     /// It would have no length, or more than there can be.
     #[error("an overlay has from one block to {max} bytes, not {size_bytes}")]
     Size {

@@ -9,15 +9,16 @@
 //!
 //! Not here: finding and opening files; changing the size of a disk that is in use.
 //!
-//! Main types: [`Overlay`], [`Header`], [`OverlayError`].
+//! Main types: [`Overlay`], [`Header`], [`Kept`], [`OverlayError`].
 //!
-//! Reading order: `header`, `layout`, `states`, `redo_log` (opening, and what makes it durable), `disk` (the waist), `changes`.
+//! Reading order: `header`, `layout`, `states`, `kept`, `redo_log` (opening, and what makes it durable), `disk` (the waist), `changes`.
 #![forbid(unsafe_code)]
 
 mod changes;
 mod disk;
 mod error;
 mod header;
+mod kept;
 mod layout;
 mod redo_log;
 mod states;
@@ -25,4 +26,5 @@ mod states;
 pub use disk::Overlay;
 pub use error::OverlayError;
 pub use header::Header;
+pub use kept::{Identity, Kept};
 pub use layout::PAGE_BYTES as HEADER_BYTES;

@@ -9,6 +9,7 @@ use tombolo_host_runtime::to_its_end;
 use tombolo_mem::{Buffer, Source};
 
 use crate::disk::Overlay;
+use crate::kept::Kept;
 use crate::layout::{self, BLOCK_BYTES, PAGE_BYTES, SEGMENT_BYTES};
 use crate::states::{State, States};
 use crate::{Header, OverlayError};
@@ -79,6 +80,26 @@ fn check_length(header: &Header, log: &dyn BlockDevice) -> std::result::Result<(
     if found < wanted { Err(OverlayError::TooShort { found, wanted }) } else { Ok(()) }
 }
 
+async fn states_of(
+    cx: &Ctx,
+    header: &Header,
+    log: &dyn BlockDevice,
+    kept: Option<Kept>,
+) -> std::result::Result<States, OverlayError> {
+    let states = States::new(header.size_bytes, kept.clone());
+    if let Some(kept) = &kept
+        && kept.holds(header)?
+    {
+        states.go_on();
+        return Ok(states);
+    }
+    for segment in 0..states.segments() {
+        states.load(segment, &read(log, cx, layout::page_at(segment), PAGE_BYTES as usize).await?)?;
+    }
+    kept.iter().try_for_each(|kept| kept.begin(header))?;
+    Ok(states)
+}
+
 impl Overlay {
     /// Opens what is kept in `log` over `base`. `base_mark` is what the base has now; another than it had when the overlay was made is
     /// refused. That nothing else writes to either is seen to by what has opened them.
@@ -88,6 +109,30 @@ impl Overlay {
         base_mark: &[u8],
         log: Arc<dyn BlockDevice>,
         options: &OpenOptions,
+    ) -> std::result::Result<Arc<Self>, OverlayError> {
+        Self::open_in(cx, base, base_mark, log, options, None).await
+    }
+
+    /// The same with states that outlive the process: what it has not flushed is there when the next one opens it. Another redo log than the
+    /// memory was used for first is refused.
+    pub async fn open_kept(
+        cx: &Ctx,
+        base: Arc<dyn BlockDevice>,
+        base_mark: &[u8],
+        log: Arc<dyn BlockDevice>,
+        options: &OpenOptions,
+        kept: Kept,
+    ) -> std::result::Result<Arc<Self>, OverlayError> {
+        Self::open_in(cx, base, base_mark, log, options, Some(kept)).await
+    }
+
+    async fn open_in(
+        cx: &Ctx,
+        base: Arc<dyn BlockDevice>,
+        base_mark: &[u8],
+        log: Arc<dyn BlockDevice>,
+        options: &OpenOptions,
+        kept: Option<Kept>,
     ) -> std::result::Result<Arc<Self>, OverlayError> {
         let header = Header::read_from(cx, &*log).await?;
         check_length(&header, &*log)?;
@@ -101,10 +146,7 @@ impl Overlay {
         }
         let block_bytes = options.block_bytes.max(base_block_bytes);
         let geometry = Geometry::of_file(header.size_bytes).in_blocks(block_bytes)?;
-        let states = States::new(header.size_bytes);
-        for segment in 0..states.segments() {
-            states.load(segment, &read(&*log, cx, layout::page_at(segment), PAGE_BYTES as usize).await?)?;
-        }
+        let states = states_of(cx, &header, &*log, kept).await?;
         let read_only = options.read_only || log.profile().read_only;
         Ok(Arc::new(Self(Arc::new(RedoLog {
             base,

@@ -1,10 +1,12 @@
 //! Where each block is found.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tombolo_core::{Error, Result};
+use tombolo_mem::Region;
 
+use crate::kept::Kept;
 use crate::layout::{BLOCK_BYTES, PAGE_BYTES, SEGMENT_BLOCKS};
 
 /// Where a block is found. The numbers are those of the pages.
@@ -40,25 +42,41 @@ const PAGE_WORDS: usize = PAGE_BYTES as usize / 8;
 
 /// The states of a segment.
 struct Page {
-    words: [AtomicU64; PAGE_WORDS],
+    memory: Region,
+    /// Where it begins there.
+    start: usize,
     /// Something has changed since it was last taken to be written.
     is_dirty: AtomicBool,
+}
+
+impl Page {
+    /// The states of so many blocks; a page has all words, so there is always one.
+    fn word(&self, index: usize) -> u64 {
+        self.memory.load_u64(self.start + index * 8, Ordering::Acquire).unwrap_or_default()
+    }
+
+    /// Replaces these bits of a word; whether that has changed any.
+    fn replace(&self, index: usize, mask: u64, bits: u64) -> bool {
+        let before = self.memory.replace_bits(self.start + index * 8, mask, bits, Ordering::AcqRel);
+        before.is_ok_and(|before| before & mask != bits & mask)
+    }
 }
 
 /// All states. What has never been written to takes no memory. Changes of one block must not come from two threads at once.
 pub(crate) struct States {
     pages: Vec<OnceLock<Box<Page>>>,
     blocks: u64,
+    kept: Option<Kept>,
     /// Some page is dirty, or was a moment ago.
     is_dirty: AtomicBool,
 }
 
 impl States {
-    /// All in the base.
-    pub(crate) fn new(size_bytes: u64) -> Self {
+    /// All in the base, or where memory of that kind has them.
+    pub(crate) fn new(size_bytes: u64, kept: Option<Kept>) -> Self {
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
         let pages = (0..blocks.div_ceil(SEGMENT_BLOCKS)).map(|_| OnceLock::new()).collect();
-        Self { pages, blocks, is_dirty: AtomicBool::new(false) }
+        Self { pages, blocks, kept, is_dirty: AtomicBool::new(false) }
     }
 
     pub(crate) fn segments(&self) -> u64 {
@@ -71,12 +89,25 @@ impl States {
 
     fn page_to_change(&self, segment: u64) -> Option<&Page> {
         let new = || {
-            Box::new(Page {
-                words: [const { AtomicU64::new(0) }; PAGE_WORDS],
-                is_dirty: AtomicBool::new(false),
-            })
+            let (memory, start) = match &self.kept {
+                None => (Region::heap(PAGE_BYTES as usize), 0),
+                Some(kept) => {
+                    kept.uses(segment);
+                    (kept.memory.clone(), kept.page_at(segment, self.segments()))
+                }
+            };
+            Box::new(Page { memory, start, is_dirty: AtomicBool::new(false) })
         };
         self.pages.get(segment as usize).map(|page| &**page.get_or_init(new))
+    }
+
+    /// Those that an earlier process has left in kept memory. Which of their pages were written is not known, so all are to be.
+    pub(crate) fn go_on(&self) {
+        let is_used = |segment: &u64| self.kept.as_ref().is_some_and(|kept| kept.is_used(*segment));
+        for page in (0..self.segments()).filter(is_used).filter_map(|it| self.page_to_change(it)) {
+            page.is_dirty.store(true, Ordering::Release);
+            self.is_dirty.store(true, Ordering::Release);
+        }
     }
 
     /// Takes in what is written in a page.
@@ -85,12 +116,12 @@ impl States {
             return Ok(());
         }
         let Some(page) = self.page_to_change(segment) else { return Ok(()) };
-        for (word, bytes) in page.words.iter().zip(bytes.as_chunks().0) {
+        for (word, bytes) in bytes.as_chunks().0.iter().take(PAGE_WORDS).enumerate() {
             let value = u64::from_le_bytes(*bytes);
             if value & value >> 1 & (u64::MAX / 3) != 0 {
                 return Err(Error::io("the overlay is damaged: a block is in no place that there is"));
             }
-            word.store(value, Ordering::Relaxed);
+            page.replace(word, u64::MAX, value);
         }
         Ok(())
     }
@@ -112,7 +143,7 @@ impl States {
 
     fn word(&self, block: u64) -> u64 {
         let word = (block % SEGMENT_BLOCKS / WORD_BLOCKS) as usize;
-        self.page(block / SEGMENT_BLOCKS).map_or(0, |page| page.words[word].load(Ordering::Acquire))
+        self.page(block / SEGMENT_BLOCKS).map_or(0, |page| page.word(word))
     }
 
     fn at(&self, block: u64) -> State {
@@ -128,14 +159,11 @@ impl States {
             let count = word_end.min(end) - block;
             let (shift, word) = (block % WORD_BLOCKS * 2, (block % SEGMENT_BLOCKS / WORD_BLOCKS) as usize);
             let mask = (u64::MAX >> (64 - count * 2)) << shift;
-            if let Some(page) = self.page_to_change(block / SEGMENT_BLOCKS) {
-                let change = |value: u64| Some(value & !mask | state.in_all() & mask);
-                let word = &page.words[word];
-                let before = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
-                if before.is_ok_and(|before| change(before) != Some(before)) {
-                    page.is_dirty.store(true, Ordering::Release);
-                    self.is_dirty.store(true, Ordering::Release);
-                }
+            if let Some(page) = self.page_to_change(block / SEGMENT_BLOCKS)
+                && page.replace(word, mask, state.in_all())
+            {
+                page.is_dirty.store(true, Ordering::Release);
+                self.is_dirty.store(true, Ordering::Release);
             }
             block += count;
         }
@@ -155,7 +183,7 @@ impl States {
             let page = self.page(segment)?;
             // Before the words are looked at: what changes meanwhile makes it dirty again.
             page.is_dirty.swap(false, Ordering::AcqRel).then(|| {
-                let words = page.words.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes());
+                let words = (0..PAGE_WORDS).flat_map(|word| page.word(word).to_le_bytes());
                 (segment, words.collect())
             })
         };
@@ -181,7 +209,7 @@ mod tests {
 
     #[test]
     fn states_are_what_was_set_and_runs_end_where_they_change() {
-        let states = States::new(SIZE);
+        let states = States::new(SIZE, None);
         let mut model = vec![State::Base; (SIZE / BLOCK_BYTES) as usize];
         for _ in 0..300 {
             let start = fastrand::usize(0..model.len());
@@ -195,7 +223,7 @@ mod tests {
             let run = model[first..limit].iter().take_while(|state| **state == model[first]).count();
             assert_eq!(states.run(first as u64, limit as u64), (model[first], (first + run) as u64));
         }
-        let again = States::new(SIZE);
+        let again = States::new(SIZE, None);
         for (segment, bytes) in states.take_dirty() {
             again.load(segment, &bytes).expect("taken in");
         }
@@ -204,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_page_is_written_once_for_all_that_has_changed_and_again_if_that_failed() {
-        let states = States::new(SIZE);
+        let states = States::new(SIZE, None);
         assert!(!states.is_dirty() && states.take_dirty().is_empty());
         states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 7, State::Here);
         states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 2, State::Zero);
@@ -220,6 +248,6 @@ mod tests {
     fn a_state_that_there_is_not_is_refused() {
         let mut bytes = vec![0; PAGE_BYTES as usize];
         bytes[9] = 0b1100;
-        assert!(States::new(SIZE).load(1, &bytes).is_err());
+        assert!(States::new(SIZE, None).load(1, &bytes).is_err());
     }
 }

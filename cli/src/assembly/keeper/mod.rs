@@ -28,17 +28,19 @@ use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::failure::{Code, Failure, Outcome};
 use turn::{Input, Launched};
 
-/// Holds the guests of these sockets until the server ends by itself or is asked to. By the name it is found to be upgraded.
-pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str) -> Outcome {
+/// Holds the guests of these sockets until the server ends by itself or is asked to. By the name it is found to be upgraded. Each server is given
+/// these options besides.
+pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options: Vec<String>) -> Outcome {
     if sockets.is_empty() {
         return Err(Failure::usage("--keep is for the guests of VMMs, and none is served"));
     }
     DescriptorBudget::of_process();
     let servers = Arc::new(Servers::default());
-    let descriptors = sockets.iter().map(|socket| take_in(socket, settings, &servers));
-    let descriptors = descriptors.collect::<Result<Vec<_>, _>>()?;
+    for socket in sockets {
+        options.push(format!("--kept={}", take_in(socket, settings, &servers)?));
+    }
     let keeping = Arc::new(Keeping {
-        words: words_for_server(env::args_os().skip(1), &descriptors),
+        words: words_for_server(env::args_os().skip(1), options),
         // Also when the program's file was replaced meanwhile.
         program: Mutex::new("/proc/self/exe".into()),
         servers,
@@ -62,12 +64,12 @@ fn take_in(socket: &GuestSocket, settings: Settings, servers: &Arc<Servers>) -> 
     Ok(descriptor)
 }
 
-/// The words of this command, and behind its name the descriptors.
-fn words_for_server(words: impl Iterator<Item = OsString>, descriptors: &[i32]) -> Vec<OsString> {
+/// The words of this command, and behind its name the options.
+fn words_for_server(words: impl Iterator<Item = OsString>, options: Vec<String>) -> Vec<OsString> {
     let mut words: Vec<OsString> = words.collect();
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
     let behind = words.iter().position(|word| !is_option(word)).map_or(0, |command| command + 1);
-    words.splice(behind..behind, descriptors.iter().map(|descriptor| format!("--kept={descriptor}").into()));
+    words.splice(behind..behind, options.into_iter().map(OsString::from));
     words
 }
 
@@ -201,9 +203,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_descriptors_come_behind_the_command_and_before_all_that_is_no_option() {
+    fn the_options_come_behind_the_command_and_before_all_that_is_no_option() {
         let words = ["-v", "disk", "--keep", "--", "--odd.img"].map(OsString::from);
-        let all = words_for_server(words.into_iter(), &[5, 7]);
+        let all = words_for_server(words.into_iter(), [5, 7].map(|fd| format!("--kept={fd}")).into());
         assert_eq!(all, ["-v", "disk", "--kept=5", "--kept=7", "--keep", "--", "--odd.img"]);
     }
 

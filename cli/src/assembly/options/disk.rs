@@ -105,6 +105,9 @@ pub struct DiskServerOptions {
     /// This is such a server, and has the sockets of its guests as these descriptors.
     #[arg(long, value_name = "FD", hide = true)]
     pub kept: Vec<i32>,
+    /// Where an overlay's states are kept, as this descriptor.
+    #[arg(long, value_name = "FD", hide = true)]
+    pub kept_states: Option<i32>,
     /// What the server may still do once it is ready: off, auto (what kernel and user allow of strict), or strict: nothing that it does
     /// not need, or it does not start.
     #[arg(long, value_name = "HOW", default_value = "auto")]

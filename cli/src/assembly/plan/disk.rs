@@ -169,11 +169,6 @@ impl DiskSource {
         }
     }
 
-    /// Whether some of what was written is in this process alone until it is flushed: which room holds it, in images that have tables.
-    pub fn is_partly_in_memory(&self) -> bool {
-        matches!(self, Self::Qcow2 { .. } | Self::Overlay(_))
-    }
-
     /// What serving it goes on to need, besides files that are open.
     pub fn needs(&self) -> Needs {
         match self {

@@ -3,9 +3,11 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use libtombolo::block_on;
 use tombolo_back_image_file::ImageFile;
@@ -14,12 +16,15 @@ use tombolo_core::fs::Timestamp;
 use tombolo_core::{Ctx, SessionId};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_host_service::sandbox::Needs;
-use tombolo_layer_overlay::{HEADER_BYTES, Header, Overlay, OverlayError};
+use tombolo_layer_overlay::{HEADER_BYTES, Header, Identity, Kept, Overlay, OverlayError};
+use tombolo_sys::memfd;
 
 use super::disk::{DiskSource, OpenedDisk};
 use crate::assembly::options::disk::ImageOptions;
 use crate::commands::files::open_path::attr_of;
 use crate::failure::{Failure, Outcome};
+
+const KEEPING: &str = "keep what an overlay has not flushed";
 
 /// An overlay may stand on others, but not on so many: each is asked for what it does not have.
 const DEPTH_MAX: u32 = 16;
@@ -32,12 +37,14 @@ pub struct OverlaySource {
     backing_dir: Option<PathBuf>,
     /// How many overlays stand on it.
     depth: u32,
+    /// Where a keeper keeps its states.
+    states: Option<Kept>,
 }
 
 impl OverlaySource {
     pub fn new(path: PathBuf, options: &ImageOptions) -> Self {
         let ImageOptions { base, backing_dir, .. } = options.clone();
-        Self { path, base, backing_dir, depth: 0 }
+        Self { path, base, backing_dir, depth: 0, states: None }
     }
 
     fn cannot(&self, error: &(impl std::error::Error + 'static)) -> Failure {
@@ -102,6 +109,37 @@ impl OverlaySource {
         needs
     }
 
+    /// Memory for its states that outlives servers, and the descriptor by which they inherit it.
+    pub fn memory_for_states(&self) -> Result<(OwnedFd, i32), Failure> {
+        let made = memfd::heritable("overlay-states", self.header()?.kept_bytes() as u64);
+        made.map_err(|errno| Failure::cannot(KEEPING, &std::io::Error::from(errno)))
+    }
+
+    /// Has its states in the memory that a keeper has handed in.
+    pub fn keep_states_in(&mut self, descriptor: i32) -> Outcome {
+        let header = self.header()?;
+        let memory = memfd::inherited(descriptor).map_err(std::io::Error::from);
+        let found = memory.and_then(|memory| Ok((memory, self.identity()?)));
+        let (memory, identity) = found.map_err(|error| Failure::cannot(KEEPING, &error))?;
+        let kept = Kept::map(&memory, &header, identity);
+        self.states = Some(kept.map_err(|error| Failure::cannot(KEEPING, &error))?);
+        Ok(())
+    }
+
+    /// What tells its redo log from another one that has its name later.
+    fn identity(&self) -> std::io::Result<Identity> {
+        let it = fs::metadata(&self.path)?;
+        // Numbers of files that were removed are given again, times of birth are not.
+        let born = it.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        let born = born.map_or(0, |born| born.as_nanos() as u64);
+        let mut identity = Identity::default();
+        let places = identity.chunks_exact_mut(8);
+        places
+            .zip([it.dev(), it.ino(), born])
+            .for_each(|(place, it)| place.copy_from_slice(&it.to_le_bytes()));
+        Ok(identity)
+    }
+
     /// Opens it, and what it stands on to read it.
     pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
         let base = self.base()?;
@@ -109,7 +147,11 @@ impl OverlaySource {
         let log = ImageFile::open(&self.path, &of_log, pool.lane()).map_err(|error| self.cannot(&error))?;
         let opened = base.open(&DiskOpenOptions { read_only: true, ..of_log }, pool)?;
         let mark = mark_of(&base)?;
-        let disk = block_on(Overlay::open(&cx(), opened.disk, &mark, log, options)).map_err(|error| {
+        let opened_as = match &self.states {
+            None => block_on(Overlay::open(&cx(), opened.disk, &mark, log, options)),
+            Some(kept) => block_on(Overlay::open_kept(&cx(), opened.disk, &mark, log, options, kept.clone())),
+        };
+        let disk = opened_as.map_err(|error| {
             let failure = self.cannot(&error);
             match error {
                 OverlayError::BaseChanged => failure.remedy(format_args!(

@@ -85,7 +85,7 @@ fn keep(plan: &Plan) -> Outcome {
     let sockets = guest_sockets(plan)?;
     // What servers leave there are handles, with which any file could be opened.
     let settings = KeeperSettings { guests_max: Settings::default().guests_max, keeps_all_areas: true };
-    keeper::keep(&sockets, settings, &plan.name())
+    keeper::keep(&sockets, settings, &plan.name(), Vec::new())
 }
 
 fn guest_sockets(plan: &Plan) -> Result<Vec<GuestSocket>, Failure> {

@@ -1,6 +1,7 @@
 //! What is an overlay's own as a disk: its base, and losses of power. What each disk must do is in the conformance suite.
 
 mod in_blocks;
+mod killed;
 mod lossy;
 
 use std::sync::Arc;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use tombolo_back_image_file::ImageFile;
 use tombolo_core::block::{BlockDevice, OpenOptions};
-use tombolo_crash_images::{each_image, record, recorded};
+use tombolo_core::{Ctx, SessionId, Stability};
+use tombolo_crash_images::{each_image, mark, record, recorded};
 use tombolo_front_virtio_blk::Features;
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
@@ -112,6 +113,29 @@ fn lose_power_of_raw(features: Features) {
 #[test]
 fn what_a_guest_has_flushed_is_on_the_disk_after_a_loss_of_power() {
     lose_power_of_raw(Features::all());
+}
+
+#[test]
+fn what_a_killed_server_has_left_is_durable_when_the_next_one_has_flushed() {
+    const LEFT: [u8; 4096] = [7; 4096];
+    if let Some(dir) = recorded() {
+        let image = put(&dir.with_file_name("disk.img"), &dir);
+        let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
+        let cx = Ctx::root(SessionId(1));
+        let write =
+            |disk: Arc<dyn BlockDevice>| disk.write(&cx, 0, Stability::Unstable, LEFT.to_vec().into());
+        // What ends without a flush leaves what a kill leaves.
+        write(opened(&image, &pool)).wait().expect("written");
+        opened(&image, &pool).flush(&cx).wait().expect("flushed");
+        return mark("flushed");
+    }
+    let area = area();
+    fs::write(area.path().join("disk.img"), vec![0; 1 << 16]).expect("create");
+    let log = record(&area.path().join("dir"));
+    each_image(&log, |dir, _, marks| {
+        let is_there = || fs::read(dir.join("disk.img")).expect("read").starts_with(&LEFT);
+        assert!(marks.is_empty() || is_there());
+    });
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! Processes that are killed, with states that are kept: nothing that was answered is lost but by a loss of power, and then nothing that was
+//! flushed.
+
+use tombolo_layer_overlay::{Identity, Kept};
+use tombolo_mem::Region;
+
+use super::*;
+
+fn kept(memory: &Region, identity: u8) -> Kept {
+    Kept { memory: memory.clone(), identity: Identity::from([identity; 24]) }
+}
+
+fn open_as(
+    identity: u8,
+    base: &Arc<MemoryDisk>,
+    log: &Arc<dyn BlockDevice>,
+    memory: &Region,
+) -> Result<Arc<Overlay>, OverlayError> {
+    let options = OpenOptions::default();
+    block_on(Overlay::open_kept(&cx(), base.clone(), b"1", log.clone(), &options, kept(memory, identity)))
+}
+
+fn open(
+    base: &Arc<MemoryDisk>,
+    log: &Arc<dyn BlockDevice>,
+    memory: &Region,
+) -> Result<Arc<Overlay>, OverlayError> {
+    open_as(1, base, log, memory)
+}
+
+fn new_memory() -> Region {
+    Region::heap(header().kept_bytes())
+}
+
+const AREA: usize = 64 * 512;
+/// Around the end of a segment.
+const START: u64 = (64 << 20) - AREA as u64 / 2;
+
+/// A few changes, some flushes among them.
+fn work(rng: &mut fastrand::Rng, disk: &Overlay, model: &mut [u8]) {
+    for _ in 0..rng.usize(0..12) {
+        let from = rng.usize(0..64);
+        let count = rng.usize(1..=64 - from);
+        let place = &mut model[from * 512..(from + count) * 512];
+        let (offset, byte) = (START + from as u64 * 512, rng.u8(1..));
+        let range = Range { offset, len_bytes: place.len() as u64 };
+        let how = Zeroing { may_unmap: rng.bool(), ..Zeroing::default() };
+        match rng.u8(0..8) {
+            0 => disk.flush(&cx()).wait().expect("flushed"),
+            1 | 2 => {
+                disk.write_zeroes(&cx(), range, how).wait().expect("zeroed");
+                place.fill(0);
+            }
+            _ => {
+                place.fill(byte);
+                write(disk, offset, place);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_answered_outlives_kills_and_what_was_flushed_a_loss_of_power_after_them() {
+    for seed in 0..25 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let base = base();
+        let lossy = Arc::new(LossyDisk::new(header().log_bytes()));
+        let log = made(lossy.clone());
+        let mut model: Vec<u8> = (START..START + AREA as u64).map(|at| golden(at / 512)).collect();
+        for _ in 0..3 {
+            let memory = new_memory();
+            for _ in 0..4 {
+                let disk = open(&base, &log, &memory).expect("opened");
+                assert!(read(&*disk, START, AREA) == model, "seed {seed}");
+                work(&mut rng, &disk, &mut model);
+                // Some are killed while they flush.
+                if rng.bool() {
+                    lossy.fails_after(rng.u32(0..2));
+                    let _killed = disk.flush(&cx()).wait();
+                    lossy.fails_after(u32::MAX);
+                }
+            }
+            let disk = open(&base, &log, &memory).expect("opened");
+            disk.flush(&cx()).wait().expect("flushed");
+            drop(disk);
+            // With the machine goes what a keeper has in memory.
+            lossy.lose_power(&mut rng);
+        }
+        let disk = opened(&base, &log).expect("opened");
+        assert!(read(&*disk, START, AREA) == model, "seed {seed}");
+    }
+}
+
+#[test]
+fn memory_of_another_overlay_is_refused() {
+    let (base, log, memory) = (base(), redo_log(), new_memory());
+    drop(open(&base, &log, &memory).expect("opened"));
+    drop(open(&base, &log, &memory).expect("opened again"));
+    let short = Region::heap(header().kept_bytes() - 4096);
+    assert!(matches!(open(&base, &log, &short), Err(OverlayError::OtherMemory)));
+    assert!(matches!(open_as(2, &base, &log, &memory), Err(OverlayError::OtherMemory)));
+}
