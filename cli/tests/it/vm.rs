@@ -21,6 +21,7 @@ const STATE: &str = "the state of all devices";
 /// It is there until it is told to end, and then ends with a status.
 const VMM: &str = r#"#!/bin/sh
 for word; do case $word in guest=*) name=${word#guest=} ;; esac; done
+trap 'exit 0' TERM
 until [ -e "$0.$name" ]; do sleep 0.01; done
 read -r status <"$0.$name"
 rm "$0.$name"
@@ -266,6 +267,26 @@ fn a_clone_that_is_killed_in_its_middle_can_be_resumed_and_removed() {
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
     bed.0.run(&["vm", "rm", "--force", "one"]).succeeded();
     assert!(!bed.vm("one").exists() && !bed.0.path("run/tombolo/vm-one").exists());
+}
+
+#[test]
+fn a_clone_of_an_image_on_another_host_reads_there_what_it_touches() {
+    let bed = Bed::new();
+    bed.make_image();
+    fs::rename(bed.0.path("image"), bed.0.path("tree/image")).expect("move");
+    let (server, url) = bed.0.serve_nfs();
+    let _told = bed.vmm("one", Flaw::None);
+    let image = format!("{url}/image");
+    bed.0.run(&["clone", &image, "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let memory = bed.memory_of_clone("one");
+    assert_eq!(at(&memory, MIB, 6), "memory");
+    File::options().write(true).open(&memory).expect("open").write_all_at(b"change", MIB).expect("write");
+    bed.0.run(&["vm", "suspend", "one", "--to", "second"]).succeeded();
+    let found = ["second", "tree/image"].map(|dir| at(&bed.0.path(dir).join("memory"), MIB, 6));
+    assert_eq!(found, ["change", "memory"]);
+    assert_eq!(at(&bed.0.path("second/disk"), MIB, 4), "disk");
+    server.stop();
+    bed.0.run(&["vm", "rm", "one"]).succeeded();
 }
 
 #[test]

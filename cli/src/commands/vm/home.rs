@@ -195,6 +195,7 @@ impl Home {
             memory: own.join("memory"),
             disk_control: control("disk"),
             memory_control: control("memory"),
+            supervisor: own.join("pid"),
             own,
         }
     }
@@ -203,6 +204,8 @@ impl Home {
 /// The places of a VM that runs.
 pub struct Run {
     own: PathBuf,
+    /// The process that watches it. As long as the VM is locked it is there.
+    supervisor: PathBuf,
     pub monitor: PathBuf,
     /// The disk's socket.
     pub disk: PathBuf,
@@ -218,12 +221,20 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Run {
+    /// Makes them, for this process.
     pub fn make(&self) -> io::Result<()> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.memory)
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.memory)?;
+        fs::write(&self.supervisor, std::process::id().to_string())
+    }
+
+    /// Has the process that watches it end it.
+    pub fn stop(&self) -> io::Result<()> {
+        let pid = fs::read_to_string(&self.supervisor)?.parse().map_err(io::Error::other)?;
+        Ok(process::terminate(pid)?)
     }
 
     pub fn remove(&self) {
-        for file in [&self.monitor, &self.disk] {
+        for file in [&self.supervisor, &self.monitor, &self.disk] {
             let _ = fs::remove_file(file);
         }
         let _ = fs::remove_dir(&self.memory);

@@ -152,8 +152,6 @@ pub fn stop(home: &Home) -> Outcome {
     if let Some(_turn) = home.lock()? {
         return home.run().clear();
     }
-    let failed = failed(home, "stop");
-    let mut monitor = Monitor::connect(&home.run().monitor, Duration::ZERO, PATIENCE).map_err(&failed)?;
-    monitor.quit().map_err(&failed)?;
+    home.run().stop().map_err(|error| Failure::cannot(format_args!("stop the VM {}", home.name), &error))?;
     home.lock_within(PATIENCE).map(drop)
 }

@@ -6,7 +6,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use clap::Args;
 use tombolo_host_runtime::signals;
@@ -79,7 +80,7 @@ impl RunArgs {
         out.write_all(READY.as_bytes()).and_then(|()| out.flush()).map_err(|error| cannot(&error))?;
         daemon::leave_terminal(&log).map_err(|error| cannot(&error))?;
         let first = ends.recv().unwrap_or(Part::Signal);
-        let end = parts.end(first);
+        let end = parts.end(first, &ends);
         run.remove();
         // One that never ran is what it was.
         if home.phase()? == Phase::Running {
@@ -97,6 +98,9 @@ enum Part {
     Vmm,
     Signal,
 }
+
+/// For a VMM that is told to end.
+const VMM_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The processes of a VM that runs. Dropping it kills those that are left.
 struct Parts {
@@ -135,11 +139,16 @@ impl Parts {
     }
 
     /// Ends all of them: the VMM first, so that the others have all that it wrote. What went wrong.
-    fn end(&mut self, first: Part) -> Result<(), String> {
+    fn end(&mut self, first: Part, ends: &Receiver<Part>) -> Result<(), String> {
         tracing::info!(?first, "ending");
         match first {
             Part::Vmm => {}
-            Part::Signal => drop(process::terminate(self.vmm.id())),
+            Part::Signal => {
+                let _ = process::terminate(self.vmm.id());
+                if ends.recv_timeout(VMM_PATIENCE) != Ok(Part::Vmm) {
+                    let _ = self.vmm.kill();
+                }
+            }
             // It waits for what is not there any more, and may not heed any other signal.
             Part::Memory | Part::Disk => drop(self.vmm.kill()),
         }
