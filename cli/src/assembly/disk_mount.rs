@@ -31,8 +31,10 @@ pub struct PreparedDiskMount {
 /// A session of its own: guests have those behind it.
 const SESSION: SessionId = SessionId(u64::MAX);
 
-/// What uses files as memory touches them at random: what the kernel reads ahead is mostly for nothing.
-const READ_AHEAD_BYTES: u32 = 16 << 10;
+/// How far the kernel reads around what is touched. A file that is used as memory is touched at random, and what is read ahead is mostly for
+/// nothing: but where each answer comes from afar, a request less is worth it (docs/decisions/clones.md).
+const NEAR_READ_AHEAD_BYTES: u32 = 16 << 10;
+const FAR_READ_AHEAD_BYTES: u32 = 128 << 10;
 
 impl PreparedDiskMount {
     /// Looks whether it can be one there, if it is to be.
@@ -50,7 +52,11 @@ impl PreparedDiskMount {
             // Users of the disk that come another way are told of nothing, as with a block device.
             coherence: Coherence::Always,
             xattrs: false,
-            read_ahead_bytes: Some(READ_AHEAD_BYTES),
+            read_ahead_bytes: Some(if plan.source.is_of_this_host() {
+                NEAR_READ_AHEAD_BYTES
+            } else {
+                FAR_READ_AHEAD_BYTES
+            }),
             ..FuseOptions::default()
         };
         let MountPoint { path, .. } = MountPoint::checked(point)?;

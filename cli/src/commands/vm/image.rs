@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::{self, ScopedJoinHandle};
 
 use super::config::{CONFIG, Config, DISK, Here, MEMORY, STATE};
 use super::home::{Home, Phase};
@@ -58,7 +59,7 @@ pub fn make(home: &Home, dir: &Path) -> Outcome {
         })?;
     }
     let config = home.config()?;
-    for name in [STATE, CONFIG].into_iter().chain(config.boot_files()) {
+    for name in std::iter::once(CONFIG).chain(files_of(&config)) {
         let copy = draft.join(name);
         fs::copy(home.file(name), &copy).and_then(|_| File::open(&copy)?.sync_all()).map_err(cannot)?;
     }
@@ -96,22 +97,35 @@ impl Image {
 
     /// Makes a VM of it that is suspended where the image was.
     pub fn clone_to(&self, home: &Home, qemu: &Path, net: Option<String>, ledger: &mut Ledger) -> Outcome {
-        self.copy(&[CONFIG], &home.path)?;
-        let config = home.config()?;
-        let names: Vec<_> = std::iter::once(STATE).chain(config.boot_files()).collect();
-        self.copy(&names, &home.path)?;
-        let of_file = |name: &&str| fs::metadata(home.file(name)).map_or(0, |file| file.len());
-        ledger.enter("configuration, device state, kernel", Some(names.iter().map(of_file).sum()));
-        begin(home, DISK, &self.file(DISK))?;
-        begin(home, MEMORY, &self.file(MEMORY))?;
+        // Each waits for the line most of its time.
+        let (config, disk, memory) = thread::scope(|scope| {
+            let disk = scope.spawn(|| begin(home, DISK, &self.file(DISK)));
+            let memory = scope.spawn(|| begin(home, MEMORY, &self.file(MEMORY)));
+            let config = self.copy_files(home);
+            let ended = |thread: ScopedJoinHandle<'_, Outcome>| {
+                thread.join().unwrap_or_else(|_| Err(Failure::silent()))
+            };
+            (config, ended(disk), ended(memory))
+        });
+        let config = config?;
+        disk.and(memory)?;
+        let of_file = |name| fs::metadata(home.file(name)).map_or(0, |file| file.len());
+        let fetched_bytes = files_of(&config).map(of_file).sum();
+        ledger.enter("device state, kernel, overlays", Some(fetched_bytes));
         self.check_length(home, &config)?;
         home.write(
             super::config::HERE,
             &Here::new(self.file(DISK), Some(self.file(MEMORY)), qemu.into(), net)?,
         )?;
-        home.set_phase(&Phase::Suspended)?;
-        ledger.enter("overlays", None);
-        Ok(())
+        home.set_phase(&Phase::Suspended)
+    }
+
+    /// All that is read whole.
+    fn copy_files(&self, home: &Home) -> Result<Config, Failure> {
+        self.copy(&[CONFIG], &home.path)?;
+        let config = home.config()?;
+        self.copy(&files_of(&config).collect::<Vec<_>>(), &home.path)?;
+        Ok(config)
     }
 
     /// A machine whose memory is not as long as it says would not start, or stop in its middle.
@@ -124,6 +138,11 @@ impl Image {
         let reason = format!("its memory has {found} bytes, and is to have {}", config.memory_bytes);
         Err(Failure::cannot(format_args!("use the image {}", self.0.display()), reason))
     }
+}
+
+/// What an image has besides its disk, its memory and what it says of itself.
+fn files_of(config: &Config) -> impl Iterator<Item = &'static str> {
+    std::iter::once(STATE).chain(config.boot_files())
 }
 
 /// Makes an overlay.

@@ -17,6 +17,7 @@ use tombolo_sys::{packet, process};
 
 use super::config::{Config, Here, MEMORY, uuid};
 use super::home::{Home, Phase, Run};
+use super::image::overlay;
 use crate::commands::beside;
 use crate::failure::{Failure, Outcome};
 
@@ -115,11 +116,14 @@ impl Parts {
         let (config, here) = (home.config()?, home.here()?);
         let memory = here.memory.as_deref().map(|base| {
             let words = [Path::new("--mount"), &run.memory, Path::new("--name"), Path::new(MEMORY)];
-            Server::start(home, "memory", base, &run.memory_control, &words, log)
+            Server::spawn(home, "memory", base, &run.memory_control, &words, log)
         });
-        let memory = memory.transpose()?;
+        let mut memory = memory.transpose()?;
         let words = [Path::new("--vhost-user"), &run.disk];
-        let disk = Server::start(home, "disk", &here.disk, &run.disk_control, &words, log)?;
+        let mut disk = Server::spawn(home, "disk", &here.disk, &run.disk_control, &words, log)?;
+        // Both reach for what they stand on at the same time.
+        memory.as_mut().map_or(Ok(()), |memory| memory.is_ready(home))?;
+        disk.is_ready(home)?;
         let vmm = start_vmm(home, run, &config, &here, incoming, log)?;
         Ok(Self { vmm, disk, memory })
     }
@@ -153,8 +157,8 @@ impl Parts {
             Part::Memory | Part::Disk => drop(self.vmm.kill()),
         }
         let vmm = said("the VMM", self.vmm.wait());
-        let disk = self.disk.end("the server of its disk");
-        let memory = self.memory.as_mut().map_or(Ok(()), |memory| memory.end("the server of its memory"));
+        let disk = self.disk.end();
+        let memory = self.memory.as_mut().map_or(Ok(()), Server::end);
         // What ended first is the cause of the rest.
         match first {
             Part::Memory => memory.and(disk).and(vmm),
@@ -165,12 +169,9 @@ impl Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        let servers = [Some(&mut self.disk), self.memory.as_mut()].into_iter().flatten();
-        for child in std::iter::once(&mut self.vmm).chain(servers.map(|server| &mut server.child)) {
-            // Of one that has been waited for nothing is done.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        // Of one that has been waited for nothing is done.
+        let _ = self.vmm.kill();
+        let _ = self.vmm.wait();
     }
 }
 
@@ -225,44 +226,60 @@ fn start_vmm(
     })
 }
 
-/// A `tombolo disk` of its own: a process that maps a guest's memory must not be the one that serves it.
+/// A `tombolo disk` of its own: a process that maps a guest's memory must not be the one that serves it. Dropping it ends it.
 struct Server {
+    what: &'static str,
     child: Child,
     /// It would be ended by its next line if there was no reader.
-    _output: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
+    is_over: bool,
 }
 
 impl Server {
-    fn start(
+    fn spawn(
         home: &Home,
-        what: &str,
+        what: &'static str,
         base: &Path,
         control: &Path,
         words: &[&Path],
         log: &File,
     ) -> Result<Self, Failure> {
-        let starting = format!("serve the {what} of the VM {}", home.name);
-        let cannot = |error: &io::Error| Failure::cannot(&starting, error);
+        let cannot = |error: &io::Error| Failure::cannot(format_args!("serve the {what} of a VM"), error);
         let mut command = beside("disk", Some(log)).map_err(|error| cannot(&error))?;
-        command.arg(home.file(&format!("{what}.overlay"))).arg("--base").arg(base).args(words);
+        command.arg(home.file(&overlay(what))).arg("--base").arg(base).args(words);
         command.arg("--control").arg(control).process_group(0);
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| cannot(&error))?;
         let output = child.stdout.take().ok_or_else(|| cannot(&io::ErrorKind::BrokenPipe.into()))?;
-        let mut output = BufReader::new(output);
+        Ok(Self { what, child, output: BufReader::new(output), is_over: false })
+    }
+
+    /// Waits until it can be used.
+    fn is_ready(&mut self, home: &Home) -> Outcome {
         let mut line = String::new();
         while !line.starts_with("ready control") {
             line.clear();
-            if output.read_line(&mut line).map_err(|error| cannot(&error))? == 0 {
-                let _ = child.wait();
+            if !matches!(self.output.read_line(&mut line), Ok(1..)) {
+                // What it has said is complete then.
+                let _ = self.end();
+                let starting = format!("serve the {} of the VM {}", self.what, home.name);
                 return Err(Failure::cannot(&starting, see(&log_of(home))));
             }
         }
-        Ok(Self { child, _output: output })
+        Ok(())
     }
 
-    fn end(&mut self, which: &str) -> Result<(), String> {
+    fn end(&mut self) -> Result<(), String> {
+        self.is_over = true;
         let _ = process::terminate(self.child.id());
-        said(which, self.child.wait())
+        said(&format!("the server of its {}", self.what), self.child.wait())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let _ = self.end();
+        }
     }
 }
