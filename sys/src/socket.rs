@@ -148,6 +148,11 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
     }
 }
 
+/// Lets so many bytes lie in the socket that the peer has not taken, as far as the system's limit (`net.core.wmem_max`) allows.
+pub fn set_send_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
+    sockopt::set_socket_send_buffer_size(socket, bytes)
+}
+
 /// Ends a socket in both directions: threads that wait on it (also in `accept`) come back at once.
 pub fn shut_down(socket: impl AsFd) -> Result<()> {
     retry(|| shutdown(&socket, Shutdown::Both))

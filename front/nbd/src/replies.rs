@@ -12,12 +12,17 @@ use tombolo_sys::gather::Gather;
 use crate::clients::Admitted;
 use crate::memory::Memory;
 
+/// So much is sent before more requests are looked at: the client takes it meanwhile, and the processor's cache still has it.
+const GATHERED_BYTES_MAX: usize = 256 << 10;
+
 /// What the threads share that work for one connection.
 pub(crate) struct Replies {
     pub(crate) stream: Stream,
     /// Wakes the connection's thread.
     pub(crate) wake: EventFd,
     queue: SendQueue<Option<Memory>>,
+    /// Pushed since the last flush.
+    gathered_bytes: AtomicUsize,
     /// Requests whose replies are not sent.
     under_way: AtomicUsize,
     /// The connection's thread wants to be woken when one is sent.
@@ -33,6 +38,7 @@ impl Replies {
             stream,
             wake: EventFd::new()?,
             queue: SendQueue::default(),
+            gathered_bytes: AtomicUsize::new(0),
             under_way: AtomicUsize::new(0),
             is_awaited: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
@@ -54,10 +60,14 @@ impl Replies {
         self.is_awaited.store(true, Ordering::SeqCst);
     }
 
-    /// Adds the reply to a request. It goes with the next [`flush`](Self::flush).
+    /// Adds the reply to a request. It goes with the next [`flush`](Self::flush), or at once when much has gathered.
     pub(crate) fn push(&self, head: Vec<u8>, memory: Option<Memory>) {
         let data = memory.as_ref().map(Memory::source).unwrap_or_default();
+        let bytes = data.len();
         self.queue.push(Message { head, data, held: memory });
+        if self.gathered_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes >= GATHERED_BYTES_MAX {
+            self.flush();
+        }
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -87,6 +97,7 @@ impl Replies {
 
     /// Sends what the client takes.
     pub(crate) fn flush(&self) {
+        self.gathered_bytes.store(0, Ordering::Relaxed);
         if self.queue.flush(self).is_err() {
             self.kill();
         }

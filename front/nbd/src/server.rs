@@ -33,6 +33,9 @@ const BACKLOG: i32 = 256;
 /// When the system has no descriptors or threads left, or a client asks too often.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What a unix socket holds for its client, which has fewer wake-ups than with the system's 208 KiB. A TCP socket finds its size by itself.
+const SEND_BUFFER_BYTES: usize = 2 << 20;
+
 /// How often unused memory is freed.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
 
@@ -293,6 +296,7 @@ fn accept_unix(listener: &Listener) -> Result<(OwnedFd, Client), Errno> {
     let accepted = listener.socket().accept();
     let (stream, _) = accepted.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
     let peer = socket::peer(stream.as_fd())?;
+    socket::set_send_buffer(&stream, SEND_BUFFER_BYTES)?;
     Ok((stream.into(), Client::Process(peer.pid)))
 }
 
