@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 
@@ -22,11 +22,16 @@ use crate::transfer::cut_off;
 /// Transfers of one disk that the kernel has at a time. More than that go to the pool.
 const DEPTH: u16 = 256;
 
+/// So many are handed to the kernel together at most: what is gathered for longer leaves the disk idle meanwhile.
+const GATHERED_MAX: usize = 4;
+
 /// How transfers of an image are performed that is opened for direct ones.
 pub(crate) struct Ring {
     shared: Arc<Shared>,
     /// What takes out what is done. It starts with the first transfer: a sandbox that closes before is its too. None: it did not start.
     thread: OnceLock<Option<JoinHandle<()>>>,
+    /// Added since the last `submit`.
+    gathered: AtomicUsize,
 }
 
 struct Shared {
@@ -59,7 +64,7 @@ impl Ring {
             }
         };
         let shared = Arc::new(Shared { ring, is_ending: AtomicBool::new(false) });
-        Some(Self { shared, thread: OnceLock::new() })
+        Some(Self { shared, thread: OnceLock::new(), gathered: AtomicUsize::new(0) })
     }
 
     fn start(&self) -> Option<JoinHandle<()>> {
@@ -70,6 +75,7 @@ impl Ring {
     }
 
     pub(crate) fn submit(&self) {
+        self.gathered.store(0, Ordering::Relaxed);
         self.shared.ring.submit();
     }
 
@@ -85,6 +91,9 @@ impl Ring {
         let promise = Arc::<Promise<Result<usize>>>::default();
         let note = Pending { changes, promise: promise.clone() };
         let full = self.shared.ring.push(Transfer { memory, offset, flags, note });
+        if self.gathered.fetch_add(1, Ordering::Relaxed) + 1 >= GATHERED_MAX {
+            self.submit();
+        }
         full.is_none().then(|| Answer::later(async move { Ok(promise.kept().await?) }))
     }
 }
