@@ -162,6 +162,26 @@ impl Session {
     }
 
     fn find_by_handle(&self, mount: &Mount, handle: &FileHandle) -> Result<(OwnedFd, Stat)> {
+        let (found, stat) = self.find_as_it_is(mount, handle)?;
+        if stat.links == 0 || !self.is_inside(&found, &stat)? {
+            return Err(Error::Stale);
+        }
+        Ok((found, stat))
+    }
+
+    /// Also a file without a name, which somewhere is open still: that it lies inside is for the caller to know.
+    pub(crate) fn find_nameless(&self, handle: &PersistentHandle) -> Result<(OwnedFd, Stat)> {
+        let parts = Parts::of(handle).ok_or(Error::Stale)?;
+        let mounts = &self.export.mounts;
+        let mounts = match parts.tag {
+            None => vec![mounts.mount(0)?],
+            Some(tag) => mounts.tagged(tag),
+        };
+        let mut found = mounts.iter().filter_map(|mount| self.find_as_it_is(mount, &parts.handle).ok());
+        found.next().ok_or(Error::Stale)
+    }
+
+    fn find_as_it_is(&self, mount: &Mount, handle: &FileHandle) -> Result<(OwnedFd, Stat)> {
         let found = mount.find(handle).map_err(|error| match error {
             // Bytes that never were a handle, or one of a file that is gone.
             Error::InvalidArgument | Error::NotFound => Error::Stale,
@@ -169,9 +189,6 @@ impl Session {
         })?;
         let stat = stat::stat(found.as_fd())?;
         self.admit(&stat).map_err(|_| Error::Stale)?;
-        if stat.links == 0 || !self.is_inside(&found, &stat)? {
-            return Err(Error::Stale);
-        }
         Ok((found, stat))
     }
 

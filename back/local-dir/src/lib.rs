@@ -34,6 +34,7 @@ mod descriptors;
 mod export;
 mod files;
 mod handles;
+mod held_elsewhere;
 mod host_watch;
 mod listing;
 mod locks;

@@ -188,7 +188,7 @@ impl Session {
         }
     }
 
-    fn enter(
+    pub(crate) fn enter(
         &self,
         file: OwnedFd,
         permit: OpenPermit,

@@ -193,6 +193,28 @@ impl Records {
         drop(owners);
     }
 
+    /// A duplicate of what holds an owner's locks on a file.
+    pub fn duplicate(&self, node: NodeId, owner: LockOwner) -> Result<Option<OwnedFd>> {
+        let description = self.description(node, owner);
+        description.map(|description| description.descriptor.try_clone().map_err(Error::io)).transpose()
+    }
+
+    /// Gives an owner what holds its locks, which it took through an opening of the file. Their ranges are not known here: a conflict with them has no
+    /// owner, and a circle of waits through them is not seen.
+    pub fn adopt(
+        &self,
+        open: &OpenFile,
+        through: OpenId,
+        owner: LockOwner,
+        descriptor: OwnedFd,
+    ) -> Result<()> {
+        let permit = self.allowance.permit().map_err(|_| Error::NoLocks)?;
+        let description = Arc::new(Description { descriptor, turn: Mutex::default(), _permit: permit });
+        let known = Owner { description, through: vec![through] };
+        self.table().owners.insert((open.node, owner), known);
+        Ok(())
+    }
+
     fn enter(&self, own: &OwnDescriptors, asked: &LockRequest) -> Result<Arc<Description>> {
         if let Some(description) = self.enter_through(asked, None)? {
             return Ok(description);

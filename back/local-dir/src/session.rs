@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Once};
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Changes, Client, Cookie, Create, Created, Device, DirPage, Entry, File,
-    FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened,
+    AccessMask, Attr, Change, Changes, Client, Cookie, Create, Created, Descriptors, Device, DirPage, Entry,
+    File, FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened,
     PermissionCheck, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
     SyncWhat, Versions, Write, Written, Xattrs,
 };
@@ -371,6 +371,10 @@ impl FileSystem for LocalSession {
     }
 
     fn versions(&self) -> Option<&dyn Versions> {
+        Some(self)
+    }
+
+    fn descriptors(&self) -> Option<&dyn Descriptors> {
         Some(self)
     }
 }

@@ -3,16 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use tombolo_sys::lock::{self, LockKind, LockRange};
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer};
 use tombolo_wire_fuse::layout::attr::{AttrOut, EntryOut, GetattrIn, SetattrIn, SetattrValid};
 use tombolo_wire_fuse::layout::dir::{DirentPlus, ForgetIn, LinkIn, MkdirIn, RenameIn};
 use tombolo_wire_fuse::layout::header::{InHeader, OutHeader};
 use tombolo_wire_fuse::layout::init::InitIn;
+use tombolo_wire_fuse::layout::lock::{F_UNLCK, F_WRLCK, FileLock, LK_FLOCK, LkIn};
 use tombolo_wire_fuse::layout::open::{CreateIn, OpenIn, OpenOut, ReleaseIn};
 use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn, WriteOut};
 use tombolo_wire_fuse::{Errno, Opcode};
@@ -81,6 +84,12 @@ impl Guest {
         } else {
             Err(Errno::from_wire(-head.error as u16).expect("an errno"))
         }
+    }
+
+    fn lock(&mut self, node: u64, fh: u64, kind: u32, lk_flags: u32) -> Result<(), Errno> {
+        let lk = FileLock { start: 0, end: 9, kind, pid: 1 };
+        let lk = LkIn { fh, owner: 7, lk, lk_flags, ..Default::default() };
+        self.ask(Opcode::Setlk, node, &[lk.as_bytes()]).map(drop)
     }
 
     fn forget(&mut self, node: u64, count: u64) {
@@ -188,7 +197,7 @@ impl Work {
         self.inodes[index].names -= 1;
     }
 
-    /// Its openings end, before its last name goes.
+    /// Its openings end.
     fn close(&mut self, index: usize) {
         let (close, keep) = self.openings.drain(..).partition(|(_, open)| *open == index);
         self.openings = keep;
@@ -228,11 +237,18 @@ impl Work {
         let (found, rest) = entry(&body);
         let (open, _) = OpenOut::read_from_prefix(rest).expect("an opening");
         let index = self.made(Kind::File, Vec::new(), name, &found);
+        // As long as it is open, with a name or without.
+        self.lock(index, open.fh, F_WRLCK).expect("a lock");
         self.openings.push((open.fh, index));
         if self.openings.len() > OPENINGS_MAX {
             let (_, oldest) = self.openings[0];
             self.close(oldest);
         }
+    }
+
+    fn lock(&mut self, index: usize, fh: u64, kind: u32) -> Result<(), Errno> {
+        let node = self.inodes[index].node;
+        self.guest.lock(node, fh, kind, LK_FLOCK)
     }
 
     fn make(&mut self, kind: Kind, name: String) {
@@ -269,7 +285,8 @@ impl Work {
     fn remove(&mut self, name: &str) {
         let index = self.names.get(name).copied();
         let is_dir = index.is_some_and(|index| self.inodes[index].kind == Kind::Directory);
-        if let Some(index) = index.filter(|index| self.inodes[*index].names == 1) {
+        let closes = self.random.bool();
+        if let Some(index) = index.filter(|index| closes && self.inodes[*index].names == 1) {
             self.close(index);
         }
         let answer = self.at_home(if is_dir { Opcode::Rmdir } else { Opcode::Unlink }, &[], name);
@@ -287,7 +304,8 @@ impl Work {
         if over.is_some_and(|over| self.inodes[over].kind == Kind::Directory) {
             return;
         }
-        if let Some(over) = over.filter(|over| *over != index && self.inodes[*over].names == 1) {
+        let closes = self.random.bool();
+        if let Some(over) = over.filter(|over| closes && *over != index && self.inodes[*over].names == 1) {
             self.close(over);
         }
         let newdir = RenameIn { newdir: self.home };
@@ -329,6 +347,9 @@ impl Work {
             let open = OpenIn { flags: O_RDWR | O_TRUNC, open_flags: 0 };
             let body = self.guest.ask(Opcode::Open, node, &[open.as_bytes()]).expect("OPEN");
             let (open, _) = OpenOut::read_from_prefix(&body).expect("an opening");
+            let is_locked = self.openings.iter().any(|(_, locked)| *locked == index);
+            let taken = self.lock(index, open.fh, F_WRLCK);
+            assert_eq!(taken, if is_locked { Err(Errno::EAGAIN) } else { Ok(()) }, "{name}");
             let release = ReleaseIn { fh: open.fh, ..Default::default() };
             self.guest.ask(Opcode::Release, node, &[release.as_bytes()]).expect("RELEASE");
             self.inodes[index].data.clear();
@@ -495,6 +516,56 @@ fn what_a_killed_server_has_started_ends_before_the_next_one_serves() {
     signal(victim, "KILL");
     guest.ask(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]).expect("the next server's answer");
     assert!(!Path::new(&format!("/proc/{broker}")).exists());
+    drop(guest);
+    server.stop();
+}
+
+#[test]
+fn locks_and_files_without_a_name_are_there_while_the_server_is_not() {
+    let scratch = Scratch::new();
+    let words = ["serve", "tree", "--keep", "--sandbox", "strict", "--virtiofs", "vm.sock", "-qq"];
+    let server = scratch.serve(&words, "ready control");
+    let mut guest = Guest::mount(&scratch.path("vm.sock"));
+    let mut create = |name: &str| {
+        let how = CreateIn { flags: O_RDWR | O_APPEND, mode: 0o100_600, ..Default::default() };
+        let name = format!("{name}\0");
+        let body = guest.ask(Opcode::Create, ROOT, &[how.as_bytes(), name.as_bytes()]).expect("a file");
+        let (found, rest) = entry(&body);
+        (found.nodeid, OpenOut::read_from_prefix(rest).expect("an opening").0.fh)
+    };
+    let (locked, gone) = (create("locked"), create("gone"));
+    guest.lock(locked.0, locked.1, F_WRLCK, LK_FLOCK).expect("flock");
+    guest.lock(locked.0, locked.1, F_WRLCK, 0).expect("a record lock");
+    guest.ask(Opcode::Unlink, ROOT, &[b"gone\0"]).expect("UNLINK");
+    let host = fs::OpenOptions::new().write(true).open(scratch.path("tree/locked")).expect("the file");
+    let range = LockRange { start: 0, len: 1 };
+    let is_locked = || {
+        let record = lock::conflict(host.as_fd(), LockKind::Exclusive, range).expect("a look");
+        (lock::try_flock(host.as_fd(), LockKind::Exclusive).is_err(), record.is_some())
+    };
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let host = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(is_locked(), (true, true), "another process has it");
+            }
+        });
+        for round in 0..4 {
+            signal(child_of(server.pid()).expect("a server"), "KILL");
+            let write = WriteIn { fh: gone.1, size: 5, ..Default::default() };
+            guest.ask(Opcode::Write, gone.0, &[write.as_bytes(), b"again"]).expect("WRITE");
+            let read = ReadIn { fh: gone.1, size: 4096, ..Default::default() };
+            let found = guest.ask(Opcode::Read, gone.0, &[read.as_bytes()]).expect("READ");
+            assert_eq!(found, b"again".repeat(round + 1));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        host.join().expect("locked all the time");
+    });
+    guest.lock(locked.0, locked.1, F_UNLCK, 0).expect("unlocked");
+    assert_eq!(is_locked(), (true, false));
+    let release = ReleaseIn { fh: locked.1, ..Default::default() };
+    guest.ask(Opcode::Release, locked.0, &[release.as_bytes()]).expect("RELEASE");
+    assert_eq!(is_locked(), (false, false));
     drop(guest);
     server.stop();
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tombolo_mem::{Sink, Source};
 
 use super::{
-    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Device, Digests,
-    DirPage, Entry, File, FileType, Leases, Lending, LockOwner, Locks, Made, Name, NewMode, NodeId,
+    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Descriptors, Device,
+    Digests, DirPage, Entry, File, FileType, Leases, Lending, LockOwner, Locks, Made, Name, NewMode, NodeId,
     OpenFlags, Opened, PersistentHandles, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat,
     Versions, Write, Written, Xattrs,
 };
@@ -169,6 +169,10 @@ pub trait FileSystem: Send + Sync {
     }
     /// Local files to be read in place of this, where there are any.
     fn backing_files(&self) -> Option<&dyn BackingFiles> {
+        None
+    }
+    /// Openings and locks as descriptors, where the back end has them so.
+    fn descriptors(&self) -> Option<&dyn Descriptors> {
         None
     }
     /// Digests of files' parts, where the server makes them.

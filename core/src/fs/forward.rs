@@ -137,6 +137,7 @@ macro_rules! forward {
     (@changes $($to:tt)+) => { $crate::forward!($($to)+ changes Changes); };
     (@versions $($to:tt)+) => { $crate::forward!($($to)+ versions Versions); };
     (@backing_files $($to:tt)+) => { $crate::forward!($($to)+ backing_files BackingFiles); };
+    (@descriptors $($to:tt)+) => { $crate::forward!($($to)+ descriptors Descriptors); };
     (@digests $($to:tt)+) => { $crate::forward!($($to)+ digests Digests); };
     (@lending $($to:tt)+) => { $crate::forward!($($to)+ lending Lending); };
     (@profile to $me:ident $inner:tt) => {

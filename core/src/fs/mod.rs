@@ -3,11 +3,12 @@
 //! [`Export`] is what a server offers; attaching to it gives one session's [`FileSystem`]. Operations take a [`Ctx`](crate::Ctx) and
 //! return an [`Answer`](crate::Answer): `Done` when nothing had to wait, `Later` when something did. Operations that only some file
 //! systems have are in optional groups ([`Xattrs`], [`Locks`], [`PersistentHandles`], [`Ranges`], [`Changes`],
-//! [`Versions`], [`BackingFiles`], [`Digests`], [`Leases`], [`Lending`]).
+//! [`Versions`], [`BackingFiles`], [`Descriptors`], [`Digests`], [`Leases`], [`Lending`]).
 
 mod attr;
 mod backing;
 mod changes;
+mod descriptors;
 mod dir;
 mod file_system;
 mod forward;
@@ -26,6 +27,7 @@ mod watermarks;
 pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
 pub use backing::{BackingFile, BackingFiles};
 pub use changes::{Changes, NOTICE_BYTES, Notice, NoticeQueue, Notices, Version, Versions, Watchers};
+pub use descriptors::Descriptors;
 pub use dir::{DirBudget, DirEntry, DirPage};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
 pub use forward::within;

@@ -1,5 +1,6 @@
 use super::device::{Device, QueueIndex};
 use super::dirty_log::{DirtyLog, QueueLog};
+use super::fd_store::FdStore;
 use super::inflight::{self, InFlight};
 use super::memory::{GuestMemory, MEMORY_SLOTS_MAX, MemorySlot};
 use super::notifier::{Notifier, Waiter};
@@ -47,6 +48,8 @@ pub(crate) struct Connection {
     queues: Vec<QueueControl>,
     /// Where requests under way are written down, for each queue; empty unless the front end keeps them.
     in_flight: Vec<Arc<InFlight>>,
+    /// For descriptors, until the device has it.
+    store: Option<FdStore>,
     /// Where writes to the guest's memory are marked, while FEATURE_LOG_ALL is negotiated.
     log: Option<Arc<DirtyLog>>,
     /// Its place among the guests that may not run at the same time.
@@ -65,6 +68,7 @@ impl Connection {
         device: Arc<dyn Device>,
         settings: Settings,
         turn: Turn,
+        store: Option<FdStore>,
     ) -> Connection {
         let queues = (0..device.queue_count()).map(|_| QueueControl::default()).collect();
         Connection {
@@ -77,6 +81,7 @@ impl Connection {
             memory: Arc::default(),
             queues,
             in_flight: Vec::new(),
+            store,
             log: None,
             turn,
             requests: None,
@@ -531,7 +536,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
             let span = (given.mmap_offset, given.mmap_size);
             let kept = inflight::open_kept(&area, span, queues, size, kept_bytes).map_err(refused)?;
             self.device
-                .keep_in(kept)
+                .keep_in(kept, self.store.take())
                 .map_err(|error| Error::ReqHandlerError(std::io::Error::other(error)))?;
         }
         self.in_flight = parts.into_iter().map(Arc::new).collect();

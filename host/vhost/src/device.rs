@@ -1,5 +1,6 @@
 use super::chain::Chain;
 use super::config_change::ConfigChange;
+use super::fd_store::FdStore;
 use std::borrow::Cow;
 use std::fmt;
 use tombolo_mem::Region;
@@ -67,8 +68,12 @@ pub trait Device: Send + Sync + 'static {
     }
 
     /// Those bytes: zeroes if the area is new, else what an earlier process has left there. Called before any queue starts. What holds the area may
-    /// have changed them, unless that is the server's own keeper. An error cuts the front end off.
-    fn keep_in(&self, _memory: Region) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// have changed them, unless that is the server's own keeper, which has a store for descriptors too. An error cuts the front end off.
+    fn keep_in(
+        &self,
+        _memory: Region,
+        _store: Option<FdStore>,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         Ok(())
     }
 

@@ -17,7 +17,7 @@
 //! Requests in flight are tracked across a restart of this process, for front ends and devices that can (`inflight`); what is written to a
 //! guest that migrates live is logged (`dirty_log`). Not here: packed rings. `docs/decisions/vhost-own-queues.md` has the reasons for a walk of our own.
 //!
-//! Reading order: `device`, `chain`, `config_change`, `memory`, `walk`, `ring`, `queue`, `inflight`, `dirty_log`, `worker`, `queue_control`, `turns`, `backend`, `server`; `keeper`.
+//! Reading order: `device`, `chain`, `config_change`, `memory`, `walk`, `ring`, `queue`, `inflight`, `dirty_log`, `worker`, `queue_control`, `turns`, `backend`, `server`; `fd_store`, `keeper`.
 #![forbid(unsafe_code)]
 
 mod backend;
@@ -26,6 +26,7 @@ mod config_change;
 mod device;
 mod dirty_log;
 mod fault;
+mod fd_store;
 mod inflight;
 pub mod keeper;
 mod memory;
@@ -43,6 +44,7 @@ pub use chain::{Chain, ChainToken};
 pub use config_change::ConfigChange;
 pub use device::{ChainLimits, Device, QueueIndex};
 pub use fault::QueueFault;
+pub use fd_store::{FdKey, FdStore};
 pub use memory::{GuestMemory, MEMORY_SLOTS_MAX, MemoryError, MemorySlot};
 pub use server::{GuestId, MakeDevice, Server, Settings};
 pub use walk::DescriptorTable;

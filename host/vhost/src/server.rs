@@ -1,6 +1,7 @@
 use super::backend::Connection;
 use super::config_change::ConfigChange;
 use super::device::Device;
+use super::fd_store::FdStore;
 use super::turns::{Turn, Turns};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::collections::HashMap;
@@ -28,6 +29,8 @@ pub struct Settings {
     pub one_at_a_time: bool,
     /// Memory that one guest may share with us, in bytes.
     pub memory_bytes_max: u64,
+    /// Whether what connects is a keeper that holds descriptors for the next server.
+    pub has_fd_store: bool,
     /// When a guest stops a queue, how long to wait for requests under way before they are given up.
     pub drain_timeout: Duration,
 }
@@ -40,6 +43,7 @@ impl Default for Settings {
             guests_max: 64,
             one_at_a_time: false,
             memory_bytes_max: 1 << 40,
+            has_fd_store: false,
             drain_timeout: Duration::from_secs(10),
         }
     }
@@ -270,9 +274,13 @@ fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Set
         Ok(second) => second,
         Err(error) => return tracing::warn!(device = name, guest = %id, %error, "guest cut off"),
     };
+    let store = match settings.has_fd_store.then(|| FdStore::begin(&stream)).transpose() {
+        Ok(store) => store,
+        Err(error) => return tracing::warn!(device = name, guest = %id, %error, "no keeper, cut off"),
+    };
     let change = ConfigChange::default();
     device.config_changes_by(change.clone());
-    let connection = Arc::new(Mutex::new(Connection::new(id, pid, device, settings, turn.clone())));
+    let connection = Arc::new(Mutex::new(Connection::new(id, pid, device, settings, turn.clone(), store)));
     let mut messages = BackendReqHandler::from_stream(stream, connection.clone());
     let error = loop {
         if turn.comes_before_a_message(&second) {

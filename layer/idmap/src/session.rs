@@ -64,8 +64,8 @@ impl FileSystem for Session {
 
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges lending);
 
-    // Notices and versions name no users. Files to be read in place of this are opened by users, so there are none.
-    tombolo_core::forward!(to self.inner; profile changes versions);
+    // Notices, versions and descriptors name no users. Files to be read in place of this are opened by users, so there are none.
+    tombolo_core::forward!(to self.inner; profile changes versions descriptors);
 }
 
 impl Xattrs for Session {

@@ -31,6 +31,13 @@ impl Appending {
         })
     }
 
+    /// Notes an opening that is there already, if it is one of them.
+    pub fn note(&self, flags: OpenFlags, open: OpenId) {
+        if flags.contains(OpenFlags::APPEND) {
+            self.add(open, stability(flags));
+        }
+    }
+
     fn add(&self, open: OpenId, stability: Stability) {
         let mut openings = self.openings();
         openings.insert(open, stability);

@@ -1,10 +1,12 @@
 //! The optional groups that change something. Handles are the inner file system's own.
 
+use std::os::fd::OwnedFd;
+
 use tombolo_core::fs::{
-    AllocateMode, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, Ranges, XattrName, XattrSet,
-    Xattrs, within,
+    AllocateMode, Descriptors, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, OpenFlags,
+    OpenId, PersistentHandle, Ranges, XattrName, XattrSet, Xattrs, within,
 };
-use tombolo_core::{Answer, Ctx};
+use tombolo_core::{Answer, Ctx, Error, Result};
 
 use super::call;
 use super::session::Session;
@@ -56,6 +58,33 @@ impl Locks for Session {
     ) -> Answer<()> {
         let plain = || within(self.inner.locks(), |locks| locks.unlock(cx, file, family, range, owner));
         self.once(cx, plain, || call::GiveLock { file, family, range, owner })
+    }
+}
+
+impl Descriptors for Session {
+    fn of_opening(&self, file: File) -> Result<OwnedFd> {
+        self.inner.descriptors().ok_or(Error::NotSupported)?.of_opening(file)
+    }
+
+    fn of_records(&self, file: File, owner: LockOwner) -> Result<Option<OwnedFd>> {
+        self.inner.descriptors().ok_or(Error::NotSupported)?.of_records(file, owner)
+    }
+
+    fn opening(
+        &self,
+        cx: &Ctx,
+        node: &PersistentHandle,
+        descriptor: OwnedFd,
+        flags: OpenFlags,
+    ) -> Result<(NodeId, OpenId)> {
+        let descriptors = self.inner.descriptors().ok_or(Error::NotSupported)?;
+        let (node, open) = descriptors.opening(cx, node, descriptor, flags)?;
+        self.appending.note(flags, open);
+        Ok((node, open))
+    }
+
+    fn records(&self, file: File, owner: LockOwner, descriptor: OwnedFd) -> Result<()> {
+        self.inner.descriptors().ok_or(Error::NotSupported)?.records(file, owner, descriptor)
     }
 }
 

@@ -156,6 +156,6 @@ impl FileSystem for Session {
         }
     }
 
-    tombolo_core::forward!(offer self.inner; xattrs locks ranges);
+    tombolo_core::forward!(offer self.inner; xattrs locks ranges descriptors);
     tombolo_core::forward!(to self.inner; persistent_handles changes versions lending);
 }

@@ -514,7 +514,8 @@ fn admit_guests(
             Arc::new(VirtioFs::new(Arc::clone(&export), options, Arc::clone(&session_ids))?);
         Ok(device)
     });
-    VhostServer::start(socket.socket().try_clone()?, Settings::default(), make)
+    let settings = Settings { has_fd_store: plan.keep.is_some(), ..Settings::default() };
+    VhostServer::start(socket.socket().try_clone()?, settings, make)
 }
 
 fn mount_options(mount: &PlannedMount, plan: &Plan) -> FuseOptions {

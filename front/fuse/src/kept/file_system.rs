@@ -111,7 +111,16 @@ impl FileSystem for Kept {
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
-        self.creating(cx, parent, how.flags, |below, parent| below.create_unnamed(cx, parent, how))
+        let kept = Arc::clone(&self.0);
+        let answer =
+            self.creating(cx, parent, how.flags, |below, parent| below.create_unnamed(cx, parent, how));
+        answer.map(move |created| {
+            let file = File { node: created.entry.node, open: created.open };
+            if let Ok(here) = kept.file(file) {
+                kept.hold(file.open, here);
+            }
+            created
+        })
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
@@ -142,7 +151,12 @@ impl FileSystem for Kept {
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.on_node(parent, |below, parent| below.unlink(cx, parent, name))
+        self.on_node(parent, |_, parent| {
+            let (kept, cx_then, name_then) = (Arc::clone(&self.0), cx.clone(), name.to_owned());
+            self.0
+                .before_removal(cx, parent, name)
+                .then(move |found| kept.below.unlink(&Ctx { found, ..cx_then }, parent, name_then.as_name()))
+        })
     }
 
     fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
@@ -158,9 +172,17 @@ impl FileSystem for Kept {
         to: Name<'_>,
         flags: RenameFlags,
     ) -> Answer<Renamed> {
-        self.on_node(from_parent, |below, from_parent| match self.0.node(to_parent) {
-            Ok(to_parent) => below.rename(cx, from_parent, from, to_parent, to, flags),
-            Err(error) => Answer::err(error),
+        self.on_node(from_parent, |_, from_parent| {
+            let to_parent = match self.0.node(to_parent) {
+                Ok(to_parent) => to_parent,
+                Err(error) => return Answer::err(error),
+            };
+            let replaces = !flags.intersects(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE);
+            let held = if replaces { self.0.before_removal(cx, to_parent, to) } else { Answer::ok(None) };
+            let (kept, cx, from, to) = (Arc::clone(&self.0), cx.clone(), from.to_owned(), to.to_owned());
+            held.then(move |_| {
+                kept.below.rename(&cx, from_parent, from.as_name(), to_parent, to.as_name(), flags)
+            })
         })
     }
 
@@ -183,7 +205,10 @@ impl FileSystem for Kept {
     }
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
-        self.on_file(file, |below, file| below.flush(cx, file, owner))
+        let kept = Arc::clone(&self.0);
+        self.on_file(file, |below, here| {
+            below.flush(cx, here, owner).map(move |()| kept.flushed(file.node, owner))
+        })
     }
 
     fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
@@ -269,7 +294,11 @@ impl Locks for Kept {
     }
 
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
-        self.on_file(file, |below, file| within(below.locks(), |locks| locks.lock(cx, file, lock, wait)))
+        let (kept, taken) = (Arc::clone(&self.0), *lock);
+        self.on_file(file, |below, here| {
+            let answer = within(below.locks(), |locks| locks.lock(cx, here, lock, wait));
+            answer.map(move |()| kept.hold_lock(file, here, &taken))
+        })
     }
 
     fn unlock(

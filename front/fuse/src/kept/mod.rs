@@ -5,10 +5,11 @@
 //! they are translated. That process finds a node by its handle and makes an opening again when a request first names them
 //! ([`Kept::find`]), before the request is performed.
 //!
-//! Reading order: `area`, the bytes; `numbers`; `table`; here; `recovery`; `file_system`.
+//! Reading order: `area`, the bytes; `numbers`; `table`; here; `recovery`; `held`; `file_system`.
 
 mod area;
 mod file_system;
+mod held;
 mod numbers;
 mod recovery;
 mod table;
@@ -19,12 +20,14 @@ use tombolo_core::fs::{
     Attr, Created, DirPage, Entry, File, FileSystem, NodeId, OpenFlags, OpenId, PersistentHandle, SetAttr,
 };
 use tombolo_core::{Answer, ClientId, Ctx, Error, KeyProperties, RequestKey, Result, SessionId};
+use tombolo_host_vhost::FdStore;
 use tombolo_mem::Region;
 use tombolo_wire_fuse::Unique;
 
 pub use area::AREA_BYTES;
 pub(crate) use area::Agreement;
 use area::{Area, Number, Opening, Records, lasting};
+use held::Held;
 use numbers::Numbers;
 pub(crate) use recovery::Missing;
 use table::{NoRecord, Table};
@@ -56,6 +59,8 @@ struct Inner {
     nodes: Numbers,
     openings: Numbers,
     table: Mutex<Table>,
+    /// Where the keeper holds descriptors.
+    held: Option<Held>,
     client: ClientId,
     /// Whether it was begun by an earlier process.
     is_resumed: bool,
@@ -63,18 +68,25 @@ struct Inner {
 
 /// The memory that sessions of one guest have one after the other.
 #[derive(Clone, Debug)]
-pub struct Memory(Arc<Area>);
+pub struct Memory {
+    area: Arc<Area>,
+    store: Option<Arc<FdStore>>,
+}
 
 impl Memory {
     /// `memory` is what an earlier process has left of the same tree, or new and all zeroes: [`AREA_BYTES`] that nothing but such servers can
-    /// write, since what stands there opens files.
+    /// write, since what stands there opens files. In `store` are descriptors that it has left.
     ///
     /// # Errors
     /// [`KeepError::NoHandles`], [`KeepError::Root`] and [`KeepError::NotOurs`].
-    pub fn new(memory: Region, below: &dyn FileSystem) -> std::result::Result<Self, KeepError> {
+    pub fn new(
+        memory: Region,
+        store: Option<FdStore>,
+        below: &dyn FileSystem,
+    ) -> std::result::Result<Self, KeepError> {
         let (volume, root) = root_of(below)?;
         let area = Area::new(memory).filter(|area| area.is_of(volume, &root)).ok_or(KeepError::NotOurs)?;
-        Ok(Self(Arc::new(area)))
+        Ok(Self { area: Arc::new(area), store: store.map(Arc::new) })
     }
 }
 
@@ -94,7 +106,7 @@ impl Kept {
     /// # Errors
     /// [`KeepError::Random`].
     pub fn begin(below: Arc<dyn FileSystem>, memory: &Memory) -> std::result::Result<Self, KeepError> {
-        let area = Arc::clone(&memory.0);
+        let area = Arc::clone(&memory.area);
         let is_resumed = area.agreement().is_some();
         if !is_resumed {
             let mut token = [0; 16];
@@ -104,21 +116,25 @@ impl Kept {
         }
         let mut client = [0; 24];
         client.iter_mut().zip(area.token()).for_each(|(place, byte)| *place = byte);
-        Ok(Self(Arc::new(Inner {
+        let kept = Inner {
             below,
             nodes: Numbers::new(Records::Nodes),
             openings: Numbers::new(Records::Openings),
             table: Mutex::new(Table::of(&area)),
             area,
+            held: memory.store.clone().map(Held::new),
             client: ClientId(client),
             is_resumed,
-        })))
+        };
+        kept.take_back(&Ctx::root(SessionId(0)));
+        Ok(Self(Arc::new(kept)))
     }
 
     /// Ends the session: what comes late finds nothing. The next one begins with an area that is empty.
     pub(crate) fn end(&self) {
         if self.0.table().end() {
             self.0.area.clear([0; 16]);
+            self.0.held.iter().for_each(Held::clear);
         }
     }
 
@@ -261,6 +277,9 @@ impl Inner {
     }
 
     fn opened(&self, cx: &Ctx, node: NodeId, flags: OpenFlags, here: File) -> Result<OpenId> {
+        // What it left when it was under way in an earlier process no guest holds.
+        let left = self.table().left_by(&self.area, cx.request.0);
+        left.into_iter().for_each(|left| self.release(cx, left));
         let opening = Opening { node, flags: lasting(flags), unique: cx.request.0 };
         let number = self.table().opened(&self.area, &self.openings, opening, here.open);
         number.map(OpenId::from).map_err(|why| {
@@ -322,6 +341,7 @@ impl Inner {
 
     fn release(&self, cx: &Ctx, file: File) {
         let node = self.node(file.node);
+        self.let_go(cx, file.open, self.file(file).ok());
         let gone = self.table().released(&self.area, &self.openings, Number(file.open.0));
         if let (Some(open), Ok(node)) = (gone, node) {
             self.below.release(cx, File { node, open });

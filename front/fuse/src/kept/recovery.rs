@@ -89,7 +89,7 @@ impl Inner {
         }
     }
 
-    async fn find_opening(self: &Arc<Self>, cx: &Ctx, open: OpenId) {
+    pub(super) async fn find_opening(self: &Arc<Self>, cx: &Ctx, open: OpenId) {
         let number = Number(open.0);
         let Some(index) = self.area.find(Records::Openings, number) else { return };
         let opening = self.area.opening(index);

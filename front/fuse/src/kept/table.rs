@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-use tombolo_core::fs::{NodeId, OpenId, PersistentHandle};
+use smallvec::SmallVec;
+use tombolo_core::fs::{File, NodeId, OpenId, PersistentHandle};
 
 use super::area::{Area, Number, Opening, Records};
 use super::numbers::Numbers;
@@ -23,6 +24,8 @@ pub(super) struct Table {
     unmet: Unmet,
     /// What an earlier process has left: openings, by the requests that made them.
     left: HashMap<u64, u32>,
+    /// All openings, by the guest's numbers of their nodes.
+    of_nodes: HashMap<NodeId, SmallVec<[u32; 2]>>,
     /// The session is over: the area is another's.
     is_over: bool,
 }
@@ -135,7 +138,12 @@ impl Free {
 impl Table {
     /// What is in use in the area.
     pub(super) fn of(area: &Area) -> Self {
+        let mut of_nodes = HashMap::<_, SmallVec<_>>::new();
+        for index in area.in_use(Records::Openings) {
+            of_nodes.entry(area.opening(index).node).or_default().push(index);
+        }
         Self {
+            of_nodes,
             nodes: HashMap::new(),
             node_records: Free::of(area, Records::Nodes, FORGOTTEN_MAX),
             opening_records: Free::of(area, Records::Openings, 0),
@@ -224,7 +232,26 @@ impl Table {
         self.nodes.remove(&node).map(|known| (node, known.held))
     }
 
-    /// A request has made an opening. What it left when it was under way in an earlier process no guest holds.
+    /// Whether anything is open.
+    pub(super) fn has_openings(&self) -> bool {
+        !self.of_nodes.is_empty()
+    }
+
+    /// The openings of a node, by the guest's numbers.
+    pub(super) fn openings_of(&self, area: &Area, node: NodeId) -> Vec<OpenId> {
+        let indices = self.of_nodes.get(&node).into_iter().flatten();
+        indices.map(|index| area.number(Records::Openings, *index).into()).collect()
+    }
+
+    /// The opening that a request has left which an earlier process has performed, but for its answer.
+    pub(super) fn left_by(&self, area: &Area, unique: u64) -> Option<File> {
+        let index = *self.left.get(&unique)?;
+        let opening = area.opening(index);
+        let open = area.number(Records::Openings, index).into();
+        (opening.unique == unique && !self.is_over).then_some(File { node: opening.node, open })
+    }
+
+    /// A request has made an opening.
     pub(super) fn opened(
         &mut self,
         area: &Area,
@@ -235,21 +262,11 @@ impl Table {
         if self.is_over {
             return Err(NoRecord::Over);
         }
-        self.drop_left(area, opening.unique);
-        let number = area.put_opening(self.opening_records.take(area)?, opening);
+        let index = self.opening_records.take(area)?;
+        let number = area.put_opening(index, opening);
+        self.of_nodes.entry(opening.node).or_default().push(index);
         numbers.set(number, here.0);
         Ok(number)
-    }
-
-    /// The opening of a request to open that an earlier process has performed, but for its answer, goes.
-    fn drop_left(&mut self, area: &Area, unique: u64) {
-        if self.left.is_empty() {
-            return;
-        }
-        let index = self.left.remove(&unique).filter(|index| area.opening(*index).unique == unique);
-        if let Some(index) = index {
-            self.free_opening(area, index);
-        }
     }
 
     /// An opening that an earlier process has left was made again; whether that is news.
@@ -271,6 +288,13 @@ impl Table {
     }
 
     fn free_opening(&mut self, area: &Area, index: u32) {
+        let node = area.opening(index).node;
+        if let Some(indices) = self.of_nodes.get_mut(&node) {
+            indices.retain(|other| *other != index);
+            if indices.is_empty() {
+                self.of_nodes.remove(&node);
+            }
+        }
         area.free(Records::Openings, index);
         self.opening_records.give_back(area, index);
     }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use tombolo_core::fs::{Client, Export, FileSystem, PermissionCheck};
 use tombolo_core::{Error, SessionId};
 use tombolo_host_runtime::free_list::FreeList;
-use tombolo_host_vhost::{Chain, Device, QueueIndex};
+use tombolo_host_vhost::{Chain, Device, FdStore, QueueIndex};
 use tombolo_mem::Region;
 use tombolo_wire_fuse::Opcode;
 use tombolo_wire_fuse::layout::header::InHeader;
@@ -201,9 +201,13 @@ impl Device for VirtioFs {
     }
 
     /// Goes on with the session that is in there, or begins a new one.
-    fn keep_in(&self, memory: Region) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn keep_in(
+        &self,
+        memory: Region,
+        store: Option<FdStore>,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let file_system = self.session().shared_file_system();
-        if self.memory.set(Memory::new(memory, &*file_system)?).is_err() {
+        if self.memory.set(Memory::new(memory, store, &*file_system)?).is_err() {
             return Err("the area of requests under way is there already".into());
         }
         let next = self.next()?;

@@ -1,6 +1,8 @@
 //! A process that is killed right before it answers, at each request that a guest sends: what it leaves is a copy of the area, and of the file
 //! in which requests are noted, as they are then. The next one gets the request again.
 
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -8,8 +10,10 @@ use tempfile::TempDir;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::SessionId;
 use tombolo_core::fs::{Client, Export, PermissionCheck};
+use tombolo_host_vhost::FdStore;
 use tombolo_layer_replies::{self as replies, Options as RepliesOptions};
 use tombolo_mem::{Region, Sink, Source};
+use tombolo_sys::packet;
 use tombolo_wire_fuse::layout::attr::{AttrOut, EntryOut, GetattrIn, SetattrIn, SetattrValid};
 use tombolo_wire_fuse::layout::dir::{ForgetIn, LinkIn, MkdirIn, RenameIn};
 use tombolo_wire_fuse::layout::header::{InHeader, OutHeader};
@@ -23,7 +27,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use tombolo_front_fuse::kept::{AREA_BYTES, Kept, Memory};
 use tombolo_front_fuse::session::{Exchange, Options, Session, Slot};
 
-const O_RDWR: u32 = 2;
+pub(crate) const O_RDWR: u32 = 2;
 const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
 const O_EXCL: u32 = 0o200;
@@ -32,10 +36,52 @@ const OPENINGS_AT: usize = AREA_BYTES - (32 << 20);
 /// More of an area than these tests use of each table.
 const COPIED: usize = 64 << 10;
 
-/// What a process leaves: its memory and its notes.
+/// What a process leaves: its memory, its notes, and descriptors at its keeper.
 struct Left {
     area: Region,
     notes: PathBuf,
+    keeper: Arc<Mutex<Keeper>>,
+}
+
+/// Holds descriptors (the messages are those of `host/vhost/src/fd_store.rs`: a kind, whether there is an owner, the key).
+#[derive(Default)]
+struct Keeper {
+    held: BTreeMap<Vec<u8>, OwnedFd>,
+    socket: Option<OwnedFd>,
+}
+
+impl Keeper {
+    /// Hears what its server has said.
+    fn hear(&mut self) {
+        let mut bytes = [0; 18];
+        let Some(socket) = &self.socket else { return };
+        while let Ok(packet) = packet::receive(socket, &mut bytes) {
+            let Some((kind, key)) = bytes[..packet.len].split_first() else { break };
+            match (kind, packet.descriptors.into_iter().next()) {
+                (1, Some(descriptor)) => drop(self.held.insert(key.to_vec(), descriptor)),
+                (2, None) => drop(self.held.remove(key)),
+                (3, None) => self.held.clear(),
+                said => panic!("{said:?}"),
+            }
+        }
+    }
+
+    fn copy(&mut self) -> Keeper {
+        self.hear();
+        let copy = |(key, held): (&Vec<u8>, &OwnedFd)| (key.clone(), held.try_clone().expect("a duplicate"));
+        Keeper { held: self.held.iter().map(copy).collect(), socket: None }
+    }
+
+    /// Gives a new server what there is.
+    fn greet(&mut self) -> FdStore {
+        let (ours, theirs) = packet::pair().expect("a pair");
+        for (key, held) in &self.held {
+            packet::send(&ours, &[&[1], &key[..]].concat(), &[held.as_fd()]).expect("sent");
+        }
+        packet::send(&ours, &[&[4], &[0; 17][..]].concat(), &[]).expect("sent");
+        self.socket = Some(ours);
+        FdStore::new(theirs).expect("a store")
+    }
 }
 
 fn new_area() -> Region {
@@ -45,7 +91,13 @@ fn new_area() -> Region {
 
 impl Left {
     fn new(dir: &Path) -> Left {
-        Left { area: new_area(), notes: dir.join("notes-0") }
+        Left { area: new_area(), notes: dir.join("notes-0"), keeper: Arc::default() }
+    }
+
+    /// The same, as it goes on.
+    fn share(&self) -> Left {
+        let Left { area, notes, keeper } = self;
+        Left { area: area.clone(), notes: notes.clone(), keeper: Arc::clone(keeper) }
     }
 
     /// As it is now.
@@ -57,7 +109,8 @@ impl Left {
             area.write_at(at, &bytes).expect("inside");
         }
         std::fs::copy(&self.notes, to).expect("a copy");
-        Left { area, notes: to.to_owned() }
+        let keeper = self.keeper.lock().expect("a keeper").copy();
+        Left { area, notes: to.to_owned(), keeper: Arc::new(Mutex::new(keeper)) }
     }
 }
 
@@ -73,7 +126,8 @@ impl Process {
         let export = replies::open(bottom, &RepliesOptions::default(), &left.notes).expect("the notes");
         let client = Client { session: SessionId(1), label: "guest".into(), checks: PermissionCheck::Caller };
         let file_system = export.attach(&client).expect("attached");
-        let memory = Memory::new(left.area.clone(), &*file_system).expect("its own area");
+        let store = left.keeper.lock().expect("a keeper").greet();
+        let memory = Memory::new(left.area.clone(), Some(store), &*file_system).expect("its own area");
         let kept = Kept::begin(file_system, &memory).expect("kept");
         Process { session: Session::kept(SessionId(1), &kept, Options::default()), left }
     }
@@ -129,21 +183,22 @@ impl Exchange for Probe {
 }
 
 /// A guest whose server dies before each answer.
-struct Guest {
-    process: Process,
-    tree: PathBuf,
+pub(crate) struct Guest {
+    /// None between two.
+    process: Option<Process>,
+    pub(crate) tree: PathBuf,
     deaths: u32,
     unique: u64,
     dir: TempDir,
 }
 
 impl Guest {
-    fn new() -> Guest {
+    pub(crate) fn new() -> Guest {
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let tree = dir.path().join("tree");
         std::fs::create_dir(&tree).expect("mkdir");
         let process = Process::start(&tree, Left::new(dir.path()));
-        let mut guest = Guest { process, tree, deaths: 0, unique: 0, dir };
+        let mut guest = Guest { process: Some(process), tree, deaths: 0, unique: 0, dir };
         let init = InitIn { major: 7, minor: 36, flags: u32::MAX, ..Default::default() };
         guest.ask(Opcode::Init, 0, &[init.as_bytes()]).expect("INIT");
         guest
@@ -158,9 +213,8 @@ impl Guest {
         slot.fill(head.len(), |place| place.copy_from_slice(head));
         self.deaths += 1;
         let to = self.dir.path().join(format!("notes-{}", self.deaths));
-        let (left, kept) = (Arc::new(Mutex::new(None)), Arc::clone(&self.process.session));
-        let Left { area, notes } = &self.process.left;
-        let (sent, now) = (Arc::clone(&left), Left { area: area.clone(), notes: notes.clone() });
+        let (left, kept) = (Arc::new(Mutex::new(None)), Arc::clone(&self.process().session));
+        let (sent, now) = (Arc::clone(&left), self.process().left.share());
         let answer = Arc::new(Mutex::new(None));
         let probe = Probe {
             payload: Source::from(payload.to_vec()),
@@ -181,11 +235,27 @@ impl Guest {
     }
 
     /// As a device does at an INIT that finds a session.
-    fn begin_anew(&mut self) {
-        self.process.session.end();
-        let Left { area, notes } = &self.process.left;
-        let left = Left { area: area.clone(), notes: notes.with_extension("anew") };
-        self.process = Process::start(&self.tree, left);
+    pub(crate) fn begin_anew(&mut self) {
+        self.process().session.end();
+        let mut left = self.process().left.share();
+        left.notes.set_extension("anew");
+        left.keeper.lock().expect("a keeper").hear();
+        self.die(left);
+    }
+
+    fn process(&self) -> &Process {
+        self.process.as_ref().expect("a process")
+    }
+
+    /// The next process goes on with what this one has left: all that was its own is closed by then.
+    fn die(&mut self, left: Left) {
+        self.process = None;
+        self.process = Some(Process::start(&self.tree, left));
+    }
+
+    /// How many descriptors the keeper holds.
+    pub(crate) fn held_elsewhere(&self) -> usize {
+        self.process().left.keeper.lock().expect("a keeper").copy().held.len()
     }
 
     fn encode(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Vec<u8> {
@@ -206,10 +276,10 @@ impl Guest {
     }
 
     /// A request, whose answer the guest gets from the next process.
-    fn ask(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
+    pub(crate) fn ask(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
         let bytes = self.encode(opcode, node, parts);
         let (_, left) = self.send(&bytes);
-        self.process = Process::start(&self.tree, left);
+        self.die(left);
         if opcode == Opcode::Init {
             self.begin_anew();
         }
@@ -221,30 +291,30 @@ impl Guest {
         if head.error == 0 { Ok(body.to_vec()) } else { Err(-head.error) }
     }
 
-    fn entry(&mut self, opcode: Opcode, node: u64, how: &[u8], names: &[u8]) -> (u64, Vec<u8>) {
+    pub(crate) fn entry(&mut self, opcode: Opcode, node: u64, how: &[u8], names: &[u8]) -> (u64, Vec<u8>) {
         let body =
             self.ask(opcode, node, &[how, names]).unwrap_or_else(|errno| panic!("{opcode:?}: {errno}"));
         let (entry, rest) = EntryOut::read_from_prefix(&body).expect("an entry");
         (entry.nodeid, rest.to_vec())
     }
 
-    fn create(&mut self, name: &[u8]) -> (u64, u64) {
+    pub(crate) fn create(&mut self, name: &[u8]) -> (u64, u64) {
         let how = CreateIn { flags: O_RDWR | O_EXCL | O_APPEND, mode: 0o100_400, ..Default::default() };
         let (node, rest) = self.entry(Opcode::Create, 1, how.as_bytes(), name);
         (node, OpenOut::read_from_prefix(&rest).expect("an opening").0.fh)
     }
 
-    fn write(&mut self, node: u64, fh: u64, data: &[u8]) {
+    pub(crate) fn write(&mut self, node: u64, fh: u64, data: &[u8]) {
         let write = WriteIn { fh, size: data.len() as u32, ..Default::default() };
         self.ask(Opcode::Write, node, &[write.as_bytes(), data]).expect("WRITE");
     }
 
-    fn read(&mut self, node: u64, fh: u64) -> Vec<u8> {
+    pub(crate) fn read(&mut self, node: u64, fh: u64) -> Vec<u8> {
         let read = ReadIn { fh, size: 4096, ..Default::default() };
         self.ask(Opcode::Read, node, &[read.as_bytes()]).expect("READ")
     }
 
-    fn size(&mut self, node: u64) -> Result<u64, i32> {
+    pub(crate) fn size(&mut self, node: u64) -> Result<u64, i32> {
         let body = self.ask(Opcode::Getattr, node, &[GetattrIn::default().as_bytes()])?;
         Ok(AttrOut::read_from_prefix(&body).expect("attributes").0.attr.size)
     }
@@ -381,7 +451,7 @@ fn an_opening_stays_one_of_its_file_and_ends_once() {
     assert_eq!(guest.read(node, emptied), b"anew");
     let in_use = |guest: &Guest| {
         let mut bytes = vec![0; COPIED];
-        guest.process.left.area.read_at(OPENINGS_AT, &mut bytes).expect("inside");
+        guest.process().left.area.read_at(OPENINGS_AT, &mut bytes).expect("inside");
         // The first word of a record is its node, and 0 while it is free.
         bytes.chunks_exact(32).filter(|record| record[..8] != [0; 8]).count()
     };
@@ -404,14 +474,14 @@ fn a_file_is_emptied_once_by_a_request_whose_server_is_killed_again() {
     for (opcode, on, parts) in requests {
         guest.write(node, fh, b"before");
         let bytes = guest.encode(opcode, on, parts);
-        let area = guest.process.left.copy(&guest.dir.path().join("unused")).area;
-        let (_, Left { notes, .. }) = guest.send(&bytes);
+        let area = guest.process().left.copy(&guest.dir.path().join("unused")).area;
+        let (_, left) = guest.send(&bytes);
         // It dies when it has emptied the file, and not written down that it is open.
-        guest.process = Process::start(&guest.tree, Left { area, notes });
+        guest.die(Left { area, ..left });
         assert_eq!(guest.size(node), Ok(0));
         guest.write(node, fh, b"since");
         let (_, left) = guest.send(&bytes);
-        guest.process = Process::start(&guest.tree, left);
+        guest.die(left);
         assert_eq!(guest.read(node, fh), b"since", "{opcode:?}");
         let set = SetattrIn { valid: SetattrValid::SIZE.bits(), ..Default::default() };
         guest.ask(Opcode::Setattr, node, &[set.as_bytes()]).expect("SETATTR");
@@ -423,7 +493,7 @@ fn a_session_that_has_ended_leaves_the_next_one_nothing() {
     let mut guest = Guest::new();
     let (node, _) = guest.create(b"file\0");
     guest.begin_anew();
-    assert!(!guest.process.session.is_ready());
+    assert!(!guest.process().session.is_ready());
     let init = InitIn { major: 7, minor: 36, flags: u32::MAX, ..Default::default() };
     guest.ask(Opcode::Init, 0, &[init.as_bytes()]).expect("INIT");
     assert_eq!(guest.size(node), Err(STALE));

@@ -6,6 +6,7 @@ mod callers;
 mod common;
 mod handles;
 mod kept;
+mod kept_held;
 mod limits;
 mod mount;
 mod overlap;

@@ -24,6 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::fd_store::Held;
 use message::Channel;
 use session::{Session, SessionEnd};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
@@ -36,7 +37,8 @@ const DESCRIPTORS_MAX: usize = 64 + 3 * 256 + 48;
 pub struct Settings {
     /// So many at a time; more wait until one leaves.
     pub guests_max: usize,
-    /// Whether no front end has an area of requests under way of its own: where servers leave in it what a front end must not change.
+    /// Whether no front end has an area of requests under way of its own: where servers leave in it what a front end must not change. Such servers leave
+    /// descriptors too ([`Settings::has_fd_store`](crate::Settings)).
     pub keeps_all_areas: bool,
 }
 
@@ -86,7 +88,9 @@ impl Keeper {
         let keeper = Arc::clone(self);
         let serve = move || {
             let (servers, place) = (Arc::clone(&keeper.servers), Arc::clone(&keeper.place));
-            let end = match Session::new(front_end, servers, place, keeper.settings.keeps_all_areas) {
+            let held = keeper.settings.keeps_all_areas.then(|| DescriptorBudget::of_process().share(0));
+            let held = held.flatten().map(Held::new);
+            let end = match Session::new(front_end, servers, place, held) {
                 Ok(mut session) => session.run(),
                 Err(end) => end,
             };

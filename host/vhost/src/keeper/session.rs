@@ -7,6 +7,8 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error as ThisError;
 
+use crate::fd_store::Held;
+
 use super::message::{Channel, ChannelError, Message, request};
 use super::servers::{Next, Place, Servers};
 use super::state::{PROTOCOL_IN_FLIGHT, PROTOCOL_MQ, PROTOCOL_REPLY_ACK, State, in_flight_wanted};
@@ -50,8 +52,8 @@ pub(super) struct Session {
     state: State,
     /// Protocol features that the server has.
     offered: u64,
-    /// Whether the front end has no area of its own.
-    keeps_area: bool,
+    /// What servers leave besides the area, which the front end then has none of.
+    held: Option<Held>,
 }
 
 impl Session {
@@ -59,12 +61,12 @@ impl Session {
         front_end: Channel,
         servers: Arc<Servers>,
         place: Arc<Place>,
-        keeps_area: bool,
+        mut held: Option<Held>,
     ) -> Result<Session, SessionEnd> {
         let Next::Server(life) = servers.after(0) else { return Err(SessionEnd::NoServers) };
-        let server = Channel::new(place.connect()?)?;
+        let server = connect(&place, held.as_mut())?;
         let (state, offered) = (State::default(), 0);
-        let mut session = Session { front_end, server, life, servers, place, state, offered, keeps_area };
+        let mut session = Session { front_end, server, life, servers, place, state, offered, held };
         if session.state.tell(&mut session.server).is_err() {
             session.go_on()?;
         }
@@ -107,7 +109,7 @@ impl Session {
     fn carry(&mut self, mut message: Message) -> Result<(), SessionEnd> {
         match message.request {
             request::SET_PROTOCOL_FEATURES => self.add_features(&mut message),
-            request::GET_INFLIGHT_FD | request::SET_INFLIGHT_FD if self.keeps_area => {
+            request::GET_INFLIGHT_FD | request::SET_INFLIGHT_FD if self.held.is_some() => {
                 return Err(SessionEnd::OwnArea);
             }
             request::SET_VRING_KICK if !self.state.has_in_flight() => self.keep_requests()?,
@@ -116,7 +118,7 @@ impl Session {
         let mut answer = self.exchange(&message)?;
         if message.request == request::GET_PROTOCOL_FEATURES {
             self.offered = answer.as_ref().and_then(Message::number).unwrap_or_default();
-            if let Some(answer) = answer.as_mut().filter(|_| self.keeps_area) {
+            if let Some(answer) = answer.as_mut().filter(|_| self.held.is_some()) {
                 answer.body = (self.offered & !PROTOCOL_IN_FLIGHT).to_le_bytes().into();
             }
         }
@@ -196,7 +198,7 @@ impl Session {
                 Next::CutOff => return Err(SessionEnd::CutOff),
                 Next::None => return Err(SessionEnd::NoServers),
             };
-            self.server = Channel::new(self.place.connect()?)?;
+            self.server = connect(&self.place, self.held.as_mut())?;
             if self.state.tell(&mut self.server).is_ok() {
                 let took_ms = since.elapsed().as_millis();
                 tracing::warn!(server = self.life, took_ms, "a guest goes on with another server");
@@ -204,6 +206,15 @@ impl Session {
             }
         }
     }
+}
+
+/// What connects waits for a server that is not ready yet, and is cut off by one that dies first: that is found when it is spoken to.
+fn connect(place: &Place, held: Option<&mut Held>) -> io::Result<Channel> {
+    let stream = place.connect()?;
+    if let Some(held) = held {
+        held.greet(&stream)?;
+    }
+    Channel::new(stream)
 }
 
 fn of_front_end(error: ChannelError) -> SessionEnd {

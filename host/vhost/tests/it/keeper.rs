@@ -25,6 +25,7 @@ struct Kept {
     server: Option<Server>,
     counts: Arc<Counts>,
     repeats: bool,
+    settings: Settings,
     _folder: TempDir,
 }
 
@@ -42,8 +43,9 @@ impl Kept {
         let public = UnixListener::bind(&socket).unwrap();
         let settings = KeeperSettings { guests_max: 2, keeps_all_areas };
         Keeper::start(public, place, servers.clone(), settings).unwrap();
-        let counts = Arc::default();
-        let mut kept = Kept { socket, private, servers, server: None, counts, repeats, _folder: folder };
+        let (counts, server) = (Arc::default(), None);
+        let settings = Settings { has_fd_store: keeps_all_areas, ..Settings::default() };
+        let mut kept = Kept { socket, private, servers, server, counts, repeats, settings, _folder: folder };
         kept.start();
         kept
     }
@@ -52,7 +54,7 @@ impl Kept {
         let (counts, repeats) = (self.counts.clone(), self.repeats);
         let make = move |_guest| Ok(Arc::new(Echo::counted(counts.clone(), repeats)) as Arc<dyn Device>);
         let listener = self.private.try_clone().unwrap();
-        self.server = Some(Server::start(listener, Settings::default(), Box::new(make)).unwrap());
+        self.server = Some(Server::start(listener, self.settings, Box::new(make)).unwrap());
         self.servers.came();
     }
 

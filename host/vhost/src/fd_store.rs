@@ -1,0 +1,335 @@
+//! Descriptors that a server leaves with its keeper, over the death of the server: both ends, and what goes between them.
+//!
+//! A message with a descriptor that was sent is the keeper's, whatever becomes of its sender: so the server waits for no answer.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::Shutdown;
+use tombolo_host_runtime::descriptors::{Permit, Share};
+use tombolo_host_runtime::lock;
+use tombolo_sys::{Errno, packet};
+
+/// What a descriptor is kept for: a number of the device's, and for what belongs to an owner within that the owner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FdKey {
+    /// The number.
+    pub number: u64,
+    /// The owner.
+    pub owner: Option<u64>,
+}
+
+/// A message, either way; numbers are little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    /// Beside it comes the descriptor that is to be kept, or was, as this.
+    Keep(FdKey),
+    /// It is not needed any more.
+    Drop(FdKey),
+    /// Nor is any other.
+    Clear,
+    /// The keeper has no more.
+    End,
+}
+
+const MESSAGE_LEN: usize = 18;
+
+impl Message {
+    fn encode(self) -> [u8; MESSAGE_LEN] {
+        let (kind, key) = match self {
+            Self::Keep(key) => (1, Some(key)),
+            Self::Drop(key) => (2, Some(key)),
+            Self::Clear => (3, None),
+            Self::End => (4, None),
+        };
+        let key = key.unwrap_or(FdKey { number: 0, owner: None });
+        let mut bytes = [0; MESSAGE_LEN];
+        let fields = [kind, u8::from(key.owner.is_some())].into_iter();
+        let numbers = [key.number, key.owner.unwrap_or_default()];
+        let fields = fields.chain(numbers.into_iter().flat_map(u64::to_le_bytes));
+        bytes.iter_mut().zip(fields).for_each(|(place, byte)| *place = byte);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&[kind, has_owner], rest) = bytes.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let owner = u64::from_le_bytes(rest.try_into().ok()?);
+        let key = FdKey { number: u64::from_le_bytes(*number), owner: (has_owner == 1).then_some(owner) };
+        match kind {
+            1 => Some(Self::Keep(key)),
+            2 => Some(Self::Drop(key)),
+            3 => Some(Self::Clear),
+            4 => Some(Self::End),
+            _ => None,
+        }
+    }
+}
+
+/// How long a server waits for a keeper that takes nothing.
+const SEND_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+fn send(
+    socket: &OwnedFd,
+    message: Message,
+    descriptor: Option<BorrowedFd<'_>>,
+    timeout: Option<&Timespec>,
+) -> io::Result<()> {
+    loop {
+        match packet::send(socket, &message.encode(), descriptor.as_slice()) {
+            Err(Errno::AGAIN) => {}
+            outcome => return Ok(outcome?),
+        }
+        let mut sockets = [PollFd::new(socket, PollFlags::OUT)];
+        if poll(&mut sockets, timeout)? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+/// The next message; `None` when the other end is closed, or says what is none.
+fn receive(socket: &OwnedFd) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+    let mut bytes = [0; MESSAGE_LEN];
+    loop {
+        packet::wait(socket)?;
+        match packet::receive(socket, &mut bytes) {
+            Err(Errno::AGAIN) => {}
+            Err(Errno::CONNRESET) => return Ok(None),
+            outcome => {
+                let packet = outcome?;
+                let message = bytes.get(..packet.len).and_then(Message::decode);
+                return Ok(message.map(|message| (message, packet.descriptors.into_iter().next())));
+            }
+        }
+    }
+}
+
+/// The server's end.
+#[derive(Debug)]
+pub struct FdStore {
+    socket: OwnedFd,
+    found: Mutex<Vec<(FdKey, OwnedFd)>>,
+}
+
+impl FdStore {
+    /// `socket` is connected to one that holds descriptors: waits for those that it has.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        let mut found = Vec::new();
+        loop {
+            match receive(&socket)? {
+                Some((Message::Keep(key), Some(descriptor))) => found.push((key, descriptor)),
+                Some((Message::End, _)) => break,
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        Ok(Self { socket, found: Mutex::new(found) })
+    }
+
+    /// Of a server whose keeper says so first on each connection.
+    pub(crate) fn begin(stream: &UnixStream) -> io::Result<Self> {
+        let packet = loop {
+            match packet::receive(stream, &mut [0; GREETING.len()]) {
+                Err(Errno::AGAIN) => packet::wait(stream)?,
+                outcome => break outcome?,
+            }
+        };
+        Self::new(packet.descriptors.into_iter().next().ok_or(io::ErrorKind::UnexpectedEof)?)
+    }
+
+    /// What an earlier server has left, once.
+    pub fn take_found(&self) -> Vec<(FdKey, OwnedFd)> {
+        mem::take(&mut lock(&self.found))
+    }
+
+    /// Has a duplicate kept when this returns, in place of the one that has this key. Waits for a second at the most.
+    ///
+    /// # Errors
+    /// The keeper is gone, or does not take it.
+    pub fn keep(&self, key: FdKey, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        send(&self.socket, Message::Keep(key), Some(descriptor), Some(&SEND_TIMEOUT))
+    }
+
+    /// It is not needed any more. The end of the keeper is the end of this process too.
+    pub fn let_go(&self, key: FdKey) {
+        let _ = send(&self.socket, Message::Drop(key), None, Some(&SEND_TIMEOUT));
+    }
+
+    /// Nor is any other.
+    pub fn clear(&self) {
+        let _ = send(&self.socket, Message::Clear, None, Some(&SEND_TIMEOUT));
+    }
+}
+
+/// Comes before all else on a connection, with the socket of the store.
+const GREETING: &[u8] = &[0];
+
+/// The keeper's end, for one guest.
+#[derive(Debug)]
+pub(crate) struct Held {
+    held: Arc<Mutex<BTreeMap<FdKey, Kept>>>,
+    share: Arc<Share>,
+    /// Our socket to the server, and what listens to it.
+    listens: Option<(OwnedFd, JoinHandle<()>)>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    descriptor: OwnedFd,
+    /// After the descriptor, so that it is closed when this goes.
+    _permit: Permit,
+}
+
+impl Held {
+    /// As many as `share` has.
+    pub(crate) fn new(share: Share) -> Self {
+        Self { held: Arc::default(), share: Arc::new(share), listens: None }
+    }
+
+    /// Gives the next server all that the one before has left. That one is dead: what it has said last is heard first.
+    pub(crate) fn greet(&mut self, server: &UnixStream) -> io::Result<()> {
+        if let Some((socket, listens)) = self.listens.take() {
+            // What is in the socket is heard all the same.
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+            // A panic there was reported by its hook.
+            let _ = listens.join();
+        }
+        let (ours, theirs) = packet::pair()?;
+        let (second, held, share) = (ours.try_clone()?, Arc::clone(&self.held), Arc::clone(&self.share));
+        let serve = move || {
+            if let Err(error) = serve(&ours, &held, &share) {
+                tracing::warn!(%error, "descriptors of a guest's server are not kept any more");
+            }
+        };
+        let listens = thread::Builder::new().name("kept-files".into()).spawn(serve)?;
+        self.listens = Some((second, listens));
+        Ok(packet::send(server, GREETING, &[theirs.as_fd()])?)
+    }
+}
+
+impl Drop for Held {
+    /// The guest has left, and perhaps not the server.
+    fn drop(&mut self) {
+        if let Some((socket, _)) = self.listens.take() {
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
+    }
+}
+
+fn serve(socket: &OwnedFd, held: &Mutex<BTreeMap<FdKey, Kept>>, share: &Share) -> io::Result<()> {
+    // The server says nothing before it has all of them. It may take its time to start.
+    for (key, kept) in lock(held).iter() {
+        send(socket, Message::Keep(*key), Some(kept.descriptor.as_fd()), None)?;
+    }
+    send(socket, Message::End, None, None)?;
+    let mut is_full = false;
+    while let Some((message, descriptor)) = receive(socket)? {
+        // What is closed here may free a file, which takes its time: not under the lock.
+        let _gone = match (message, descriptor) {
+            (Message::Keep(key), Some(descriptor)) => {
+                let Some(permit) = share.take(1) else {
+                    if !mem::replace(&mut is_full, true) {
+                        tracing::warn!(
+                            "a guest has too many locked and removed files open for all to outlive its server"
+                        );
+                    }
+                    continue;
+                };
+                lock(held).insert(key, Kept { descriptor, _permit: permit }).into_iter().collect()
+            }
+            (Message::Drop(key), _) => lock(held).remove(&key).into_iter().collect(),
+            (Message::Clear, _) => mem::take(&mut *lock(held)).into_values().collect(),
+            _ => Vec::new(),
+        };
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read, Write};
+
+    use proptest::prelude::*;
+    use tombolo_host_runtime::descriptors::DescriptorBudget;
+
+    use super::*;
+
+    fn next(held: &mut Held) -> FdStore {
+        let (keeper, server) = UnixStream::pair().expect("a pair");
+        held.greet(&keeper).expect("said");
+        FdStore::begin(&server).expect("a store")
+    }
+
+    fn keys(store: &FdStore) -> Vec<(u64, Option<u64>)> {
+        store.take_found().into_iter().map(|(key, _)| (key.number, key.owner)).collect()
+    }
+
+    #[test]
+    fn what_a_server_leaves_is_the_next_one_s_until_one_lets_it_go() {
+        let mut held = Held::new(DescriptorBudget::new(1000).share(0).expect("a share"));
+        let key = |number, owner| FdKey { number, owner };
+        let store = next(&mut held);
+        assert!(keys(&store).is_empty());
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        store.keep(key(u64::MAX, None), writer.as_fd()).expect("kept");
+        for (number, owner) in [(1, None), (1, Some(0)), (2, Some(u64::MAX))] {
+            store.keep(key(number, owner), File::open("/dev/null").expect("open").as_fd()).expect("kept");
+        }
+        store.let_go(key(1, None));
+        drop((store, writer));
+        let store = next(&mut held);
+        let mut found = store.take_found();
+        let (last, descriptor) = found.pop().expect("the pipe");
+        let numbers: Vec<_> = found.iter().map(|(key, _)| (key.number, key.owner)).collect();
+        assert_eq!((numbers, last), (vec![(1, Some(0)), (2, Some(u64::MAX))], key(u64::MAX, None)));
+        File::from(descriptor).write_all(b"the same").expect("written");
+        store.clear();
+        drop(store);
+        let mut said = String::new();
+        reader.read_to_string(&mut said).expect("its end");
+        assert_eq!((said.as_str(), keys(&next(&mut held))), ("the same", Vec::new()));
+    }
+
+    #[test]
+    fn what_a_guest_s_server_has_left_goes_with_the_guest() {
+        let mut held = Held::new(DescriptorBudget::new(1000).share(0).expect("a share"));
+        let store = next(&mut held);
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        store.keep(FdKey { number: 1, owner: None }, writer.as_fd()).expect("kept");
+        drop((held, writer));
+        reader.read_to_end(&mut Vec::new()).expect("its end, though the server lives");
+    }
+
+    #[test]
+    fn a_keeper_holds_no_more_than_its_share() {
+        let share = DescriptorBudget::new(20).share(0).expect("a share");
+        let most = share.most();
+        let mut held = Held::new(share);
+        let store = next(&mut held);
+        for number in 0..100 {
+            let file = File::open("/dev/null").expect("open");
+            store.keep(FdKey { number, owner: None }, file.as_fd()).expect("taken");
+        }
+        drop(store);
+        assert_eq!(keys(&next(&mut held)).len(), most);
+    }
+
+    proptest! {
+        #[test]
+        fn a_message_is_what_was_said(kind in 0..6_u8, rest in prop::collection::vec(any::<u8>(), 0..40)) {
+            let bytes = [&[kind], &rest[..]].concat();
+            if let Some(message) = Message::decode(&bytes) {
+                prop_assert_eq!(Message::decode(&message.encode()), Some(message));
+            }
+        }
+    }
+}
