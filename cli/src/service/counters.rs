@@ -111,12 +111,15 @@ pub struct CacheCounters {
     pub borrowed_bytes: u64,
     #[serde(default)]
     pub lent_bytes: u64,
-    /// File data that another cache has sent and that are not the file's.
+    /// File data that another cache has sent, or that were to be copied here, and that are not the file's.
     #[serde(default)]
     pub refused_bytes: u64,
     /// File data that were not read at the origin, as a sidecar says that they are zeroes.
     #[serde(default)]
     pub zero_bytes: u64,
+    /// The same of what was here already under another name.
+    #[serde(default)]
+    pub equal_bytes: u64,
     /// What of the fetched ones was small files that were not asked for, and what of these was read since.
     pub guessed_bytes: u64,
     pub guess_used_bytes: u64,
@@ -161,6 +164,7 @@ impl From<CacheCounts> for CacheCounters {
             lent_bytes: counts.lent_bytes,
             refused_bytes: counts.refused_bytes,
             zero_bytes: counts.zero_bytes,
+            equal_bytes: counts.equal_bytes,
             guessed_bytes: counts.guessed_bytes + counts.listed_ahead_bytes,
             guess_used_bytes: counts.guess_used_bytes + counts.listing_used_bytes,
             backed: counts.backed,
@@ -181,6 +185,7 @@ impl CacheCounters {
             lent_bytes: self.lent_bytes.saturating_sub(earlier.lent_bytes),
             refused_bytes: self.refused_bytes.saturating_sub(earlier.refused_bytes),
             zero_bytes: self.zero_bytes.saturating_sub(earlier.zero_bytes),
+            equal_bytes: self.equal_bytes.saturating_sub(earlier.equal_bytes),
             guessed_bytes: self.guessed_bytes.saturating_sub(earlier.guessed_bytes),
             guess_used_bytes: self.guess_used_bytes.saturating_sub(earlier.guess_used_bytes),
             backed: self.backed.saturating_sub(earlier.backed),

@@ -144,9 +144,12 @@ const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
     ("cache_fetched_bytes", "File data that were read at the origin", |cache| cache.fetched_bytes),
     ("cache_borrowed_bytes", "File data that another cache has lent", |cache| cache.borrowed_bytes),
     ("cache_lent_bytes", "File data that were lent to other caches", |cache| cache.lent_bytes),
-    ("cache_refused_bytes", "Data that another cache has sent and that are not the file's", |cache| {
-        cache.refused_bytes
-    }),
+    (
+        "cache_refused_bytes",
+        "Data of other caches, or of other files here, that are not the file's",
+        |cache| cache.refused_bytes,
+    ),
+    ("cache_equal_bytes", "File data that were here already under another name", |cache| cache.equal_bytes),
     ("cache_zero_bytes", "Zeroes that were not read at the origin, as a sidecar told of them", |cache| {
         cache.zero_bytes
     }),

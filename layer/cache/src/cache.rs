@@ -28,6 +28,7 @@ use crate::session::Session;
 use crate::sharing::{Borrower, Middle};
 use crate::store::rows::ObjectRow;
 use crate::store::{ObjectId, Store};
+use crate::twins::Twins;
 use crate::walk::Walk;
 
 /// The shared part of a cache.
@@ -50,6 +51,8 @@ pub(crate) struct Cache {
     pub walk: Walk,
     pub files_ahead: FilesAhead,
     pub images: Images,
+    /// What is here under another name.
+    pub twins: Twins,
     /// What another cache of this host is asked for before the origin is.
     pub borrower: OnceLock<Borrower>,
     /// A cache on the network that is asked for data, which are compared with what the origin says.

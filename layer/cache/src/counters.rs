@@ -42,10 +42,12 @@ pub struct Counts {
     pub borrowed_bytes: u64,
     /// Bytes that were lent to others.
     pub lent_bytes: u64,
-    /// Bytes that a cache in the middle has sent, and that are not the file's.
+    /// Bytes that a cache in the middle has sent, or that were to be copied here, and that are not the file's.
     pub refused_bytes: u64,
     /// Bytes that were not read at the origin, as a sidecar says that they are zeroes.
     pub zero_bytes: u64,
+    /// Bytes that were not read at the origin, as they were here already under another name.
+    pub equal_bytes: u64,
     /// Those of the fetched ones that were small files which were not asked for.
     pub guessed_bytes: u64,
     /// Those of these that were read since.
@@ -74,6 +76,7 @@ impl Counters {
             lent_bytes: read(&self.lent_bytes),
             refused_bytes: read(&self.refused_bytes),
             zero_bytes: read(&self.zero_bytes),
+            equal_bytes: 0,
             guessed_bytes: read(&self.guessed_bytes),
             guess_used_bytes: read(&self.guess_used_bytes),
             listed_ahead_bytes: read(&self.listed_ahead_bytes),

@@ -18,6 +18,7 @@ use crate::origin::OriginFile;
 use crate::read_ahead::Ahead;
 use crate::sharing::Borrowed;
 use crate::store::DataFile;
+use crate::twins::hashed;
 
 /// One READ of the origin brings at most so much, so that a reader of its start does not wait for long. It ends with a digest.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
@@ -353,7 +354,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Has a range here: another cache of the host lends it, or it is fetched.
+/// Has a range here: it is here under another name, another cache of the host lends it, or it is fetched.
 async fn bring(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -361,12 +362,31 @@ async fn bring(
     from: &OriginFile,
     range: &Range<u64>,
 ) -> Result<Came> {
-    let Some(borrower) = cache.borrower.get() else { return fetch(cache, object, data, from, range).await };
+    if data.advice().is_some_and(|advice| advice.has_digests()) {
+        let (copier, into, range) = (cache.clone(), data.clone(), range.clone());
+        let uid = object.state().attr.uid;
+        let copied = cache.in_pool(&from.cx, move || copier.copy_twins(uid, &into, &range)).resolve().await;
+        copied.unwrap_or_else(|error| cache.complain(&error));
+    }
+    let Some(borrower) = cache.borrower.get() else {
+        return fetch_missing(cache, object, data, from, range).await;
+    };
     // Another one's answer may have brought it.
     if !data.missing(range).is_empty() {
         let bytes = borrower.borrow(object, data, &from.cx.identity, range).await;
         cache.counters.borrowed(bytes);
     }
+    fetch_missing(cache, object, data, from, range).await
+}
+
+/// Reads what is not here of a range at the origin.
+async fn fetch_missing(
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    data: &Arc<Data>,
+    from: &OriginFile,
+    range: &Range<u64>,
+) -> Result<Came> {
     for missing in data.missing(range) {
         let came = fetch(cache, object, data, from, &missing).await?;
         if came != Came::Here {
@@ -401,7 +421,8 @@ async fn fetch(
     }
     cache.came_young(object, data, &version);
     let (data, keeper, start) = (data.clone(), cache.clone(), range.start);
-    let kept = cache.in_pool(&from.cx, move || keeper.write(&data, start, buffer)).resolve().await;
+    let keep = move || keep(&keeper, attr.uid, &data, start, buffer);
+    let kept = cache.in_pool(&from.cx, keep).resolve().await;
     object.weigh();
     cache.make_room();
     if let Err(error) = kept {
@@ -409,6 +430,15 @@ async fn fetch(
         return Ok(Came::Unkept);
     }
     Ok(Came::Here)
+}
+
+/// Keeps what came, and says to other files what that is.
+fn keep(cache: &Cache, uid: u32, data: &Arc<Data>, start: u64, mut buffer: Buffer) -> Result<()> {
+    let advice = data.advice();
+    let hashed = advice.and_then(|advice| Some(hashed(&advice, start, buffer.as_slice()?)));
+    cache.write(data, start, buffer)?;
+    cache.twins.add(uid, data, hashed.unwrap_or_default());
+    Ok(())
 }
 
 /// Data of a range, how many came, and what the origin says of the file at that time or later: from a cache in the middle, if they are proved to be right,

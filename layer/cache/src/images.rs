@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tombolo_core::fs::{Attr, WeakAttr};
 use tombolo_host_runtime::lock;
-use tombolo_wire_image::{self as image, ImageFile, Sidecar};
+use tombolo_wire_image::{self as image, DIGEST_BYTES, Digest, ImageFile, Sidecar, digest};
 
 use crate::cache::Cache;
 use crate::object::Object;
@@ -35,6 +35,8 @@ struct Known {
 #[derive(Debug)]
 pub(crate) struct Image {
     pub sidecar: Sidecar,
+    /// How long its head is: tables follow.
+    head_bytes: usize,
     /// Its trace is being brought, or was.
     is_begun: AtomicBool,
     /// It was said in the log that something of it does not count.
@@ -45,6 +47,8 @@ pub(crate) struct Image {
 #[derive(Debug)]
 pub(crate) struct Advice {
     pub file: ImageFile,
+    /// The digests of its blocks that are no zeroes, where it is of use to know them.
+    digests: OnceLock<Vec<Digest>>,
     /// Counts the zeroes that were not fetched.
     filled_bytes: Arc<AtomicU64>,
 }
@@ -69,8 +73,15 @@ impl Images {
 }
 
 impl Image {
-    pub(crate) fn new(sidecar: Sidecar) -> Arc<Self> {
-        Arc::new(Self { sidecar, is_begun: AtomicBool::new(false), is_told: AtomicBool::new(false) })
+    pub(crate) fn new((sidecar, head_bytes): (Sidecar, usize)) -> Arc<Self> {
+        let (is_begun, is_told) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { sidecar, head_bytes, is_begun, is_told })
+    }
+
+    /// Where the digests of a file's blocks lie, if there are any.
+    pub(crate) fn table(&self, name: &[u8]) -> Option<Range<u64>> {
+        let index = self.sidecar.files.iter().position(|file| file.name == name)?;
+        self.sidecar.tables(self.head_bytes).get(index)?.clone()
     }
 
     /// Whether there is a trace that is to be brought now: once.
@@ -100,6 +111,24 @@ impl Advice {
         self.file.zeros.within(blocks.clone()).next() == Some(blocks)
     }
 
+    /// Takes in the digests, unless they are not those that the head speaks of.
+    pub(crate) fn set_digests(&self, table: &[u8]) {
+        if self.file.table == Some(digest(table)) {
+            let _ = self.digests.set(table.as_chunks::<DIGEST_BYTES>().0.to_vec());
+        }
+    }
+
+    /// Whether digests are known.
+    pub(crate) fn has_digests(&self) -> bool {
+        self.digests.get().is_some()
+    }
+
+    /// The digest of a block.
+    pub(crate) fn digest_of(&self, block: u64) -> Option<Digest> {
+        let index = self.file.zeros.index_of(block)?;
+        self.digests.get()?.get(index as usize).copied()
+    }
+
     /// Whether all of the file is wanted when any of it is read.
     pub(crate) fn is_whole(&self) -> bool {
         self.file.advice == image::Advice::Whole
@@ -111,7 +140,8 @@ impl Advice {
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
-        size_of::<Self>() + self.file.zeros.heap_bytes()
+        let digests = self.digests.get().map_or(0, Vec::capacity);
+        size_of::<Self>() + self.file.zeros.heap_bytes() + digests * DIGEST_BYTES
     }
 }
 
@@ -122,24 +152,33 @@ fn is_trusted(sidecar: &Attr, file: &Attr) -> bool {
 }
 
 impl Cache {
-    /// A file of this name goes by what the sidecar beside it says, as far as that counts. Whether it does.
-    pub(crate) fn advise(&self, object: &Arc<Object>, name: &[u8], sidecar: &Attr, image: &Image) -> bool {
-        let Some(file) = image.sidecar.file(name) else { return false };
-        let advice = Arc::new(Advice { file: file.clone(), filled_bytes: self.counters.zero_bytes.clone() });
+    /// A file of this name goes by what the sidecar beside it says, as far as that counts.
+    pub(crate) fn advise(
+        &self,
+        object: &Arc<Object>,
+        name: &[u8],
+        sidecar: &Attr,
+        image: &Image,
+    ) -> Option<Arc<Advice>> {
+        let file = image.sidecar.file(name)?.clone();
+        let known = object.state().advice.clone().filter(|known| known.file == file);
+        let filled_bytes = self.counters.zero_bytes.clone();
+        let advice =
+            known.unwrap_or_else(|| Arc::new(Advice { file, digests: OnceLock::new(), filled_bytes }));
         // The user's word on the size of blocks goes before a sidecar's.
         let is_block_free = self.options_of(object).block_bytes.is_none();
         {
             let mut state = object.state();
             if !is_trusted(sidecar, &state.attr) {
                 image.tell(name, "it is neither root's nor of the file's owner, or others may write it");
-                return false;
+                return None;
             }
             if !advice.is_of(&state.version()) {
                 image.tell(name, "the file was changed since; scan it again");
-                return false;
+                return None;
             }
             if state.is_written_here() {
-                return false;
+                return None;
             }
             state.advice = Some(advice.clone());
             let is_coarse = |block_bytes: u64| block_bytes > u64::from(advice.file.block_bytes);
@@ -156,6 +195,6 @@ impl Cache {
         // What it says may be of just before a change that does not show.
         self.came_young(object, &data, &data.version());
         object.weigh();
-        true
+        Some(advice)
     }
 }

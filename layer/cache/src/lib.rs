@@ -43,6 +43,7 @@ mod session;
 mod shared;
 mod sharing;
 pub mod store;
+mod twins;
 mod walk;
 mod walk_order;
 mod written;
@@ -139,6 +140,7 @@ fn put_over(
         walk: walk::Walk::default(),
         files_ahead: files_ahead::FilesAhead::default(),
         images: images::Images::default(),
+        twins: twins::Twins::default(),
         borrower: OnceLock::new(),
         middle: OnceLock::new(),
         recorder: OnceLock::new(),
@@ -236,7 +238,9 @@ impl CacheExport {
             false => LeaseState::NotGranted,
         });
         let lease = self.cache.lease.as_ref().map(|lease| lease.state()).or(granted);
-        Counts { lease, ..self.cache.counters.counts() }
+        let counts = self.cache.counters.counts();
+        let (equal_bytes, differing) = (self.cache.twins.copied_bytes(), self.cache.twins.refused_bytes());
+        Counts { lease, equal_bytes, refused_bytes: counts.refused_bytes + differing, ..counts }
     }
 
     /// Whether it has a lease of the tree that it has lost, or could not renew: others may change the tree.

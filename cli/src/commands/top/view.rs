@@ -119,12 +119,19 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     let refused = match total.refused_bytes {
         0 => String::new(),
         bytes => {
-            format!("\nTHE CACHE OF --data-from SENT {:.1} MB THAT ARE NOT THE FILES'", megabytes(bytes))
+            format!(
+                "\n{:.1} MB OF ANOTHER CACHE OR FILE WERE NOT WHAT THEY SHOULD BE: see the log",
+                megabytes(bytes)
+            )
         }
     };
-    let zeros = match total.zero_bytes {
-        0 => String::new(),
-        bytes => format!("  zeroes not fetched {:.1} MB", megabytes(bytes)),
+    let zeros = match (total.zero_bytes, total.equal_bytes) {
+        (0, 0) => String::new(),
+        (zeros, equal) => format!(
+            "  not fetched: zeroes {:.1} MB, here under another name {:.1} MB",
+            megabytes(zeros),
+            megabytes(equal)
+        ),
     };
     let lease = match total.lease {
         None => "",

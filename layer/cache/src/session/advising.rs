@@ -14,7 +14,7 @@ use tombolo_wire_image::{HEAD_BYTES_MAX, Malformed, NAME, PREFIX_BYTES, Sidecar,
 use super::reading::{WHOLE_BYTES, unless_interrupted};
 use super::view::View;
 use crate::data::{self, Came, Fetch};
-use crate::images::Image;
+use crate::images::{Advice, Image};
 use crate::names::Known;
 use crate::object::{Look, Object};
 use crate::openings::Opening;
@@ -23,6 +23,9 @@ use crate::read_ahead::Ahead;
 
 /// The head of most sidecars is no longer: it comes by one READ.
 const FIRST_BYTES: u64 = 64 << 10;
+
+/// A table of digests is read as a whole, so it must be worth its bytes: this one is of 128 MiB in blocks of 4 KiB.
+const TABLE_BYTES_MAX: u64 = 1 << 20;
 
 /// So much of a trace is asked for at a time, and so large a part of the cache it has at most.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -68,10 +71,28 @@ impl View {
         };
         if let Some(image) = image {
             let attr = sidecar.state().attr;
-            if cache.advise(object, &name, &attr, &image) && image.begins_trace() {
+            let Some(advice) = cache.advise(object, &name, &attr, &image) else { return Ok(()) };
+            self.learn_digests(&sidecar, &name, &image, &advice).await?;
+            if image.begins_trace() {
                 let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
                 task::spawn_boxed(Box::pin(async move { view.bring_trace(&dir, &attr, &image).await }));
             }
+        }
+        Ok(())
+    }
+
+    /// Learns what the blocks of a file are, where there is something here that they may be equal to.
+    async fn learn_digests(
+        &self,
+        sidecar: &Arc<Object>,
+        name: &[u8],
+        image: &Image,
+        advice: &Advice,
+    ) -> Result<()> {
+        let table = image.table(name).filter(|table| table.end - table.start <= TABLE_BYTES_MAX);
+        if let Some(table) = table.filter(|_| !advice.has_digests() && !self.cache().twins.is_empty()) {
+            let bytes = self.read_own(sidecar, table.start, (table.end - table.start) as usize).await?;
+            advice.set_digests(&bytes);
         }
         Ok(())
     }
@@ -120,9 +141,7 @@ impl View {
         name: &[u8],
     ) -> Result<(Arc<Object>, Arc<OriginFile>)> {
         let object = self.child(dir, name).await?.ok_or(Error::NotFound)?;
-        if !self.cache().advise(&object, name, sidecar, image) {
-            return Err(Error::Stale);
-        }
+        self.cache().advise(&object, name, sidecar, image).ok_or(Error::Stale)?;
         let origin = self.open_unasked(&object, OpenFlags::READ).await?;
         Ok((object, origin))
     }
@@ -155,7 +174,11 @@ impl View {
         Ok(found.filter(|object| object.file_type == FileType::Regular))
     }
 
-    async fn read_sidecar(&self, object: &Arc<Object>) -> Result<std::result::Result<Sidecar, Malformed>> {
+    /// What its head says, and how long that is.
+    async fn read_sidecar(
+        &self,
+        object: &Arc<Object>,
+    ) -> Result<std::result::Result<(Sidecar, usize), Malformed>> {
         let size = object.state().version().size;
         let mut head = self.read_own(object, 0, size.min(FIRST_BYTES) as usize).await?;
         let len = match head.first_chunk::<PREFIX_BYTES>().ok_or(Malformed::Length).and_then(head_bytes) {
@@ -167,7 +190,7 @@ impl View {
             head.extend(self.read_own(object, head.len() as u64, rest).await?);
         }
         head.truncate(len);
-        Ok(Sidecar::decode(&head))
+        Ok(Sidecar::decode(&head).map(|sidecar| (sidecar, len)))
     }
 
     /// Reads a part of a file that the caller may read, by way of the cache.

@@ -7,7 +7,7 @@ use std::path::Path;
 use tombolo_core::fs::{Mode, NodeId, SetAttr};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
-use tombolo_wire_image::{Advice, ImageFile, NAME, Sidecar, Step, ZeroMap};
+use tombolo_wire_image::{Advice, ImageFile, NAME, Sidecar, Step, ZeroMap, digest};
 
 use crate::world::{Origin, grow_old, pattern};
 
@@ -18,7 +18,9 @@ fn memory(blocks: usize) -> Vec<u8> {
     let mut bytes = vec![0; blocks * BLOCK - 100];
     for (index, block) in bytes.chunks_mut(BLOCK).enumerate().step_by(10) {
         block.copy_from_slice(&pattern(block.len(), 1 + index as u8 % 100));
+        // Each is another one.
         block[0] = 1;
+        block[1..9].copy_from_slice(&index.to_le_bytes());
     }
     bytes
 }
@@ -247,4 +249,52 @@ fn what_is_read_is_recorded_once_and_in_order() {
     assert_eq!(cached.session.get("small").expect("read"), b"content");
     let lines = std::fs::read_to_string(&record).expect("a record");
     assert_eq!(lines, "8192 4096 memory\n0 4096 memory\n409000 500 memory\n0 7 small\n");
+}
+
+#[test]
+fn blocks_that_are_here_under_another_name_are_copied_and_compared() {
+    for (is_damaged, uid) in [(false, 0), (true, 0), (false, 1000)] {
+        let mut bytes = memory(1000);
+        bytes.resize(1000 * BLOCK, 0);
+        let mut newer: Vec<u8> = bytes.chunks(10 * BLOCK).rev().flat_map(<[u8]>::to_vec).collect();
+        newer[20 * BLOCK..30 * BLOCK].copy_from_slice(&pattern(10 * BLOCK, 201));
+        let origin = Origin::new();
+        let (mut sidecar, mut tables) = (Sidecar::default(), Vec::new());
+        for (name, bytes) in [("memory", &bytes), ("newer", &newer)] {
+            origin.direct.put(name, bytes);
+            let attr = origin.direct.lookup(name).expect("it is there").attr;
+            let data = bytes.chunks(BLOCK).filter(|block| block.iter().any(|byte| *byte != 0));
+            let table: Vec<u8> = data.flat_map(digest).collect();
+            sidecar.files.push(ImageFile {
+                name: name.into(),
+                size: attr.size,
+                mtime: attr.mtime,
+                block_bytes: BLOCK as u32,
+                advice: Advice::OnDemand,
+                zeros: zeros_of(bytes),
+                table: Some(digest(&table)),
+            });
+            tables.extend(table);
+        }
+        let sidecar = [sidecar.encode().expect("a sidecar"), tables].concat();
+        origin.direct.put(NAME, &sidecar);
+        origin.set("newer", &SetAttr { uid: Some(uid), ..SetAttr::default() });
+        let dir = tempfile::tempdir().expect("a directory");
+        let cached = origin.cached(dir.path(), Contract::Exclusive);
+        assert!(cached.session.get("memory").expect("read") == bytes);
+        if is_damaged {
+            data_file(dir.path()).write_all_at(b"damage", 40 * BLOCK as u64).expect("write");
+        }
+        let before = cached.cache.counts().fetched_bytes;
+        assert!(cached.session.get("newer").expect("read") == newer, "every byte is right");
+        let counts = cached.cache.counts();
+        if uid != 0 {
+            assert_eq!(counts.equal_bytes, 0, "who knows a digest gets no other user's data for it");
+            continue;
+        }
+        let lost = if is_damaged { BLOCK as u64 } else { 0 };
+        // Of 99 blocks that both have, the first of each row of ten; and ten that are new.
+        assert_eq!((counts.equal_bytes, counts.refused_bytes), (99 * BLOCK as u64 - lost, lost));
+        assert_eq!(counts.fetched_bytes - before, 10 * BLOCK as u64 + lost);
+    }
 }

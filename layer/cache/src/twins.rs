@@ -1,0 +1,127 @@
+//! What is here already under another name: blocks of files with a sidecar, by their digests.
+//!
+//! What comes of such a file is hashed as it is kept. A block of another one whose sidecar names the same digest is copied from there, and compared
+//! with the digest, so whatever became of the source no wrong byte is taken.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use tombolo_core::Result;
+use tombolo_host_runtime::lock;
+use tombolo_mem::Buffer;
+use tombolo_wire_image::{Digest, digest};
+
+use crate::cache::Cache;
+use crate::data::Data;
+use crate::images::Advice;
+
+/// Where blocks are that have these digests.
+#[derive(Debug, Default)]
+pub(crate) struct Twins {
+    places: Mutex<HashMap<Key, Place>>,
+    /// Bytes that were copied, and those of sources that were not what they should be.
+    copied_bytes: AtomicU64,
+    refused_bytes: AtomicU64,
+}
+
+/// Of a file's owner: who knows the digest of what another user has is not to get that for it.
+type Key = (u32, Digest);
+
+#[derive(Clone, Debug)]
+struct Place {
+    data: Weak<Data>,
+    offset: u64,
+    len: usize,
+}
+
+/// So many blocks are known: 1 GiB in blocks of 4 KiB, in some 20 MiB of memory.
+const PLACES_MAX: usize = 1 << 18;
+
+/// Blocks that were hashed: where, how long, and what they are.
+pub(crate) type Hashed = Vec<(u64, usize, Digest)>;
+
+impl Twins {
+    /// Whether there is anything to look for.
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.places).is_empty()
+    }
+
+    /// How many bytes were copied.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes were not what their digests say.
+    pub(crate) fn refused_bytes(&self) -> u64 {
+        self.refused_bytes.load(Ordering::Relaxed)
+    }
+
+    /// These blocks of a file of this owner are here.
+    pub(crate) fn add(&self, uid: u32, data: &Arc<Data>, blocks: Hashed) {
+        let mut places = lock(&self.places);
+        if places.len() + blocks.len() > PLACES_MAX {
+            places.retain(|_, place| place.data.strong_count() > 0);
+        }
+        for (offset, len, digest) in blocks {
+            if places.len() < PLACES_MAX {
+                places.entry((uid, digest)).or_insert_with(|| Place {
+                    data: Arc::downgrade(data),
+                    offset,
+                    len,
+                });
+            }
+        }
+    }
+
+    /// The bytes that have this digest, if they are here in a file of this owner.
+    fn find(&self, key @ (_, wanted): &Key, len: usize) -> Option<Buffer> {
+        let place = lock(&self.places).get(key).cloned().filter(|place| place.len == len)?;
+        let found = place.data.upgrade().and_then(|data| {
+            let mut buffer = Buffer::new(len);
+            let read = data.read(place.offset, &buffer.sink(0..len)).ok();
+            let is_right =
+                read == Some(len) && buffer.as_slice().is_some_and(|bytes| digest(bytes) == *wanted);
+            if read == Some(len) && !is_right {
+                self.refused_bytes.fetch_add(len as u64, Ordering::Relaxed);
+                tracing::warn!("a block here is not what it was when it came: it is not copied");
+            }
+            is_right.then_some(buffer)
+        });
+        if found.is_none() {
+            lock(&self.places).remove(key);
+        }
+        found
+    }
+}
+
+/// Hashes what came of a file: the blocks of its sidecar that lie in it as a whole.
+pub(crate) fn hashed(advice: &Advice, start: u64, bytes: &[u8]) -> Hashed {
+    let end = start + bytes.len() as u64;
+    let block_bytes = u64::from(advice.file.block_bytes);
+    let blocks = start.div_ceil(block_bytes)..end.div_ceil(block_bytes);
+    let whole = blocks.map(|block| advice.file.bytes_of(block..block + 1)).filter(|block| block.end <= end);
+    let hash = |block: Range<u64>| {
+        let bytes = bytes.get((block.start - start) as usize..(block.end - start) as usize)?;
+        Some((block.start, bytes.len(), digest(bytes)))
+    };
+    whole.filter_map(hash).collect()
+}
+
+impl Cache {
+    /// Has blocks of a range of a file of this owner be here that are here under another name. May wait for the disk.
+    pub(crate) fn copy_twins(&self, uid: u32, data: &Arc<Data>, range: &Range<u64>) -> Result<()> {
+        let Some(advice) = data.advice() else { return Ok(()) };
+        let block_bytes = u64::from(advice.file.block_bytes);
+        for block in range.start / block_bytes..range.end.div_ceil(block_bytes) {
+            let Some(wanted) = advice.digest_of(block) else { continue };
+            let at = advice.file.bytes_of(block..block + 1);
+            if let Some(bytes) = self.twins.find(&(uid, wanted), (at.end - at.start) as usize) {
+                self.write(data, at.start, bytes)?;
+                self.twins.copied_bytes.fetch_add(at.end - at.start, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
