@@ -1,16 +1,18 @@
-//! A mount namespace of this process's own (mount_namespaces(7)): which mounts it sees, and through which it may change anything.
+//! A mount namespace of this process's own (mount_namespaces(7)): which mounts it sees, and through which it may change anything. And unmounting one mount
+//! and no other.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::CWD;
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
     UnmountFlags, fsconfig_create, fsmount, fsopen, mount_change, move_mount, open_tree, unmount,
 };
 use rustix::thread::UnshareFlags;
 
-use crate::errno::{Result, check};
+use crate::errno::{Errno, Result, check, retry};
+use crate::open::{OwnPath, check_component, open_place};
 
 /// Gives this thread, and those that it starts later, a copy of the mounts that it sees. What is mounted and unmounted from now on arrives here from shared
 /// mounts (mount_namespaces(7), "Shared subtrees"), and nothing goes back.
@@ -94,4 +96,43 @@ impl AsFd for NewRoot {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Which mount one is. From Linux 6.8 on no other ever has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MountId(u64);
+
+/// The mount whose root lies at an entry of `dir`: the topmost. EINVAL if nothing is mounted there. Asks no file system.
+pub fn mounted_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<MountId> {
+    check_component(name)?;
+    identify(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn identify(fd: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<MountId> {
+    /// STATX_MNT_ID_UNIQUE: in place of the one that is given again, where the kernel has it.
+    const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+    let flags = flags | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = retry(|| statx(fd, name, flags, StatxFlags::MNT_ID | UNIQUE))?;
+    if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        Ok(MountId(found.stx_mnt_id))
+    } else {
+        Err(Errno::INVAL)
+    }
+}
+
+/// Unmounts what is mounted at an entry of `dir` if it is that mount, as [`fuse_dev::unmount`](crate::fuse_dev::unmount) does. No link is followed.
+///
+/// EINVAL: it is another mount, or none. A mount that is moved away between the look and the call can have another unmounted that is moved to its place, but
+/// not with `detach`.
+pub fn unmount_if(dir: BorrowedFd<'_>, name: &[u8], mount: MountId, detach: bool) -> Result<()> {
+    let is_it = |found: Result<MountId>| if found? == mount { Ok(()) } else { Err(Errno::INVAL) };
+    if detach {
+        let root = open_place(dir, name)?;
+        is_it(identify(root.as_fd(), b"", AtFlags::EMPTY_PATH))?;
+        return unmount(OwnPath::of(root.as_fd()).as_bytes(), UnmountFlags::DETACH);
+    }
+    is_it(mounted_at(dir, name))?;
+    // What is open on it would keep it in use.
+    let path = [OwnPath::of(dir).as_bytes(), b"/", name].concat();
+    unmount(path, UnmountFlags::NOFOLLOW)
 }

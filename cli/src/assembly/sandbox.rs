@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tombolo_front_fuse::dev::{Mounter, Options as FuseOptions};
 use tombolo_host_service::sandbox::broker;
-use tombolo_host_service::sandbox::{Anything, Held, Namespace, Needs, SandboxError, Strictness, enter};
+use tombolo_host_service::sandbox::{Held, Namespace, Needs, SandboxError, Strictness, Unconfinable, enter};
 use tombolo_sys::open::Reopen;
 
 use crate::commands;
@@ -33,7 +33,7 @@ impl<'a> Sandbox<'a> {
     }
 
     fn is_wanted(&self) -> bool {
-        self.strictness != Strictness::Off && self.needs.anything.is_none()
+        self.strictness != Strictness::Off && self.needs.unconfinable.is_none()
     }
 
     /// What opens files in these directories that are found by handle, where landlock does not let us.
@@ -62,7 +62,7 @@ impl<'a> Sandbox<'a> {
         match started {
             Err(failure) if self.strictness != Strictness::Strict => {
                 tracing::warn!("{failure}: there is no sandbox");
-                self.needs.anything = Some(Anything::HasNoHelp);
+                self.needs.unconfinable = Some(Unconfinable::NoHelper);
                 Ok(None)
             }
             started => started.map(Some),

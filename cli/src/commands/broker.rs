@@ -32,7 +32,7 @@ impl BrokerArgs {
         let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
         // The server's signals come here too, where they come from a terminal. It ends when the server has ended.
         let await_signals = || signals::on_stop(|_| {});
-        broker::serve(&socket, &self.exports, self.sandbox, await_signals)
+        broker::serve(socket, &self.exports, self.sandbox, await_signals)
             .map_err(|error| Failure::cannot(OPENING, &error))
     }
 }

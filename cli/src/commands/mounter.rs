@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
@@ -12,8 +13,10 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use tombolo_front_fuse::dev::{Directly, MountError, Mounter, Options};
 use tombolo_host_runtime::signals;
-use tombolo_host_service::sandbox::beside::{Beside, answer_all};
-use tombolo_sys::Errno;
+use tombolo_host_service::sandbox::helper::{Helper, answer_all, sockets};
+use tombolo_sys::mounts::{self, MountId};
+use tombolo_sys::open::open_root;
+use tombolo_sys::{Errno, Result as SysResult};
 
 use super::beside;
 use crate::failure::{Failure, Outcome};
@@ -40,7 +43,7 @@ struct Place {
 }
 
 /// What is asked for at one of the places.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Request {
     Prepare,
     Mount { kernel_checks: bool },
@@ -69,11 +72,11 @@ struct Failed {
 pub fn start(places: &[(&Path, Options)], log: Option<&File>) -> Result<Vec<Arc<dyn Mounter>>, Failure> {
     let words = places.iter().map(|(target, options)| Place::new(target, options)?.word());
     let words = words.collect::<io::Result<Vec<_>>>();
-    let started = words.and_then(|words| Beside::start(beside(NAME, log)?.arg("--").args(words)));
+    let started = words.and_then(|words| Helper::start(beside(NAME, log)?.arg("--").args(words), 1));
     let started = started.map(Arc::new);
     let started =
         started.map_err(|error| Failure::cannot("start what mounts for a server in a sandbox", &error))?;
-    let one = |place| Arc::new(Elsewhere { beside: Arc::clone(&started), place }) as Arc<dyn Mounter>;
+    let one = |place| Arc::new(Elsewhere { helper: Arc::clone(&started), place }) as Arc<dyn Mounter>;
     Ok((0..places.len()).map(one).collect())
 }
 
@@ -88,7 +91,8 @@ impl MounterArgs {
         let socket = io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
         // The server's signals come here too, where they come from a terminal. It ends when the server has ended.
         signals::on_stop(|_| {}).map_err(cannot)?;
-        let answered = answer_all(&socket, |request, _| {
+        let sockets = sockets(socket).map_err(cannot)?;
+        let mut answer = |request: &[u8], _: &[OwnedFd]| {
             let asked: Option<(usize, Request)> = serde_json::from_slice(request).ok();
             let place = asked.and_then(|(place, request)| Some((places.get_mut(place)?, request)));
             let (answer, device) = match place.map(|(place, request)| place.perform(&request)) {
@@ -97,63 +101,99 @@ impl MounterArgs {
                 None => (Answer::Failed(Failed::of(&Errno::INVAL.into())), None),
             };
             (serde_json::to_vec(&answer).unwrap_or_default(), device)
-        });
-        answered.map_err(cannot)
+        };
+        sockets.iter().try_for_each(|socket| answer_all(socket, &mut answer)).map_err(cannot)
     }
 }
 
 /// A place, on the side that mounts.
 struct Mounting {
     target: PathBuf,
-    /// Without links, once it was prepared.
-    path: Option<PathBuf>,
+    /// Once it was prepared.
+    prepared: Option<Prepared>,
     stage: Stage,
     options: Options,
 }
 
-/// A server that was taken over may lay links on the way to a place. So a place is prepared and mounted once, at the start, and unmounted once.
+/// A server that was taken over may lay links on the way to a place, and move others there. So a place is prepared and mounted once, at the start, and what was
+/// mounted is unmounted, once, and nothing else.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Unmounted,
-    Mounted,
+    Mounted(MountId),
+    /// It is in use: it can be detached.
+    Busy(MountId),
     Over,
+}
+
+/// A mount point, as it was at the start.
+struct Prepared {
+    /// Without links.
+    path: PathBuf,
+    /// What it lies in.
+    dir: OwnedFd,
+}
+
+impl Prepared {
+    fn new(path: PathBuf) -> io::Result<Self> {
+        let dir = open_root(path.parent().ok_or(Errno::INVAL)?)?;
+        Ok(Self { path, dir })
+    }
+
+    fn name(&self) -> &[u8] {
+        self.path.file_name().unwrap_or_default().as_bytes()
+    }
+
+    fn mounted(&self) -> SysResult<MountId> {
+        mounts::mounted_at(self.dir.as_fd(), self.name())
+    }
+
+    fn unmount(&self, mount: MountId, by_helper: bool, detach: bool) -> io::Result<()> {
+        if !by_helper {
+            return Ok(mounts::unmount_if(self.dir.as_fd(), self.name(), mount, detach)?);
+        }
+        if self.mounted()? != mount {
+            return Err(Errno::INVAL.into());
+        }
+        Directly.unmount(&self.path, by_helper, detach)
+    }
 }
 
 impl Mounting {
     fn of(place: Place) -> Self {
         let Place { target, source, allow_other, read_only, devices, set_id, exec } = place;
         let options = Options { source, allow_other, read_only, devices, set_id, exec, ..Options::default() };
-        Self { target, path: None, stage: Stage::Unmounted, options }
+        Self { target, prepared: None, stage: Stage::Unmounted, options }
     }
 
     fn perform(&mut self, request: &Request) -> Result<(Answer, Option<OwnedFd>), Failed> {
-        let wanted = match request {
-            Request::Prepare | Request::Mount { .. } => Stage::Unmounted,
-            Request::Unmount { .. } | Request::ReadAhead { .. } => Stage::Mounted,
-        };
-        if self.stage != wanted {
-            return Err(Failed::of(&Errno::PERM.into()));
-        }
-        let path = match (&self.path, request) {
+        let refused = || Failed::of(&Errno::PERM.into());
+        let prepared = match (&self.prepared, request) {
             (None, Request::Prepare) => {
                 let (path, was_dead) = Directly.prepare(&self.target)?;
-                self.path = Some(path.clone());
+                self.prepared = Some(Prepared::new(path.clone()).map_err(|error| Failed::of(&error))?);
                 return Ok((Answer::Prepared { path, was_dead }, None));
             }
-            (Some(_), Request::Prepare) | (None, _) => return Err(Failed::of(&Errno::PERM.into())),
-            (Some(path), _) => path,
+            (Some(_), Request::Prepare) | (None, _) => return Err(refused()),
+            (Some(prepared), _) => prepared,
         };
-        let done = match *request {
-            Request::Prepare => Ok(()),
-            Request::Mount { kernel_checks } => {
-                let (device, by_helper) = Directly.mount(path, &self.options, kernel_checks)?;
-                self.stage = Stage::Mounted;
+        let done = match (*request, self.stage) {
+            (Request::Mount { kernel_checks }, Stage::Unmounted) => {
+                let (device, by_helper) = Directly.mount(&prepared.path, &self.options, kernel_checks)?;
+                // There is one try, also where a link has led it elsewhere.
+                self.stage = Stage::Over;
+                self.stage = Stage::Mounted(prepared.mounted().map_err(|errno| Failed::of(&errno.into()))?);
                 return Ok((Answer::Mounted { by_helper }, Some(device)));
             }
-            Request::Unmount { by_helper, detach } => {
-                Directly.unmount(path, by_helper, detach).inspect(|()| self.stage = Stage::Over)
+            (Request::Unmount { by_helper, detach: false }, Stage::Mounted(mount)) => {
+                self.stage = Stage::Busy(mount);
+                prepared.unmount(mount, by_helper, false).inspect(|()| self.stage = Stage::Over)
             }
-            Request::ReadAhead { bytes } => Directly.read_ahead(path, bytes),
+            (Request::Unmount { by_helper, detach: true }, Stage::Mounted(mount) | Stage::Busy(mount)) => {
+                prepared.unmount(mount, by_helper, true).inspect(|()| self.stage = Stage::Over)
+            }
+            (Request::ReadAhead { bytes }, Stage::Mounted(_)) => Directly.read_ahead(&prepared.path, bytes),
+            _ => return Err(refused()),
         };
         done.map(|()| (Answer::Done, None)).map_err(|error| Failed::of(&error))
     }
@@ -195,7 +235,7 @@ impl From<MountError> for Failed {
 
 /// A place, on the side of the server.
 struct Elsewhere {
-    beside: Arc<Beside>,
+    helper: Arc<Helper>,
     place: usize,
 }
 
@@ -208,7 +248,7 @@ impl fmt::Debug for Elsewhere {
 impl Elsewhere {
     fn ask(&self, request: Request) -> io::Result<Result<(Answer, Option<OwnedFd>), Failed>> {
         let request = serde_json::to_vec(&(self.place, request))?;
-        let (answer, descriptor) = self.beside.ask(&request, &[])?;
+        let (answer, descriptor) = self.helper.ask(&request, &[])?;
         Ok(match serde_json::from_slice(&answer)? {
             Answer::Failed(failed) => Err(failed),
             answer => Ok((answer, descriptor)),

@@ -18,6 +18,7 @@ mod files_kept;
 mod image;
 mod mount;
 mod mount_nfs;
+mod mounter;
 mod nfs;
 mod nfs_shm;
 mod nfs_ssh;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf, absolute};
 use tombolo_host_links::registry::Directory;
 use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_host_service::control;
-use tombolo_host_service::sandbox::{Anything, Needs, Strictness};
+use tombolo_host_service::sandbox::{Needs, Strictness, Unconfinable};
 use tombolo_host_service::state_dir::StateDir;
 
 use tombolo_sys::mountinfo;
@@ -38,11 +38,11 @@ const PCI_DEVICES: [&str; 2] = ["/sys/bus/pci/devices", "/sys/devices"];
 /// Of the client of a server that is elsewhere.
 pub fn of_client(url: Option<&NfsUrl>) -> Needs {
     // Another program makes the connection.
-    let anything = url.is_some_and(|url| url.ssh.is_some()).then_some(Anything::Executes);
+    let unconfinable = url.is_some_and(|url| url.ssh.is_some()).then_some(Unconfinable::StartsPrograms);
     let names =
         NAMES.map(PathBuf::from).into_iter().chain(LINKS.map(Path::new).into_iter().filter_map(target_of));
     let reads = names.chain(url.into_iter().flat_map(|url| certificates(&url.options))).collect();
-    Needs { connects: true, reads, anything, ..Needs::default() }
+    Needs { connects: true, reads, unconfinable, ..Needs::default() }
 }
 
 /// Of the client of a server that is met over shared memory.
@@ -51,7 +51,7 @@ pub fn of_shm_client(place: &ShmLocation) -> Needs {
     match place.parts() {
         Ok(ShmParts { at: ShmEndpoint::Memory(memory), .. }) => need_memory(&mut needs, &memory),
         Ok(ShmParts { at: ShmEndpoint::Socket(socket), .. }) => needs.reaches.push(socket),
-        Err(_) => needs.anything = Some(Anything::Waits),
+        Err(_) => needs.unconfinable = Some(Unconfinable::IsAway),
     }
     needs
 }
@@ -76,9 +76,9 @@ pub fn of_directory(dir: &Path, is_read_only: bool) -> Needs {
 
 /// Of a server of what is mounted on this host. To which groups a caller belongs stands in its directory in /proc.
 pub fn of_mounts() -> Needs {
-    let anything = hides_processes().then_some(Anything::IsShownNoCallers);
+    let unconfinable = hides_processes().then_some(Unconfinable::ProcIsHidden);
     let (reads, changes) = (vec!["/proc".into()], vec!["/dev/fuse".into()]);
-    Needs { reads, changes, serves_mounts: true, anything, ..Needs::default() }
+    Needs { reads, changes, serves_mounts: true, unconfinable, ..Needs::default() }
 }
 
 /// Whether /proc is mounted with `hidepid=` (proc(5)).
@@ -134,7 +134,7 @@ impl Plan {
         self.need_of_front_ends(&mut needs);
         match &self.cache {
             Some(cache) if self.sandbox == Strictness::Strict => join(&mut needs, cache.needs()),
-            Some(_) => needs.anything = Some(Anything::IsTold),
+            Some(_) => needs.unconfinable = Some(Unconfinable::TakesSessions),
             None => {}
         }
         if !self.front_ends.mounts.is_empty() {
@@ -182,5 +182,5 @@ pub fn join(needs: &mut Needs, more: Needs) {
     needs.has_ring |= more.has_ring;
     needs.serves_users |= more.serves_users;
     needs.serves_mounts |= more.serves_mounts;
-    needs.anything = needs.anything.or(more.anything);
+    needs.unconfinable = needs.unconfinable.or(more.unconfinable);
 }

@@ -1,4 +1,4 @@
-//! A process beside one in a sandbox, which opens files that were found by handle.
+//! A helper process of one in a sandbox, which opens files that were found by handle.
 //!
 //! Landlock goes by the directories above a file. Of a file that was found by handle the kernel may know none, until it is looked up by a name: then
 //! landlock refuses it, in the export or not. The broker is in no such sandbox, and parses nothing but numbers. It opens regular files only, on the
@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use caps::{CapSet, Capability};
 use tombolo_sys::creds::{self, Assumed, Checks, Identity};
@@ -17,8 +18,11 @@ use tombolo_sys::open::{OpenFlags, OwnDescriptors, PATH_UNKNOWN, Reopen, open_ro
 use tombolo_sys::stat::stat;
 use tombolo_sys::{Errno, Result, mountinfo};
 
-use super::beside::{Beside, answer_all};
+use super::helper::{self, Helper, answer_all};
 use super::{Needs, SandboxError, Strictness, give_up_rights};
+
+/// So many files are opened at once: one on a disk or server that does not answer is not to keep the others waiting.
+const OPENS_MAX: usize = 8;
 
 /// Whether this process finds files by handle, so that its sandbox takes a broker.
 pub fn is_needed() -> bool {
@@ -27,12 +31,12 @@ pub fn is_needed() -> bool {
 
 /// How a process in a sandbox asks its broker.
 #[derive(Debug)]
-pub struct Broker(Beside);
+pub struct Broker(Helper);
 
 impl Broker {
     /// Starts `command`, which is to call [`serve`] with its standard input, and waits until it does. It ends with this process.
     pub fn start(command: &mut Command) -> io::Result<Self> {
-        Beside::start(command).map(Self)
+        Helper::start(command, OPENS_MAX).map(Self)
     }
 
     /// Asks for what is to be done with these descriptors.
@@ -66,7 +70,7 @@ const DONE: i32 = 0;
 /// Serves a [`Broker`] at the other end of `socket`, until that ends. It gives up all that it does not need but files, and calls `confined` then,
 /// which may start threads: those that are there before keep all rights.
 pub fn serve(
-    socket: &OwnedFd,
+    socket: OwnedFd,
     exports: &[PathBuf],
     strictness: Strictness,
     confined: impl FnOnce() -> io::Result<()>,
@@ -74,10 +78,11 @@ pub fn serve(
     let exports = exports.iter().map(|path| Export::find(path)).collect::<Result<Vec<_>>>();
     let exports = exports.map_err(io::Error::from)?;
     let own = OwnDescriptors::open().map_err(io::Error::from)?;
+    let sockets = helper::sockets(socket)?;
     let needs = Needs { serves_users: true, ..Needs::default() };
     give_up_rights(strictness, &needs)?;
     confined()?;
-    let answered = answer_all(socket, |request, descriptors| {
+    let answer = |request: &[u8], descriptors: &[OwnedFd]| {
         let done = match (Request::parse(request), descriptors) {
             (Some(request), [place]) => request.reopen(&own, &exports, place).map(Some),
             (Some(request), [place, dir]) => request.link(&own, &exports, place, dir).map(|()| None),
@@ -85,8 +90,16 @@ pub fn serve(
         };
         let errno = done.as_ref().err().map_or(DONE, |errno| errno.raw_os_error());
         (errno.to_ne_bytes().into(), done.ok().flatten())
-    });
-    Ok(answered?)
+    };
+    thread::scope(|scope| {
+        let start = |socket| {
+            let thread = thread::Builder::new().name("broker".into());
+            thread.spawn_scoped(scope, move || answer_all(&socket, answer))
+        };
+        let threads = sockets.into_iter().map(start).collect::<io::Result<Vec<_>>>()?;
+        let ended = threads.into_iter().map(|thread| thread.join().unwrap_or(Ok(())));
+        Ok(ended.collect::<io::Result<()>>()?)
+    })
 }
 
 /// What a file that is there may be opened with.

@@ -3,12 +3,12 @@
 //! Four parts, each of which holds by itself: mounts of its own (where it may), landlock (files, ports, signals), a list of system calls (seccomp), and no
 //! capabilities. All are inherited by threads that are started later and cannot be taken back, so [`enter`] comes before the first thread.
 //!
-//! Reading order: here; `mounts`, `files`, `calls`; `beside`, `broker`.
+//! Reading order: here; `mounts`, `files`, `calls`; `helper`, `broker`.
 
-pub mod beside;
 pub mod broker;
 mod calls;
 mod files;
+pub mod helper;
 mod mounts;
 
 use std::fmt;
@@ -73,35 +73,35 @@ pub struct Needs {
     pub serves_users: bool,
     /// It serves what is mounted on this host.
     pub serves_mounts: bool,
-    /// Why it may need anything at all: then there is no sandbox.
-    pub anything: Option<Anything>,
+    /// Why there is no sandbox, if it may need anything at all.
+    pub unconfinable: Option<Unconfinable>,
 }
 
-/// What a process does that cannot be confined.
+/// Why a process cannot be confined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Anything {
+pub enum Unconfinable {
     /// It starts other programs, of which nothing is known.
-    Executes,
+    StartsPrograms,
     /// The groups of its callers are to be seen only by what may look into other processes.
-    IsShownNoCallers,
-    /// It is told later what else to serve, from where and at which places.
-    IsTold,
+    ProcIsHidden,
+    /// It is given more to serve later, from any place and at any place.
+    TakesSessions,
     /// What it is to reach is not there, and may come at any place.
-    Waits,
-    /// What does for it what it may not could not be started.
-    HasNoHelp,
+    IsAway,
+    /// A helper process, which does for it what it may not, could not be started.
+    NoHelper,
 }
 
-impl fmt::Display for Anything {
+impl fmt::Display for Unconfinable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Executes => "it starts another program, which cannot be confined with it",
-            Self::IsShownNoCallers => {
+            Self::StartsPrograms => "it starts another program, which cannot be confined with it",
+            Self::ProcIsHidden => {
                 "/proc hides the processes of other users (hidepid), and says of which groups callers are"
             }
-            Self::IsTold => "it is given sessions later, which may need anything",
-            Self::Waits => "what it is to reach is not there yet, and may come at any place",
-            Self::HasNoHelp => "the process that does for it what it may not could not be started",
+            Self::TakesSessions => "it is given sessions later, which may need anything",
+            Self::IsAway => "what it is to reach is not there yet, and may come at any place",
+            Self::NoHelper => "a process that does for it what it may not could not be started",
         })
     }
 }
@@ -128,9 +128,9 @@ enum Capabilities {
 /// Why there is no sandbox, or less of one than was asked for.
 #[derive(Debug, ThisError)]
 pub enum SandboxError {
-    /// It may need anything.
+    /// The process cannot be confined.
     #[error("{0}")]
-    Anything(Anything),
+    Unconfinable(Unconfinable),
     /// It has the host's mounts.
     #[error("it cannot have mounts of its own")]
     Mounts(#[source] io::Error),
@@ -181,9 +181,9 @@ pub fn enter(strictness: Strictness, needs: &Needs, namespace: Namespace) -> Res
         return Ok(Held::little(namespace));
     }
     let is_strict = strictness == Strictness::Strict;
-    if let Some(why) = needs.anything {
+    if let Some(why) = needs.unconfinable {
         tracing::debug!(%why, "no sandbox");
-        return if is_strict { Err(SandboxError::Anything(why)) } else { Ok(Held::little(namespace)) };
+        return if is_strict { Err(SandboxError::Unconfinable(why)) } else { Ok(Held::little(namespace)) };
     }
     let files = match files::confine(needs, is_strict) {
         Ok(confined) => confined,

@@ -35,7 +35,7 @@ impl Namespace {
     pub fn enter(strictness: Strictness, needs: &Needs) -> Result<Self, SandboxError> {
         let may = caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false);
         let plan = Plan::new(needs);
-        if strictness == Strictness::Off || needs.anything.is_some() || !may || plan.leaves_all() {
+        if strictness == Strictness::Off || needs.unconfinable.is_some() || !may || plan.leaves_all() {
             return Ok(Self::OF_HOST);
         }
         match plan.enter() {
@@ -205,3 +205,22 @@ fn is_root_mount(line: &[u8]) -> bool {
 
 /// Before the kind of the file system (proc_pid_mountinfo(5)).
 const SEPARATOR: &[u8] = b" - ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_kept_from_what_changes_everything() {
+        let changes = |path: &str| Needs { changes: vec![path.into()], ..Needs::default() };
+        assert!(Plan::new(&changes("/")).leaves_all() && !Plan::new(&changes("/usr")).leaves_all());
+        assert!(!Plan::new(&Needs { reads: vec!["/".into()], ..Needs::default() }).leaves_all());
+    }
+
+    #[test]
+    fn the_initial_file_system_is_no_root_that_can_be_replaced() {
+        assert!(is_root_mount(b"27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"));
+        assert!(!is_root_mount(b"1 1 0:2 / / rw - rootfs rootfs rw"));
+        assert!(!is_root_mount(b"30 27 0:25 / /mnt rw - tmpfs x rw"));
+    }
+}

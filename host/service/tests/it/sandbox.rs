@@ -2,14 +2,15 @@
 //! [`plays_a_server_that_was_taken_over`] alone.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, id};
-use std::time::UNIX_EPOCH;
+use std::process::{Command, Stdio, id};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags, setxattr, utimensat};
 use rustix::io::Errno;
@@ -149,7 +150,7 @@ fn plays_a_server_that_was_taken_over() {
         has_ring: false,
         serves_users: needs("users"),
         serves_mounts: needs("mounts"),
-        anything: None,
+        unconfinable: None,
     };
     let strictness: Strictness = word("STRICTNESS").parse().expect("a word");
     let namespace = Namespace::enter(strictness, &needs).expect("mounts");
@@ -348,7 +349,7 @@ fn broker(bed: &Bed) -> Broker {
 fn plays_a_broker() {
     let Some(top) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let socket = std::io::stdin().as_fd().try_clone_to_owned().expect("a socket");
-    broker::serve(&socket, &[top.join("changes")], Strictness::Strict, || Ok(()))
+    broker::serve(socket, &[top.join("changes")], Strictness::Strict, || Ok(()))
         .expect("served until the other end closes");
 }
 
@@ -399,6 +400,50 @@ fn a_broker_opens_files_of_its_exports_as_their_users_and_nothing_else() {
     assert_eq!(opens_as(4321), Err(Errno::ACCESS));
     chown(at("changes/file"), Some(4321), None).expect("chown");
     assert_eq!(opens_as(4321), Ok(()));
+}
+
+/// Holds the lease of a file (fcntl(2)): it is not opened by others before the end of standard input. Says when it is asked.
+const LEASE_HOLDER: &str = "
+import fcntl, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+file = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('held', flush=True)
+signal.sigwait([signal.SIGIO])
+print('asked', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn a_file_that_is_long_in_opening_keeps_no_other_waiting() {
+    let bed = Bed::new();
+    let at = |path: &str| bed.top.path().join(path);
+    let broker = broker(&bed);
+    fs::write(at("changes/slow"), "").expect("written");
+    let mut holder = Command::new("python3")
+        .args(["-c", LEASE_HOLDER])
+        .arg(at("changes/slow"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3");
+    let mut said = BufReader::new(holder.stdout.take().expect("its output")).lines();
+    let mut says = |word: &str| assert_eq!(said.next().expect("a line").expect("read"), word);
+    says("held");
+    let is_open = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            broker.reopen(place(&at("changes/slow")).as_fd(), OpenFlags::RDONLY).expect("opened");
+            is_open.store(true, Ordering::SeqCst);
+        });
+        says("asked");
+        broker.reopen(place(&at("changes/file")).as_fd(), OpenFlags::RDONLY).expect("opened");
+        // Had it waited, the kernel would have taken the lease away: time for the other thread to say that its file is open.
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!is_open.load(Ordering::SeqCst), "this one has waited until the lease was taken away");
+        drop(holder.stdin.take());
+    });
+    holder.wait().expect("ended");
 }
 
 #[test]

@@ -1,0 +1,96 @@
+//! The process that mounts and unmounts for a server in a sandbox, as one that was taken over asks it.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde_json::{Value, json};
+use tombolo_host_service::sandbox::helper::Helper;
+
+use crate::common::{MountPlace, Scratch, is_mounted};
+
+/// A mounter of one place, which has mounted there.
+struct Mounter {
+    helper: Helper,
+    /// While it is open, the mount is alive.
+    _device: OwnedFd,
+}
+
+impl Mounter {
+    fn mounted(scratch: &Scratch, target: &Path) -> Self {
+        let place = json!({
+            "target": target, "source": "test", "allow_other": false, "read_only": false, "devices": false, "set_id": false,
+            "exec": false,
+        });
+        let mut command = scratch.tombolo(&["mounter", "--", &place.to_string()]);
+        let helper = Helper::start(&mut command, 1).expect("a mounter");
+        assert!(ask(&helper, &json!("Prepare")).0["Prepared"].is_object());
+        let (mounted, device) = ask(&helper, &json!({"Mount": {"kernel_checks": true}}));
+        assert_eq!(mounted, json!({"Mounted": {"by_helper": false}}));
+        assert!(is_mounted(target));
+        Self { helper, _device: device.expect("the connection") }
+    }
+
+    fn unmount(&self, detach: bool) -> Value {
+        ask(&self.helper, &json!({"Unmount": {"by_helper": false, "detach": detach}})).0
+    }
+}
+
+fn ask(helper: &Helper, request: &Value) -> (Value, Option<OwnedFd>) {
+    let request = serde_json::to_vec(&json!([0, request])).expect("JSON");
+    let (answer, descriptor) = helper.ask(&request, &[]).expect("an answer");
+    (serde_json::from_slice(&answer).expect("JSON"), descriptor)
+}
+
+/// Mounts of others, taken away in the end with whatever lies over them.
+struct Others(Vec<PathBuf>);
+
+impl Others {
+    fn mount(&mut self, at: PathBuf) {
+        fs::create_dir_all(&at).expect("made");
+        mount("other", &at, "tmpfs", MountFlags::empty(), c"").expect("mounted: the tests need root");
+        self.0.push(at);
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        for at in &self.0 {
+            while unmount(at, UnmountFlags::DETACH).is_ok() {}
+        }
+    }
+}
+
+#[test]
+fn what_was_mounted_is_unmounted_and_nothing_that_was_laid_in_its_place() {
+    let Some(place) = MountPlace::new() else { return };
+    let scratch = &place.0;
+    let mut others = Others(Vec::new());
+    // A link on the way.
+    others.mount(scratch.path("other/mnt"));
+    fs::create_dir_all(scratch.path("own/mnt")).expect("made");
+    let mounter = Mounter::mounted(scratch, &scratch.path("own/mnt"));
+    fs::rename(scratch.path("own"), scratch.path("moved")).expect("moved");
+    symlink("other", scratch.path("own")).expect("a link");
+    assert_eq!(mounter.unmount(false), json!("Done"));
+    assert!(is_mounted(&scratch.path("other/mnt")) && !is_mounted(&scratch.path("moved/mnt")));
+    assert!(mounter.unmount(true)["Failed"].is_object(), "once");
+    // Another mount at its place, moved there from where neither is mounted.
+    others.mount(scratch.path("dir/other"));
+    others.0.extend([scratch.path("dir/mnt"), scratch.path("dir/moved")]);
+    fs::create_dir(scratch.path("dir/mnt")).expect("made");
+    let mounter = Mounter::mounted(scratch, &scratch.path("dir/mnt"));
+    let script = "import ctypes, os
+for name in 'mnt', 'other': assert ctypes.CDLL(None).umount2(name.encode(), 2) == 0
+os.rename('mnt', 'moved'), os.rename('other', 'mnt')";
+    let mut moving = Command::new("unshare");
+    moving.args(["--mount", "python3", "-c", script]).current_dir(scratch.path("dir"));
+    assert!(moving.status().expect("unshare").success());
+    for detach in [false, true] {
+        assert_eq!(mounter.unmount(detach)["Failed"]["errno"], 22, "EINVAL");
+        assert!(is_mounted(&scratch.path("dir/mnt")) && is_mounted(&scratch.path("dir/moved")));
+    }
+}

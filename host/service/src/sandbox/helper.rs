@@ -1,0 +1,151 @@
+//! Helper processes of one in a sandbox, which do for it what it may not.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use tombolo_sys::{Errno, Result, packet};
+
+/// How a process in a sandbox asks its helper.
+#[derive(Debug)]
+pub struct Helper {
+    /// Sockets over which nothing is asked now.
+    free: Mutex<Vec<OwnedFd>>,
+    freed: Condvar,
+}
+
+/// What is asked or answered has at most so many bytes.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// What the helper says once it is there.
+const READY: &[u8] = b"ready";
+/// What comes before that: another socket beside it, or that there are no more.
+const SOCKET: &[u8] = b"socket";
+const NO_MORE: &[u8] = b"no more";
+
+impl Helper {
+    /// Starts `command`, which is to call [`sockets`] with its standard input and [`answer_all`] with each of them, and waits until it does. It ends with this
+    /// process. So many requests are under way at once, at least 1.
+    pub fn start(command: &mut Command, requests_max: usize) -> io::Result<Self> {
+        let (ours, theirs) = packet::pair()?;
+        // It is left to end by itself.
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
+        // The other end that is ours goes with the command's settings.
+        command.stdin(Stdio::null());
+        let mut free = Vec::new();
+        for _ in 1..requests_max {
+            let (another, theirs) = packet::pair()?;
+            packet::send(&ours, SOCKET, &[theirs.as_fd()])?;
+            free.push(another);
+        }
+        packet::send(&ours, NO_MORE, &[])?;
+        free.push(ours);
+        for socket in &free {
+            if receive(socket, &mut [0; READY.len()])?.len == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(Self { free: Mutex::new(free), freed: Condvar::new() })
+    }
+
+    /// Asks, and waits for the answer; before, for another's when as many are under way as may be. EIO when there is no answer, EMSGSIZE for a request that is too
+    /// long.
+    pub fn ask(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(Vec<u8>, Option<OwnedFd>)> {
+        if request.len() > MESSAGE_BYTES_MAX {
+            return Err(Errno::MSGSIZE);
+        }
+        let socket = self.take();
+        let answered = ask_over(&socket, request, descriptors);
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+        self.freed.notify_one();
+        answered
+    }
+
+    fn take(&self) -> OwnedFd {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match free.pop() {
+                Some(socket) => return socket,
+                None => free = self.freed.wait(free).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+fn ask_over(
+    socket: &OwnedFd,
+    request: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(Vec<u8>, Option<OwnedFd>)> {
+    let gone = |errno| {
+        tracing::error!(%errno, "a helper process of the sandbox does not answer: restart the server");
+        Errno::IO
+    };
+    packet::send(socket, request, descriptors).map_err(gone)?;
+    let mut answer = vec![0; MESSAGE_BYTES_MAX];
+    let answered = receive(socket, &mut answer).map_err(gone)?;
+    if answered.len == 0 || answered.truncated {
+        return Err(gone(Errno::PIPE));
+    }
+    answer.truncate(answered.len);
+    Ok((answer, answered.descriptors.into_iter().next()))
+}
+
+/// The sockets over which a [`Helper`] at the other end of `first` asks, that one among them.
+pub fn sockets(first: OwnedFd) -> io::Result<Vec<OwnedFd>> {
+    let mut sockets = Vec::new();
+    let mut word = [0; SOCKET.len() + NO_MORE.len()];
+    loop {
+        let received = receive(&first, &mut word)?;
+        match (word.get(..received.len), received.descriptors.into_iter().next()) {
+            (Some(SOCKET), Some(socket)) if sockets.len() < SOCKETS_MAX => sockets.push(socket),
+            (Some(NO_MORE), None) => break,
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+    sockets.push(first);
+    Ok(sockets)
+}
+
+/// Far more than there are.
+const SOCKETS_MAX: usize = 64;
+
+/// Answers what a [`Helper`] asks over `socket`, until its other end is closed.
+pub fn answer_all(
+    socket: &OwnedFd,
+    mut answer: impl FnMut(&[u8], &[OwnedFd]) -> (Vec<u8>, Option<OwnedFd>),
+) -> io::Result<()> {
+    match answer_each(socket, &mut answer) {
+        // It ended while it was answered.
+        Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+        outcome => Ok(outcome?),
+    }
+}
+
+fn answer_each(
+    socket: &OwnedFd,
+    answer: &mut impl FnMut(&[u8], &[OwnedFd]) -> (Vec<u8>, Option<OwnedFd>),
+) -> Result<()> {
+    packet::send(socket, READY, &[])?;
+    let mut request = vec![0; MESSAGE_BYTES_MAX];
+    loop {
+        let asked = receive(socket, &mut request)?;
+        let Some(request) = request.get(..asked.len).filter(|request| !request.is_empty()) else {
+            return Ok(());
+        };
+        let request = if asked.truncated { &[] } else { request };
+        let (answer, descriptor) = answer(request, &asked.descriptors);
+        packet::send(socket, &answer, descriptor.as_ref().map(AsFd::as_fd).as_slice())?;
+    }
+}
+
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<packet::Packet> {
+    loop {
+        packet::wait(socket)?;
+        match packet::receive(socket, buffer) {
+            Err(Errno::AGAIN) => {}
+            outcome => return outcome,
+        }
+    }
+}
