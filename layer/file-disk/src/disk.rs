@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use async_lock::Mutex;
 use tombolo_core::block::{
     BlockDevice, Bounds, Extents, FlushLoss, Geometry, Profile, Range, Resize, SizeWatch, Zeroing,
 };
 use tombolo_core::fs::{File, FileSystem, SetAttr, SyncWhat, Write, Written, read_whole};
-use tombolo_core::{Answer, Ctx, Error, Stability};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_host_runtime::to_its_end;
 use tombolo_mem::{Sink, Source};
 
 /// A file as a disk. Any number of front ends may use it at once.
@@ -21,6 +23,8 @@ pub(crate) struct OpenFile {
     profile: Profile,
     bounds: Bounds,
     loss: FlushLoss,
+    /// Held while one flushes.
+    flushing: Arc<Mutex<()>>,
 }
 
 impl OpenFile {
@@ -34,6 +38,7 @@ impl OpenFile {
             profile,
             bounds: Bounds::new(Geometry::of_file(0), read_only),
             loss: FlushLoss::default(),
+            flushing: Arc::default(),
         }
     }
 
@@ -86,18 +91,36 @@ impl OpenFile {
         }
     }
 
-    /// Makes durable what was written.
+    /// Makes durable what was written. One flush at a time: beside one that fails another would succeed, before it is known that it may not.
     pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
-        if let Err(error) = self.loss.check() {
-            return Answer::err(error);
+        let (file, cx) = (self.clone(), cx.clone());
+        let Some(alone) = self.flushing.try_lock_arc() else {
+            return to_its_end(async move {
+                let _alone = file.flushing.lock_arc().await;
+                file.flushed(file.sync(&cx).resolve().await)
+            });
+        };
+        match self.sync(&cx) {
+            Answer::Done(result) => Answer::Done(self.flushed(result)),
+            Answer::Later(later) => to_its_end(async move {
+                let _alone = alone;
+                file.flushed(later.await)
+            }),
         }
-        let file = self.clone();
-        self.fs.fsync(cx, self.file, SyncWhat::Data).map_result(move |result| {
-            if matches!(result, Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded)) {
-                file.loss.occurred();
-            }
-            result
-        })
+    }
+
+    fn sync(&self, cx: &Ctx) -> Answer<()> {
+        match self.loss.check() {
+            Ok(()) => self.fs.fsync(cx, self.file, SyncWhat::Data),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn flushed(&self, result: Result<()>) -> Result<()> {
+        if matches!(result, Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded)) {
+            self.loss.occurred();
+        }
+        result
     }
 }
 

@@ -171,6 +171,24 @@ fn after_a_flush_that_lost_something_none_says_that_all_is_well() {
 }
 
 #[test]
+fn of_two_flushes_at_once_neither_says_that_all_is_well_if_the_first_lost_something() {
+    let gate = Interrupt::new();
+    let rules = vec![Rule {
+        op: Some(Op::Fsync),
+        when: When::Nth(1),
+        what: What::Fail(|| Error::Io { source: None }),
+    }];
+    let faulty = fault::over(Arc::new(Memory::default()), Plan { rules, seed: 0 });
+    let bed = Bed::new(&Layered::new(Arc::new(faulty), Arc::new(SyncsLast(gate.clone()))));
+    let disk = bed.disk();
+    bed.write(&disk, 0).expect("written");
+    let [first, second] = [disk.flush(&bed.cx), disk.flush(&bed.cx)];
+    gate.raise();
+    assert!(matches!(second.wait(), Err(Error::Io { .. })), "it began before the other one had failed");
+    assert!(matches!(first.wait(), Err(Error::Io { .. })));
+}
+
+#[test]
 fn a_full_file_system_fails_what_it_has_no_room_for_and_nothing_else() {
     let bed = failing(Op::Write, When::Nth(2), || Error::NoSpace);
     let disk = bed.disk();
@@ -201,6 +219,8 @@ fn what_is_answered_at_once_allocates_nothing() {
     let bed = Bed::new(&Memory::default());
     let disk = bed.disk();
     bed.write(&disk, 0).expect("written, so that the page is there");
+    // The first flush makes what those that wait for it would wait at.
+    disk.flush(&bed.cx).wait().expect("flushed");
     let buffer = Buffer::new(4096);
     let before = of_this_thread();
     for _ in 0..100 {
