@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 
+use tombolo_core::block::OpenOptions;
 use tombolo_core::{Answer, Ctx, Stability};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_mem::{Segment, Sink, Source};
@@ -16,6 +17,7 @@ use tombolo_sys::open::{OpenFlags, OwnDescriptors};
 use tombolo_sys::ring::{FileRing, Memory, Transfer};
 use tombolo_sys::rw::TransferFlags;
 
+use crate::claim::User;
 use crate::image::{Image, ImageFile};
 use crate::transfer::cut_off;
 
@@ -47,13 +49,16 @@ struct Pending {
 
 impl Ring {
     /// None where the system has none to give.
-    pub(crate) fn new(file: &File, read_only: bool) -> Option<Self> {
+    pub(crate) fn new(file: &File, options: &OpenOptions) -> Option<Self> {
         // Opened once more: a process that is killed has closed its files when it is gone, but for those that rings know, which the kernel
-        // closes a moment later. The locks are the other opening's.
-        let flags = if read_only { OpenFlags::RDONLY } else { OpenFlags::RDWR };
+        // closes when their transfers are done. What that means to others is this opening's lock; the other locks are the other opening's.
+        let flags = if options.read_only { OpenFlags::RDONLY } else { OpenFlags::RDWR };
         let own = || {
             let own = OwnDescriptors::open()?.reopen(file.as_fd(), flags)?;
             direct::enable(own.as_fd())?;
+            if options.locks {
+                User::of(options).lock_ring(own.as_fd())?;
+            }
             FileRing::new(own.as_fd(), DEPTH)
         };
         let ring = match own() {

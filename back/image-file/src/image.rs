@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::block::{
-    BlockDevice, Bounds, Extents, FlushLoss, Geometry, Profile, Range, Resize, SizeWatch, Zeroing,
+    BlockDevice, Bounds, Extents, FlushLoss, Geometry, OpenOptions, Profile, Range, Resize, SizeWatch,
+    Zeroing,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, Stability};
 use tombolo_host_runtime::pace::Pace;
@@ -50,15 +51,16 @@ impl ImageFile {
     pub(crate) fn new(
         file: File,
         geometry: Geometry,
-        read_only: bool,
+        options: &OpenOptions,
         in_memory: bool,
         is_block_device: bool,
         alignment: Option<Alignment>,
         lane: Lane,
     ) -> Self {
+        let read_only = options.read_only;
         let profile =
             Profile { read_only, has_cache: !in_memory, discards: !read_only, zeroes_fast: !read_only };
-        let ring = alignment.and_then(|_| Ring::new(&file, read_only));
+        let ring = alignment.and_then(|_| Ring::new(&file, options));
         let image = Image {
             file,
             bounds: Bounds::new(geometry, read_only),

@@ -14,7 +14,7 @@ use tombolo_sys::Errno;
 use tombolo_sys::direct;
 use tombolo_sys::statfs::{MAGIC_TMPFS, file_system_stat};
 
-use crate::claim;
+use crate::claim::{self, User};
 use crate::image::ImageFile;
 
 /// Why an image was not opened.
@@ -92,7 +92,7 @@ impl ImageFile {
         let file = fs::OpenOptions::new().read(true).write(!read_only).open(path).map_err(failed)?;
         if options.locks
             && let Some(held) =
-                claim::claim(file.as_fd(), !read_only).map_err(|errno| failed(errno.into()))?
+                claim::claim(file.as_fd(), User::of(options)).map_err(|errno| failed(errno.into()))?
         {
             return Err(OpenError::InUse { path: path.to_owned(), held });
         }
@@ -119,7 +119,7 @@ impl ImageFile {
         is_direct: bool,
         lane: Lane,
     ) -> Result<Arc<Self>, OpenError> {
-        let OpenOptions { block_bytes, read_only, .. } = *options;
+        let block_bytes = options.block_bytes;
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
         let is_block_device = file.metadata().map_err(failed)?.file_type().is_block_device();
         let in_memory =
@@ -137,7 +137,7 @@ impl ImageFile {
         if geometry.size_bytes == 0 {
             return Err(OpenError::Empty { path: path.to_owned() });
         }
-        let image = ImageFile::new(file, geometry, read_only, in_memory, is_block_device, alignment, lane);
+        let image = ImageFile::new(file, geometry, options, in_memory, is_block_device, alignment, lane);
         Ok(Arc::new(image))
     }
 }
@@ -164,7 +164,9 @@ pub(crate) fn emptied(path: &Path) -> Result<File, OpenError> {
 
 fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
-    match claim::claim(file.as_fd(), true).map_err(|errno| failed(errno.into()))? {
+    match claim::claim(file.as_fd(), User { is_writer: true, number: 0 })
+        .map_err(|errno| failed(errno.into()))?
+    {
         Some(held) => Err(OpenError::InUse { path: path.to_owned(), held }),
         None => Ok(()),
     }

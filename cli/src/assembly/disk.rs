@@ -32,10 +32,6 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
             Failure::usage(refused).remedy("leave --keep out, or make it a raw image or the base of an overlay: tombolo disk convert, create")
         );
     }
-    if options.keep && plan.source.needs().has_ring {
-        let refused = "--keep is not for --cache none: transfers of a server that was killed may end beside the next one's";
-        return Err(Failure::usage(refused).remedy("leave one of them out"));
-    }
     if options.keep && plan.options.mount.is_some() {
         let refused = "--keep is not for --mount: what has mapped the file loses it with its server";
         return Err(Failure::usage(refused).remedy("leave one of them out"));

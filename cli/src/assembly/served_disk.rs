@@ -1,6 +1,7 @@
 //! A disk that is served: what of it is opened before a sandbox closes, and its front ends from their start to their end.
 
 use std::io::{self, Write};
+use std::path::{PathBuf, absolute};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ use tombolo_host_vhost::{Device, GuestId, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::{self, Counters};
 
 use crate::assembly::hints;
-use crate::assembly::options::disk;
+use crate::assembly::options::disk::{self, DiskOptions};
 use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::assembly::plan::disk::{DiskPlan, OpenedDisk};
 use crate::assembly::plan::needs::{directories_of, with_targets};
@@ -94,7 +95,17 @@ impl PreparedDisk {
 
 fn how(plan: &DiskPlan) -> OpenOptions {
     let (read_only, block_bytes) = (plan.options.read_only, plan.options.block_size);
-    OpenOptions { read_only, block_bytes, ..OpenOptions::default() }
+    OpenOptions { read_only, block_bytes, user: place_of(plan), ..OpenOptions::default() }
+}
+
+/// A number for where it is served and as what, which no two servers have at a time: FNV-1a.
+fn place_of(plan: &DiskPlan) -> u32 {
+    let DiskOptions { vhost_user, nbd, nbd_tls, .. } = &plan.options;
+    let path = vhost_user.first().map(|path| absolute(path).unwrap_or_else(|_| path.clone()));
+    let client = || nbd.first().or(nbd_tls.first()).map(|listen| format!("{listen:?}").into());
+    let place = path.map(PathBuf::into_os_string).or_else(client).unwrap_or_default();
+    let bytes = place.as_encoded_bytes().iter().chain(plan.name.as_bytes());
+    bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 /// The sockets that VMMs connect to, or those that a keeper has handed in in their place.

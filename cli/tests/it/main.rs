@@ -9,6 +9,7 @@ mod disk;
 mod disk_check;
 mod disk_config;
 mod disk_convert;
+mod disk_direct;
 mod disk_kept;
 mod disk_mount;
 mod disk_overlay;

@@ -18,7 +18,7 @@ use tombolo_core::block::{BlockSizeError, Geometry, OpenOptions};
 use tombolo_host_runtime::thread_pool::Lane;
 
 use super::{Qcow2Image, tables};
-use crate::claim;
+use crate::claim::{self, User};
 use crate::opening::{OpenError, emptied};
 
 /// Why a qcow2 image was not opened.
@@ -246,7 +246,8 @@ impl Opener {
         }
         let file = fs::OpenOptions::new().read(true).write(is_writer).open(path).map_err(failed)?;
         if self.locks
-            && let Some(held) = claim::claim(file.as_fd(), is_writer).map_err(|errno| failed(errno.into()))?
+            && let Some(held) = claim::claim(file.as_fd(), User { is_writer, number: 0 })
+                .map_err(|errno| failed(errno.into()))?
         {
             return Err(Qcow2OpenError::InUse { path: path.to_owned(), held });
         }

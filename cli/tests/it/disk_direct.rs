@@ -1,0 +1,119 @@
+//! A disk past the page cache whose server is killed while the kernel has its transfers: a block device that stalls, as its file is on a mount whose
+//! server is stopped.
+
+use std::fs;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{MountPlace, signal};
+use crate::disk::{IN, OUT, PATIENCE, ask, child_of, eventually, guest};
+
+struct SlowDisk {
+    place: MountPlace,
+    device: String,
+    server: u32,
+}
+
+impl SlowDisk {
+    fn new() -> Option<Self> {
+        let place = MountPlace::new()?;
+        fs::File::create(place.0.path("tree/backing")).expect("create").set_len(1 << 20).expect("a size");
+        place.mount("allow_other");
+        let backing = place.mnt().join("backing");
+        let made = Command::new("losetup")
+            .args(["--direct-io=on", "--find", "--show"])
+            .arg(backing)
+            .output()
+            .expect("losetup(8)");
+        if !made.status.success() {
+            assert!(std::env::var_os("TOMBOLO_ALLOW_SKIP").is_some(), "{made:?}");
+            eprintln!("skipped: there are no loop devices");
+            return None;
+        }
+        let device = String::from_utf8(made.stdout).expect("a path").trim().to_owned();
+        let server = place.server_pid();
+        Some(Self { place, device, server })
+    }
+
+    fn stall(&self) {
+        signal(self.server, "STOP");
+        // Each thread stops when it sees the signal.
+        eventually(|| self.is_stopped().then_some(()));
+    }
+
+    fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.server)).expect("threads");
+        let mut threads =
+            threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("status")).ok());
+        threads.all(|status| status.lines().any(|line| line.starts_with("State:\tT")))
+    }
+
+    fn go_on(&self) {
+        signal(self.server, "CONT");
+    }
+
+    /// Whether the kernel has a write for it that is not done.
+    fn is_written_to(&self) -> Option<()> {
+        let name = self.device.trim_start_matches("/dev/");
+        let under_way = fs::read_to_string(format!("/sys/block/{name}/inflight")).expect("a count");
+        under_way.split_whitespace().nth(1).filter(|writes| *writes != "0").map(drop)
+    }
+}
+
+impl Drop for SlowDisk {
+    fn drop(&mut self) {
+        self.go_on();
+        let _ = Command::new("losetup").args(["--detach", &self.device]).status();
+    }
+}
+
+fn the_next_server_waits(is_kept: bool) {
+    let Some(disk) = SlowDisk::new() else { return };
+    let scratch = &disk.place.0;
+    let words =
+        ["disk", &disk.device, "--cache", "none", "--vhost-user", "vm.sock", "--control", "disk.sock"];
+    let keep: &[&str] = if is_kept { &["--keep"] } else { &[] };
+    let mut first = scratch.serve(&[&words[..], keep].concat(), "ready control");
+    let (mut driver, mut queue) = guest(scratch);
+    assert_eq!(ask(&mut queue, OUT, 8, &[1; 4096]).1, 0);
+    disk.stall();
+    let [head, body, status] = [16, 4096, 1].map(|len| queue.alloc(len).expect("guest memory"));
+    queue.write(head, &(u128::from(OUT) | 8 << 64).to_le_bytes());
+    queue.write(body, &[2; 4096]);
+    queue.submit(&[head.readable(), body.readable(), status.writable()]).expect("room");
+    eventually(|| disk.is_written_to());
+    if is_kept {
+        signal(child_of(first.pid()).expect("the server"), "KILL");
+    } else {
+        first.signal("KILL");
+        first.wait();
+    }
+    let later = thread::scope(|scope| {
+        let next = scope.spawn(|| match is_kept {
+            true => driver.config(0, 8).map(|_| None).expect("the size"),
+            false => Some(scratch.serve(&words, "ready control")),
+        });
+        thread::sleep(Duration::from_millis(300));
+        let is_early = next.is_finished();
+        disk.go_on();
+        assert!(!is_early, "another server serves while a transfer of the one before is under way");
+        next.join().expect("served at last")
+    });
+    if is_kept {
+        queue.wait_used(PATIENCE).expect("an answer");
+    }
+    let (_other, mut other_queue) = if is_kept { (driver, queue) } else { guest(scratch) };
+    assert_eq!(ask(&mut other_queue, IN, 8, &[0; 4096]), (vec![2; 4096], 0));
+    later.unwrap_or(first).stop();
+}
+
+#[test]
+fn the_next_server_of_a_disk_past_the_cache_waits_for_what_the_kernel_does_for_one_that_was_killed() {
+    the_next_server_waits(false);
+}
+
+#[test]
+fn so_does_that_of_a_keeper() {
+    the_next_server_waits(true);
+}
