@@ -87,6 +87,29 @@ fn an_overlay_stands_on_others_and_on_what_a_server_has() {
         &["write -P 7 0 4k", "read -P 0 256M 44M", "read -P 7 0 4k"],
     );
     assert!(!said.contains("verification"), "{said}");
+    // So does one above it, for which both are said.
+    scratch
+        .run(&["disk", "create", "two.overlay", "--base", "one.overlay"])
+        .failed(1, &["nfs://", "--base DISK"]);
+    let both = ["--base", "one.overlay", "--base", &base];
+    scratch.run(&[&["disk", "create", "two.overlay"], &both[..]].concat()).succeeded();
+    let said = qemu_io(
+        &scratch,
+        &[&["two.overlay"], &both[..]].concat(),
+        &["write -P 8 4k 4k", "read -P 7 0 4k", "read -P 8 4k 4k"],
+    );
+    assert!(!said.contains("verification"), "{said}");
+    let info = scratch.run(&[&["disk", "info", "two.overlay"], &both[..]].concat());
+    info.succeeded();
+    assert!(
+        info.out.contains("one.overlay (overlay)") && info.out.contains("golden.img (raw)"),
+        "{}",
+        info.out
+    );
+    scratch.run(&[&["disk", "check", "two.overlay"], &both[..]].concat()).succeeded();
+    let from = [&["disk", "convert", "two.overlay"], &both[..]].concat();
+    scratch.run(&[&from[..], &[&base, "--force"]].concat()).failed(2, &["which it stands on"]);
+    scratch.run(&[&from[..], &["two.img", "--verify"]].concat()).succeeded();
     // Under no name is what it stands on written over.
     let golden = scratch.path("tree/golden.img");
     fs::hard_link(&golden, scratch.path("tree/same.img")).expect("link");
@@ -113,6 +136,27 @@ fn an_overlay_stands_on_others_and_on_what_a_server_has() {
     let said =
         qemu_io(&scratch, &["above.overlay", "--backing-dir", "golden"], &["write -P 9 2M 64k", &read]);
     assert!(!said.contains("verification"), "{said}");
+}
+
+#[test]
+fn an_overlay_of_a_qcow2_image_is_refused_when_what_that_stands_on_was_changed() {
+    let scratch = with_golden();
+    let words = ["create", "-q", "-f", "qcow2", "-b", "golden.img", "-F", "raw"];
+    run("qemu-img", &[&words[..], &[&scratch.text("middle.qcow2")]].concat());
+    scratch.run(&["disk", "create", "vm.overlay", "--base", "middle.qcow2"]).succeeded();
+    let info = scratch.run(&["disk", "info", "vm.overlay"]);
+    info.succeeded();
+    assert!(
+        info.out.contains("middle.qcow2 (qcow2)") && info.out.contains("golden.img (raw)"),
+        "{}",
+        info.out
+    );
+    scratch
+        .run(&["disk", "convert", "vm.overlay", "golden.img", "--force"])
+        .failed(2, &["which it stands on"]);
+    let golden = fs::File::options().write(true).open(scratch.path("golden.img")).expect("open");
+    golden.write_all_at(b"changed", 0).expect("write");
+    scratch.run(&["disk", "info", "vm.overlay"]).failed(1, &["the base", "bring"]);
 }
 
 #[test]

@@ -37,10 +37,11 @@ pub struct DiskOptions {
     #[arg(long, value_name = "DIR")]
     #[serde(default)]
     pub backing_dir: Option<PathBuf>,
-    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so itself.
+    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so itself. Once more: what that stands
+    /// on, if it is an overlay too.
     #[arg(long, value_name = "DISK")]
-    #[serde(default)]
-    pub base: Option<PathBuf>,
+    #[serde(default, deserialize_with = "one_or_more")]
+    pub base: Vec<PathBuf>,
     /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, and others wait until it has left or
     /// migrated; many have one that is read-only.
     #[arg(long, value_name = "SOCKET")]
@@ -142,9 +143,10 @@ pub struct ImageOptions {
     /// Where images may lie that a qcow2 image or an overlay stands on, besides its own directory.
     #[arg(long, value_name = "DIR")]
     pub backing_dir: Option<PathBuf>,
-    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so itself.
+    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so itself. Once more: what that stands
+    /// on, if it is an overlay too.
     #[arg(long, value_name = "DISK")]
-    pub base: Option<PathBuf>,
+    pub base: Vec<PathBuf>,
 }
 
 impl ImageFormat {
@@ -225,6 +227,20 @@ fn checked<'de, T, D: Deserializer<'de>>(
     word.and_then(|word| check(&word)).map_err(|reason| D::Error::custom(format!("{key}: {reason}")))
 }
 
+/// A path, or a list of some.
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Words {
+        One(PathBuf),
+        More(Vec<PathBuf>),
+    }
+    Words::deserialize(deserializer).map(|words| match words {
+        Words::One(path) => vec![path],
+        Words::More(paths) => paths,
+    })
+}
+
 fn file_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     checked("name", name, deserializer).map(Some)
 }
@@ -257,7 +273,7 @@ impl DiskOptions {
     /// Has relative paths count from a directory.
     pub fn count_from(&mut self, base: &Path) {
         // `nbd:`, `nfs:` and their kin are no paths alone.
-        let words = [Some(&mut self.file), self.base.as_mut()].into_iter().flatten();
+        let words = [&mut self.file].into_iter().chain(&mut self.base);
         let files = words.filter(|word| NbdUrl::parse(word).is_none() && !Tree::is_location(word));
         let nbd = self.nbd.iter_mut().filter_map(|listen| match listen {
             NbdListen::Unix(path) => Some(path),

@@ -92,7 +92,7 @@ impl DiskSource {
     /// what an image begins with that stands on another file.
     pub fn of_word(word: &Path, options: &ImageOptions) -> Result<Self, Failure> {
         let source = Self::of_any_word(word, options)?;
-        if options.base.is_some() && !matches!(source, Self::Overlay(_)) {
+        if !options.base.is_empty() && !matches!(source, Self::Overlay(_)) {
             return Err(Failure::usage(format!("--base is for overlays, and {source} is none"))
                 .remedy("make one: tombolo disk create NAME.overlay --base DISK"));
         }
@@ -153,6 +153,17 @@ impl DiskSource {
             _ => self.file().and_then(of_file),
         };
         name.unwrap_or_else(|| "disk".into())
+    }
+
+    /// What the bytes of what it lies in are.
+    pub fn format(&self) -> &'static str {
+        match self {
+            Self::Raw { .. } => "raw",
+            Self::Qcow2 { .. } => "qcow2",
+            Self::Overlay(_) => "overlay",
+            Self::Nbd(_) => "nbd",
+            Self::File(_) => "file",
+        }
     }
 
     /// What `status` says of where it comes from.

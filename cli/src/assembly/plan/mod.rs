@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod disk;
+pub mod layers;
 pub mod needs;
 pub mod nfs;
 pub mod overlay;

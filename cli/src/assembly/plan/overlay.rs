@@ -20,6 +20,7 @@ use tombolo_layer_overlay::{HEADER_BYTES, Header, Identity, Kept, Overlay, Overl
 use tombolo_sys::memfd;
 
 use super::disk::{DiskSource, OpenedDisk};
+use super::layers::Layer;
 use crate::assembly::options::disk::ImageOptions;
 use crate::commands::files::open_path::attr_of;
 use crate::failure::{Failure, Outcome};
@@ -32,8 +33,8 @@ const DEPTH_MAX: u32 = 16;
 #[derive(Clone, Debug)]
 pub struct OverlaySource {
     pub path: PathBuf,
-    /// What is said of the base elsewhere than in the redo log.
-    base: Option<PathBuf>,
+    /// What is said of the base, and of what that stands on, elsewhere than in redo logs.
+    bases: Vec<PathBuf>,
     backing_dir: Option<PathBuf>,
     /// How many overlays stand on it.
     depth: u32,
@@ -43,8 +44,8 @@ pub struct OverlaySource {
 
 impl OverlaySource {
     pub fn new(path: PathBuf, options: &ImageOptions) -> Self {
-        let ImageOptions { base, backing_dir, .. } = options.clone();
-        Self { path, base, backing_dir, depth: 0, states: None }
+        let ImageOptions { base: bases, backing_dir, .. } = options.clone();
+        Self { path, bases, backing_dir, depth: 0, states: None }
     }
 
     fn cannot(&self, error: &(impl std::error::Error + 'static)) -> Failure {
@@ -59,11 +60,13 @@ impl OverlaySource {
             return Err(Failure::cannot(format_args!("open the overlay {}", self.path.display()), reason)
                 .remedy("make one of them a whole image: tombolo disk convert"));
         }
-        let word = match &self.base {
-            Some(word) => word.clone(),
+        let mut bases = self.bases.iter().cloned();
+        let word = match bases.next() {
+            Some(word) => word,
             None => self.named(&self.header()?)?,
         };
-        let options = ImageOptions { backing_dir: self.backing_dir.clone(), ..ImageOptions::default() };
+        let (backing_dir, base) = (self.backing_dir.clone(), bases.collect());
+        let options = ImageOptions { backing_dir, base, ..ImageOptions::default() };
         let mut base = DiskSource::of_word(&word, &options)?;
         if let DiskSource::Overlay(below) = &mut base {
             below.depth = self.depth + 1;
@@ -82,7 +85,7 @@ impl OverlaySource {
         let name = Path::new(OsStr::from_bytes(&header.base_name));
         let say_it = |reason: String| {
             Failure::cannot(format_args!("open the overlay {}", self.path.display()), reason)
-                .remedy("say what it stands on: --base DISK")
+                .remedy("say what it stands on: --base DISK, behind that of what stands on it")
         };
         if DiskSource::is_elsewhere(name) {
             return Err(say_it(format!("it stands on {}", name.display())));
@@ -220,22 +223,30 @@ fn cx() -> Ctx {
     Ctx::root(SessionId(0))
 }
 
-/// What changes with a disk, as a redo log keeps it (docs/formats/overlay.md): when its file was modified.
+/// What changes with a disk, as a redo log keeps it (docs/formats/overlay.md): when its file was modified, and those that it stands on. An overlay
+/// looks at its base itself.
 fn mark_of(disk: &DiskSource) -> Result<Vec<u8>, Failure> {
-    let (secs, nanos) = match (disk, disk.file()) {
-        (DiskSource::File(location), _) => {
-            let Timestamp { secs, nanos } = attr_of(location)?.mtime;
-            (secs, nanos)
+    if let DiskSource::File(location) = disk {
+        let Timestamp { secs, nanos } = attr_of(location)?.mtime;
+        return Ok(mark_of_time(secs, nanos).to_vec());
+    }
+    let mut mark = Vec::new();
+    let depth = if matches!(disk, DiskSource::Overlay(_)) { 1 } else { usize::MAX };
+    let layers = disk.layers()?;
+    for path in layers.iter().take(depth).flat_map(Layer::files) {
+        let it = fs::metadata(path)
+            .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
+        if it.is_file() {
+            mark.extend(mark_of_time(it.mtime(), it.mtime_nsec() as u32));
         }
-        (_, Some(path)) => {
-            let it = fs::metadata(path)
-                .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
-            if !it.is_file() {
-                return Ok(Vec::new());
-            }
-            (it.mtime(), it.mtime_nsec() as u32)
-        }
-        _ => return Ok(Vec::new()),
-    };
-    Ok([&secs.to_le_bytes()[..], &nanos.to_le_bytes()].concat())
+    }
+    Ok(mark)
+}
+
+fn mark_of_time(secs: i64, nanos: u32) -> [u8; 12] {
+    let mut mark = [0; 12];
+    let (of_secs, of_nanos) = mark.split_at_mut(8);
+    of_secs.copy_from_slice(&secs.to_le_bytes());
+    of_nanos.copy_from_slice(&nanos.to_le_bytes());
+    mark
 }

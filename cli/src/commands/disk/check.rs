@@ -107,21 +107,14 @@ impl DiskCheckArgs {
 
 /// The tables of an image, and of all that it stands on.
 fn images(source: &DiskSource) -> Result<Vec<Image>, Failure> {
-    let (path, backing_dir) = match source {
-        DiskSource::Qcow2 { path, backing_dir } => (path, backing_dir),
-        DiskSource::Overlay(overlay) => return images(&overlay.base()?),
-        _ => return Ok(Vec::new()),
-    };
     let cannot = |error: &Qcow2OpenError| Failure::cannot("check a disk", error);
-    let (links, fault) = Qcow2Image::chain(path, backing_dir.as_deref());
-    if let Some(fault) = fault {
-        return Err(cannot(&fault));
-    }
-    let images = links.into_iter().filter(|link| link.cluster_bytes.is_some()).map(|link| {
-        let checked = Qcow2Image::check(&link.path).map_err(|error| cannot(&error))?;
-        let Checked { damages, damages_count, leaked_bytes } = checked;
+    let layers = source.layers()?.into_iter().filter(|layer| layer.cluster_bytes.is_some());
+    let paths = layers.filter_map(|layer| layer.source.file().map(PathBuf::from));
+    let images = paths.map(|path| {
+        let Checked { damages, damages_count, leaked_bytes } =
+            Qcow2Image::check(&path).map_err(|error| cannot(&error))?;
         let damages = damages.iter().map(ToString::to_string).collect();
-        Ok(Image { path: link.path, damages_count, damages, leaked_bytes })
+        Ok(Image { path, damages_count, damages, leaked_bytes })
     });
     images.collect()
 }

@@ -44,7 +44,7 @@ impl DiskCreateArgs {
         let size_bytes = self.size.as_deref().and_then(size);
         let source = DiskSource::of_word(&self.file, &self.image)?;
         if let DiskSource::Overlay(overlay) = &source {
-            if self.image.base.is_none() {
+            if self.image.base.is_empty() {
                 return Err(
                     Failure::usage("an overlay needs a disk that it begins as").remedy("add --base DISK")
                 );

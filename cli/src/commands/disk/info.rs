@@ -6,13 +6,12 @@ use clap::Args;
 use libtombolo::block_on;
 use libtombolo::disk::Room;
 use serde::Serialize;
-use tombolo_back_image_file::{ChainLink, Qcow2Image};
 use tombolo_core::block::OpenOptions;
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
-use crate::assembly::plan::overlay::OverlaySource;
+use crate::assembly::plan::layers::Layer;
 use crate::commands::files::{print, shown};
 use crate::failure::{Failure, Outcome};
 
@@ -78,7 +77,7 @@ impl DiskInfoArgs {
             data_bytes: room.data_bytes,
             zero_bytes: room.zero_bytes,
             hole_bytes: room.hole_bytes,
-            images: images(&source),
+            images: images(&source)?,
         };
         let text = if self.json {
             serde_json::to_string_pretty(&info).map_err(|error| Failure::cannot("write JSON", &error))?
@@ -89,30 +88,22 @@ impl DiskInfoArgs {
     }
 }
 
-/// It was opened, so there is no more to say of a chain that cannot be followed.
-fn images(source: &DiskSource) -> Vec<Image> {
-    let (path, backing_dir) = match source {
-        DiskSource::Qcow2 { path, backing_dir } => (path, backing_dir),
-        DiskSource::Overlay(overlay) => return layers(overlay).unwrap_or_default(),
-        _ => return Vec::new(),
+/// Of what stands on nothing there is no more to say.
+fn images(source: &DiskSource) -> Result<Vec<Image>, Failure> {
+    if !matches!(source, DiskSource::Qcow2 { .. } | DiskSource::Overlay(_)) {
+        return Ok(Vec::new());
+    }
+    let image = |layer: Layer| Image {
+        path: layer.source.file().map_or_else(|| layer.source.to_string().into(), PathBuf::from),
+        format: match layer.source {
+            DiskSource::Qcow2 { .. } | DiskSource::Overlay(_) => layer.source.format(),
+            _ => "raw",
+        },
+        size_bytes: layer.size_bytes.unwrap_or_default(),
+        cluster_bytes: layer.cluster_bytes,
+        data_file: layer.data_file,
     };
-    let image = |link| {
-        let ChainLink { path, format, size_bytes, cluster_bytes, data_file } = link;
-        Image { path, format, size_bytes, cluster_bytes, data_file }
-    };
-    Qcow2Image::chain(path, backing_dir.as_deref()).0.into_iter().map(image).collect()
-}
-
-fn layers(overlay: &OverlaySource) -> Result<Vec<Image>, Failure> {
-    let (header, base) = (overlay.header()?, overlay.base()?);
-    let image =
-        |path, format, size_bytes| Image { path, format, size_bytes, cluster_bytes: None, data_file: None };
-    let own = image(overlay.path.clone(), "overlay", header.size_bytes);
-    let below = match images(&base) {
-        images if images.is_empty() => vec![image(base.to_string().into(), "raw", header.base_bytes)],
-        images => images,
-    };
-    Ok([own].into_iter().chain(below).collect())
+    Ok(source.layers()?.into_iter().map(image).collect())
 }
 
 impl Info {

@@ -147,7 +147,7 @@ fn files_of(config: &Config) -> impl Iterator<Item = &'static str> {
 
 /// Makes an overlay.
 pub fn begin(home: &Home, what: &str, base: &Path) -> Outcome {
-    let options = ImageOptions { base: Some(base.to_owned()), ..ImageOptions::default() };
+    let options = ImageOptions { base: vec![base.to_owned()], ..ImageOptions::default() };
     OverlaySource::new(home.file(&overlay(what)), &options).create(None)
 }
 

@@ -5,14 +5,13 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use libtombolo::{Last, block_on};
-use tombolo_back_image_file::Qcow2Image;
 use tombolo_core::block::BlockDevice;
 use tombolo_core::fs::{Attr, Create, Exclusive, Mode, NewMode, OpenFlags, SetAttr};
 
 use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::overlay::OverlaySource;
 use crate::commands::files::open_path::{Opener, attr_of};
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
 /// Of a source: it is another one as soon as anything in it has changed.
@@ -27,37 +26,22 @@ impl Version {
     pub fn of(source: &DiskSource, disk: &dyn BlockDevice) -> Result<Self, Failure> {
         let looking = |error| Failure::cannot(format_args!("look at {source}"), &error);
         let mut version =
-            Self { text: format!("{} {}", format_of(source), disk.geometry().size_bytes), tells: true };
-        match source {
-            DiskSource::Raw { path, .. } => version.add(path).map_err(looking)?,
-            DiskSource::Qcow2 { path, backing_dir } => {
-                let (links, fault) = Qcow2Image::chain(path, backing_dir.as_deref());
-                if let Some(fault) = fault {
-                    return Err(Failure::cannot(format_args!("look at {source}"), &fault));
-                }
-                for link in links {
-                    for path in [Some(link.path), link.data_file].into_iter().flatten() {
-                        version.add(&path).map_err(looking)?;
-                    }
-                }
-            }
-            DiskSource::Overlay(overlay) => {
-                let base = overlay.base()?;
-                let below = Self::of(&base, disk)?;
-                version.add(&overlay.path).map_err(looking)?;
-                version.text += &format!(" {}", below.text);
-                version.tells &= below.tells;
-            }
-            DiskSource::Nbd(_) => version.tells = false,
-            DiskSource::File(location) => {
-                let Attr { fsid, fileid, size, mtime, ctime, .. } = attr_of(location)?;
-                version.text = format!(
-                    "file {fsid}:{fileid}:{size}:{}.{}:{}.{}",
-                    mtime.secs, mtime.nanos, ctime.secs, ctime.nanos
-                );
+            Self { text: format!("{} {}", source.format(), disk.geometry().size_bytes), tells: true };
+        for layer in source.layers()? {
+            match &layer.source {
+                DiskSource::Nbd(_) => version.tells = false,
+                DiskSource::File(location) => version.add_file_of_server(location)?,
+                _ => layer.files().try_for_each(|path| version.add(path)).map_err(looking)?,
             }
         }
         Ok(version)
+    }
+
+    fn add_file_of_server(&mut self, location: &Location) -> Outcome {
+        let Attr { fsid, fileid, size, mtime, ctime, .. } = attr_of(location)?;
+        self.text +=
+            &format!(" {fsid}:{fileid}:{size}:{}.{}:{}.{}", mtime.secs, mtime.nanos, ctime.secs, ctime.nanos);
+        Ok(())
     }
 
     fn add(&mut self, path: &Path) -> std::io::Result<()> {
@@ -89,17 +73,6 @@ pub fn is_one_file(one: &DiskSource, other: &DiskSource) -> bool {
     known(other).is_ok_and(|other| known(one).is_ok_and(|one| one == other))
 }
 
-/// What the bytes of its file are.
-fn format_of(source: &DiskSource) -> &'static str {
-    match source {
-        DiskSource::Raw { .. } => "raw",
-        DiskSource::Qcow2 { .. } => "qcow2",
-        DiskSource::Overlay(_) => "overlay",
-        DiskSource::Nbd(_) => "nbd",
-        DiskSource::File(_) => "file",
-    }
-}
-
 /// What tells a copy from another that has its name later, or is in another format, whatever is in it.
 pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     match source {
@@ -110,7 +83,7 @@ pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
                 .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
             // Numbers of files that were removed are given again, times of birth are not.
             let born = it.created().ok().and_then(|born| born.duration_since(std::time::UNIX_EPOCH).ok());
-            let (format, born) = (format_of(source), born.unwrap_or_default());
+            let (format, born) = (source.format(), born.unwrap_or_default());
             Ok(format!("{format} {}:{}:{}:{born:?}", it.dev(), it.ino(), it.rdev()))
         }
         DiskSource::Nbd(_) => Ok(String::new()),

@@ -6,7 +6,7 @@ mod target;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -20,7 +20,7 @@ use tombolo_core::Error;
 use tombolo_core::block::{BlockDevice, OpenOptions};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
-use crate::assembly::options::disk::{ImageFormat, ImageOptions};
+use crate::assembly::options::disk::{HostCache, ImageFormat, ImageOptions};
 use crate::assembly::plan::disk::DiskSource;
 use crate::cli::LogArgs;
 use crate::commands::files::shown::size;
@@ -70,9 +70,9 @@ pub struct DiskConvertArgs {
     /// Where images may lie that FROM stands on, besides its own directory.
     #[arg(long, value_name = "DIR")]
     backing_dir: Option<PathBuf>,
-    /// What FROM stands on, if it is an overlay. Without, it says so itself.
+    /// What FROM stands on, if it is an overlay. Without, it says so itself. Once more: what that stands on, if it is an overlay too.
     #[arg(long, value_name = "DISK")]
-    base: Option<PathBuf>,
+    base: Vec<PathBuf>,
     /// The disk to copy, as for a server of it.
     from: PathBuf,
     /// What it is copied into.
@@ -200,7 +200,10 @@ impl DiskConvertArgs {
                 screen.say("nothing is known of an earlier conversion: beginning anew");
             }
             target.must_be_ours(self.force)?;
-            records.forget();
+            // The record of a file that is made is replaced below: without one a kill in between would leave a file that no later conversion knows.
+            if !target.is_new() {
+                records.forget();
+            }
         }
         let start = left.unwrap_or(0).min(size_bytes);
         if target.is_new() {
@@ -237,11 +240,13 @@ fn left_by(
     None
 }
 
-/// Whether one is an overlay of the other, or of one that is.
+/// Whether some of what is in one lies in the other, which it stands on.
 fn stands_on(one: &DiskSource, other: &DiskSource) -> Result<bool, Failure> {
-    let DiskSource::Overlay(overlay) = one else { return Ok(false) };
-    let base = overlay.base()?;
-    Ok(is_same(&base, other) || stands_on(&base, other)?)
+    let raw = |path: &Path| DiskSource::Raw { path: path.to_owned(), cache: HostCache::Host };
+    let layers = one.layers()?;
+    let below = layers.iter().skip(1).map(|layer| layer.source.clone());
+    let data = layers.iter().filter_map(|layer| layer.data_file.as_deref()).map(raw);
+    Ok(below.chain(data).any(|layer| is_same(&layer, other)))
 }
 
 /// Whether both are one file.
