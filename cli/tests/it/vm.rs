@@ -156,7 +156,9 @@ impl Session {
         self.say(&format!("{{\"return\": {answer}}}"));
         let completed = r#"{"event": "MIGRATION", "data": {"status": "completed"}}"#;
         match command {
-            "device_del" => self.say(r#"{"event": "DEVICE_DELETED", "data": {"device": "card"}}"#),
+            "device_del" => ["card", "identity"].iter().for_each(|device| {
+                self.say(&format!(r#"{{"event": "DEVICE_DELETED", "data": {{"device": "{device}"}}}}"#));
+            }),
             "migrate" => {
                 let mut state = File::from(self.state.take().expect("a file"));
                 state.write_all(STATE.as_bytes()).expect("write");

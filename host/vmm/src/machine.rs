@@ -56,8 +56,9 @@ pub struct Launch<'a> {
     pub incoming: bool,
 }
 
-/// The port that the network card is plugged into.
+/// The ports that the network card, and the disk with the guest's identity, are plugged into.
 pub(crate) const NETWORK_SLOT: &str = "network-slot";
+pub(crate) const IDENTITY_SLOT: &str = "identity-slot";
 
 impl Machine {
     /// Whether all of it can be said to QEMU: nothing that comes from elsewhere becomes an option of its own.
@@ -98,8 +99,12 @@ impl Launch<'_> {
         words.file("-object", &memory, self.memory, "");
         words.file("-chardev", "socket,id=disk,path=", self.disk, "");
         words.plain("-device vhost-user-blk-pci,chardev=disk,num-queues=1,bus=pcie.0,addr=4");
-        let slot = format!("pcie-root-port,id={NETWORK_SLOT},chassis=1,slot=1,bus=pcie.0,addr=5");
-        words.text("-device", slot);
+        for (number, slot) in [(1, NETWORK_SLOT), (2, IDENTITY_SLOT)] {
+            let at = 4 + number;
+            let port =
+                format!("pcie-root-port,id={slot},chassis={number},slot={number},bus=pcie.0,addr={at}");
+            words.text("-device", port);
+        }
         words.text("-device", format!("vmgenid,guid={}", self.generation));
         words.file("-chardev", "file,id=console,append=on,path=", self.console, "");
         words.plain("-serial chardev:console");

@@ -126,7 +126,7 @@ impl Monitor {
     }
 
     /// The data of the next event of this name of which `is_it` holds, among those that came since the connection was made and were not
-    /// asked for. The data of others of that name are forgotten.
+    /// asked for.
     pub fn event(
         &mut self,
         name: &str,
@@ -135,18 +135,15 @@ impl Monitor {
     ) -> Result<Value, MonitorError> {
         let end = Instant::now() + within;
         loop {
-            let place = self.events.iter().position(|event| event["event"] == name);
-            match place.and_then(|place| self.events.remove(place)) {
-                Some(mut event) if is_it(&event["data"]) => return Ok(event["data"].take()),
-                Some(_) => {}
-                None => {
-                    let message = self.message(name, end).map_err(|error| match error {
-                        MonitorError::Late { waited_for, .. } => MonitorError::Late { waited_for, within },
-                        error => error,
-                    })?;
-                    self.keep(message);
-                }
+            let place = self.events.iter().position(|event| event["event"] == name && is_it(&event["data"]));
+            if let Some(mut event) = place.and_then(|place| self.events.remove(place)) {
+                return Ok(event["data"].take());
             }
+            let message = self.message(name, end).map_err(|error| match error {
+                MonitorError::Late { waited_for, .. } => MonitorError::Late { waited_for, within },
+                error => error,
+            })?;
+            self.keep(message);
         }
     }
 

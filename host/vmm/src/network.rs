@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::identity;
 use crate::machine::NETWORK_SLOT;
 use crate::monitor::{Monitor, MonitorError};
 
@@ -86,16 +87,26 @@ impl Monitor {
         self.execute("device_add", &card).map(drop)
     }
 
-    /// Takes the network card back, if there is one. The guest is asked, and must give it up.
+    /// Takes back the network card and the disk with the guest's identity, if they are there. The guest is asked, and must give them up.
     pub fn unplug(&mut self, within: Duration) -> Result<(), MonitorError> {
-        match self.execute("device_del", &json!({ "id": CARD })) {
-            Ok(_) => {
-                self.event("DEVICE_DELETED", within, |data| data["device"] == CARD)?;
+        let mut asked = Vec::new();
+        for device in [CARD, identity::DISK] {
+            match self.execute("device_del", &json!({ "id": device })) {
+                Ok(_) => asked.push(device),
+                Err(error) if says_there_is_none(&error) => {}
+                Err(error) => return Err(error),
             }
-            Err(error) if says_there_is_none(&error) => {}
-            Err(error) => return Err(error),
         }
-        match self.execute("netdev_del", &json!({ "id": NETWORK })) {
+        for device in asked {
+            self.event("DEVICE_DELETED", within, |data| data["device"] == device)?;
+        }
+        self.forget("netdev_del", &json!({ "id": NETWORK }))?;
+        self.forget("blockdev-del", &json!({ "node-name": identity::NODE }))
+    }
+
+    /// Has what stands behind a device forgotten, if it is there.
+    fn forget(&mut self, command: &str, which: &Value) -> Result<(), MonitorError> {
+        match self.execute(command, which) {
             Err(error) if !says_there_is_none(&error) => Err(error),
             _ => Ok(()),
         }
@@ -103,7 +114,7 @@ impl Monitor {
 }
 
 fn says_there_is_none(error: &MonitorError) -> bool {
-    matches!(error, MonitorError::Refused { reason, .. } if reason.contains("not found"))
+    matches!(error, MonitorError::Refused { reason, .. } if reason.contains("not found") || reason.contains("Failed to find"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What is written down of a machine: `vm.toml` of an image and of a VM, and `here.toml` of what a VM is on this host.
 
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use tombolo_host_vmm::{Boot, Machine};
@@ -47,6 +48,8 @@ pub struct Here {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub net: Option<String>,
     pub mac: String,
+    /// What its guest is told that it is (machine-id(5)).
+    pub machine_id: String,
 }
 
 pub const CONFIG: &str = "vm.toml";
@@ -56,6 +59,7 @@ pub const INITRD: &str = "initrd";
 pub const STATE: &str = "state";
 pub const MEMORY: &str = "memory";
 pub const DISK: &str = "disk";
+pub const IDENTITY: &str = "identity";
 
 /// More is no memory of a machine, and less boots nothing.
 const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 46;
@@ -111,9 +115,24 @@ impl Here {
         let [a, b, c, d] = random()?;
         // QEMU's own range.
         let mac = format!("52:54:00:{:02x}:{b:02x}:{c:02x}", a ^ d);
-        Ok(Self { version: VERSION, disk, memory, qemu, net, mac })
+        let machine_id = uuid()?.replace('-', "");
+        Ok(Self { version: VERSION, disk, memory, qemu, net, mac, machine_id })
     }
 }
+
+/// What a guest is told of itself, whenever it begins to run: lines of a word and a value, in a whole number of sectors.
+pub fn identity(name: &str, here: &Here) -> Result<String, Failure> {
+    let seed: [u8; 32] = random()?;
+    let seed: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let Here { machine_id, .. } = here;
+    let text =
+        format!("tombolo-identity 1\nname {name}\nmachine-id {machine_id}\nseed {seed}\ntime {time}\n");
+    let padding = text.len().next_multiple_of(SECTOR_BYTES) - text.len();
+    Ok(text + &"\n".repeat(padding))
+}
+
+const SECTOR_BYTES: usize = 512;
 
 /// Random bytes.
 fn random<const N: usize>() -> Result<[u8; N], Failure> {
@@ -156,6 +175,17 @@ mod tests {
             assert!(GOOD.contains(from));
             read(&GOOD.replace(from, to)).expect_err(to);
         }
+    }
+
+    #[test]
+    fn a_guest_is_told_another_seed_each_time_and_the_same_identity() {
+        let here = Here::new("disk".into(), None, "qemu".into(), None).expect("random");
+        let [one, two] = [(); 2].map(|()| identity("vm", &here).expect("random"));
+        let word =
+            |text: &str, key: &str| text.lines().find_map(|line| line.strip_prefix(key).map(str::to_owned));
+        assert_eq!(word(&one, "machine-id "), Some(here.machine_id));
+        assert_ne!(word(&one, "seed "), word(&two, "seed "));
+        assert_eq!((one.len() % 512, word(&one, "name ").as_deref()), (0, Some("vm")));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tombolo_host_vmm::network::Network;
 use tombolo_host_vmm::{Monitor, MonitorError};
 
-use super::config::{CONFIG, MEMORY, STATE};
+use super::config::{CONFIG, IDENTITY, MEMORY, STATE, identity};
 use super::home::{Home, Phase};
 use super::ledger::{LEDGER, Ledger};
 use super::supervisor;
@@ -88,12 +88,17 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     home.set_phase(&Phase::Running)?;
     monitor.proceed().map_err(&failed)?;
     plug(home, &mut monitor)?;
-    ledger.enter("network card", None);
+    ledger.enter("identity, network card", None);
     Ok(())
 }
 
+/// Tells the guest who it is, and then gives it its network card.
 fn plug(home: &Home, monitor: &mut Monitor) -> Outcome {
     let here = home.here()?;
+    let file = home.file(IDENTITY);
+    let telling = format!("tell the VM {} who it is", home.name);
+    fs::write(&file, identity(&home.name, &here)?).map_err(|error| Failure::cannot(&telling, &error))?;
+    monitor.plug_identity(&file).map_err(|error| Failure::cannot(&telling, &error))?;
     let Some(net) = &here.net else { return Ok(()) };
     let connecting = format!("give the VM {} a network card", home.name);
     let network: Network = net.parse().map_err(|error: String| Failure::cannot(&connecting, error))?;
@@ -111,7 +116,7 @@ pub fn suspend(home: &Home) -> Outcome {
     }
     monitor.unplug(GUEST_PATIENCE).map_err(|error| {
         let failure = failed(error);
-        failure.remedy("the guest has to give up its network card: has it booted?")
+        failure.remedy("the guest has to give up its network card and its identity: has it booted?")
     })?;
     let mut config = home.config()?;
     config.machine = monitor.machine_type().map_err(&failed)?;

@@ -1,0 +1,30 @@
+//! What tells a guest who it is: a small disk that it finds when it begins to run, and that goes before it is saved.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::machine::IDENTITY_SLOT;
+use crate::monitor::{Monitor, MonitorError};
+
+/// The disk's serial number: in guests with udev it is `/dev/disk/by-id/virtio-tombolo-identity`.
+pub const SERIAL: &str = "tombolo-identity";
+
+pub(crate) const DISK: &str = "identity";
+pub(crate) const NODE: &str = "identity-file";
+
+impl Monitor {
+    /// Gives the machine a read-only disk that is this file, of whole sectors. It goes with the network card ([`unplug`](Self::unplug)).
+    pub fn plug_identity(&mut self, file: &Path) -> Result<(), MonitorError> {
+        let file = file.to_string_lossy();
+        let node = json!({
+            "driver": "raw", "node-name": NODE, "read-only": true,
+            "file": { "driver": "file", "filename": file, "read-only": true },
+        });
+        self.execute("blockdev-add", &node)?;
+        let disk = json!({
+            "driver": "virtio-blk-pci", "id": DISK, "drive": NODE, "serial": SERIAL, "bus": IDENTITY_SLOT,
+        });
+        self.execute("device_add", &disk).map(drop)
+    }
+}
