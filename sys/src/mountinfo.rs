@@ -1,10 +1,10 @@
-//! What `/proc/self/mountinfo` says of mounts (proc_pid_mountinfo(5)), line by line.
+//! What `/proc/thread-self/mountinfo` says of mounts (proc_pid_mountinfo(5)), line by line.
 
 use std::{fs, io};
 
-/// What it says of the mounts that this process sees, a later one over an earlier one. No file system is asked that could keep us waiting.
+/// What it says of the mounts that this thread sees, a later one over an earlier one. No file system is asked that could keep us waiting.
 pub fn lines() -> io::Result<Vec<Vec<u8>>> {
-    let table = fs::read("/proc/self/mountinfo")?;
+    let table = fs::read("/proc/thread-self/mountinfo")?;
     Ok(table.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
 }
 

@@ -4,23 +4,60 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{self as rfs, AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, statx};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
     UnmountFlags, fsconfig_create, fsmount, fsopen, mount_change, move_mount, open_tree, unmount,
 };
-use rustix::thread::UnshareFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::errno::{Errno, Result, check, retry};
 use crate::open::{OwnPath, check_component, open_place};
 
-/// Gives this thread, and those that it starts later, a copy of the mounts that it sees. What is mounted and unmounted from now on arrives here from shared
-/// mounts (mount_namespaces(7), "Shared subtrees"), and nothing goes back.
+/// What a thread saw before [`unshare`]: its mounts, root and working directory. While it is there, its descriptors lead to those.
+#[derive(Debug)]
+pub struct Former {
+    namespace: OwnedFd,
+    root: OwnedFd,
+    working: OwnedFd,
+}
+
+impl Former {
+    fn of_this_thread() -> Result<Self> {
+        let open = |path, flags| retry(|| rfs::open(path, flags | OFlags::CLOEXEC, Mode::empty()));
+        Ok(Self {
+            namespace: open("/proc/thread-self/ns/mnt", OFlags::RDONLY)?,
+            root: open("/", OFlags::PATH | OFlags::DIRECTORY)?,
+            working: open(".", OFlags::PATH | OFlags::DIRECTORY)?,
+        })
+    }
+
+    /// Has this thread see that again (setns(2)).
+    ///
+    /// EPERM without CAP_SYS_ADMIN and CAP_SYS_CHROOT.
+    pub fn come_back(self) -> Result<()> {
+        move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
+        // The root of that namespace is the root directory now, which another was perhaps (chroot(2)).
+        rustix::process::fchdir(&self.root)?;
+        rustix::process::chroot(".")?;
+        rustix::process::fchdir(&self.working)
+    }
+}
+
+/// Gives this thread, and those that it starts later, a copy of the mounts that it sees.
 ///
-/// EPERM without CAP_SYS_ADMIN, EINVAL where the root directory is not that of a mount.
-pub fn unshare() -> Result<()> {
+/// EPERM without CAP_SYS_ADMIN.
+pub fn unshare() -> Result<Former> {
+    let former = Former::of_this_thread()?;
     // SAFETY: only CLONE_NEWNS, which parts the root and working directory from other threads' too: no descriptor or memory of theirs is touched.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
+    Ok(former)
+}
+
+/// What is mounted and unmounted from now on arrives here from shared mounts (mount_namespaces(7), "Shared subtrees"), and nothing goes back.
+///
+/// EINVAL where the root directory is not that of a mount.
+pub fn only_receive() -> Result<()> {
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
 }
 

@@ -72,10 +72,15 @@ impl<'a> Sandbox<'a> {
     /// Gives up what is not needed any more, for good. With it comes the broker of these directories, if there is one: it sees the same mounts.
     pub fn close(mut self, dirs: &[PathBuf]) -> Result<Closed, Failure> {
         let cannot = |error: SandboxError| {
-            Failure::cannot("confine the server", &error).remedy("--sandbox auto does without")
+            let word = if matches!(error, SandboxError::Stuck(_)) { "off" } else { "auto" };
+            Failure::cannot("confine the server", &error).remedy(format!("--sandbox {word} does without"))
         };
-        let namespace = Namespace::enter(self.strictness, &self.needs).map_err(cannot)?;
+        let mut namespace = Namespace::enter(self.strictness, &self.needs).map_err(cannot)?;
         let broker = self.broker(dirs)?;
+        if !self.is_wanted() {
+            // There is none without the broker.
+            namespace = namespace.leave().map_err(cannot)?;
+        }
         let held = enter(self.strictness, &self.needs, namespace).map_err(cannot)?;
         Ok(Closed { held, broker })
     }

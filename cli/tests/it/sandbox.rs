@@ -171,6 +171,47 @@ fn the_server_of_a_mount_is_in_its_sandbox_and_mounts_and_unmounts_all_the_same(
     assert!(!place.mnt().join("file").exists());
 }
 
+/// The loader of programs, which this one has in memory.
+fn loader() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+    let line = maps.lines().find(|line| line.contains("/ld-linux")).expect("a loader");
+    line.get(line.find('/').expect("a path")..).expect("a path").into()
+}
+
+#[test]
+fn a_server_starts_its_broker_or_is_in_no_sandbox_at_all() {
+    let scratch = Scratch::new();
+    // The libraries lie on a mount of their own.
+    let loader = loader();
+    let libraries = loader.parent().expect("a directory").display().to_string();
+    let words = ["serve", "tree", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];
+    let script = format!("mount --bind {libraries} {libraries} && exec \"$@\"");
+    let program = env!("CARGO_BIN_EXE_tombolo");
+    let before = ["-m", "sh", "-c", &script, "sh", program];
+    let server = scratch
+        .started(scratch.program("unshare".as_ref(), &[&before[..], &words].concat()), "ready control");
+    assert!(server.said.contains(HELD), "{}", server.said);
+    server.stop();
+    // By its loader: what is started again is that alone.
+    let words = ["serve", "tree", "--nfs", "0", "--state", "kept", "--sandbox", "auto"];
+    let started = scratch.program(&loader, &[&[program][..], &words].concat());
+    let server = scratch.started(started, "ready control");
+    let none = "ready sandbox landlock=off seccomp=off capabilities=kept namespace=off\n";
+    assert!(server.said.contains(none), "{}", server.said);
+    let mounts = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).expect("a namespace");
+    assert_eq!(mounts(&server.pid().to_string()), mounts("self"));
+    server.stop();
+}
+
+#[test]
+fn a_server_reads_everything_and_makes_its_sockets_beside_it() {
+    let scratch = Scratch::new();
+    let words = ["serve", "/", "--readonly", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];
+    let server = scratch.serve(&words, "ready control");
+    assert!(server.said.contains(HELD), "{}", server.said);
+    server.stop();
+}
+
 #[test]
 fn a_proxy_in_its_sandbox_caches_what_it_serves_and_takes_no_sessions() {
     let scratch = Scratch::new();

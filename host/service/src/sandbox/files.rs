@@ -33,7 +33,7 @@ impl fmt::Display for Confined {
 }
 
 /// What every program may read: what the kernel says of it, its limits, and the kernel's source of chance.
-const ALWAYS: [&str; 6] = [
+pub(super) const ALWAYS: [&str; 6] = [
     "/proc/self",
     "/proc/sys/kernel/hostname",
     "/proc/sys/kernel/random/boot_id",

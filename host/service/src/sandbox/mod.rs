@@ -112,7 +112,7 @@ pub struct Held {
     files: files::Confined,
     calls: bool,
     capabilities: Capabilities,
-    namespace: Namespace,
+    own_mounts: bool,
 }
 
 /// Which capabilities are left.
@@ -134,6 +134,9 @@ pub enum SandboxError {
     /// It has the host's mounts.
     #[error("it cannot have mounts of its own")]
     Mounts(#[source] io::Error),
+    /// It has them by half, and stays there.
+    #[error("it cannot go back to the host's mounts, which takes CAP_SYS_CHROOT")]
+    Stuck(#[source] io::Error),
     /// Files and ports are not confined.
     #[error("landlock does not hold: {0}")]
     Files(String),
@@ -150,8 +153,8 @@ pub enum SandboxError {
 
 impl Held {
     /// Nothing does, but perhaps mounts.
-    fn little(namespace: Namespace) -> Self {
-        Self { files: files::Confined::Not, calls: false, capabilities: Capabilities::Kept, namespace }
+    fn little(own_mounts: bool) -> Self {
+        Self { files: files::Confined::Not, calls: false, capabilities: Capabilities::Kept, own_mounts }
     }
 }
 
@@ -169,7 +172,7 @@ impl fmt::Display for Held {
                 Capabilities::Few => "few",
                 Capabilities::Kept => "kept",
             },
-            word(self.namespace.is_own()),
+            word(self.own_mounts),
         )
     }
 }
@@ -177,13 +180,14 @@ impl fmt::Display for Held {
 /// Confines this thread and all that are started later to what is needed, in the `namespace` that was entered before. For good; what was confined before it
 /// fails stays so.
 pub fn enter(strictness: Strictness, needs: &Needs, namespace: Namespace) -> Result<Held, SandboxError> {
+    let own_mounts = namespace.stay();
     if strictness == Strictness::Off {
-        return Ok(Held::little(namespace));
+        return Ok(Held::little(own_mounts));
     }
     let is_strict = strictness == Strictness::Strict;
     if let Some(why) = needs.unconfinable {
         tracing::debug!(%why, "no sandbox");
-        return if is_strict { Err(SandboxError::Unconfinable(why)) } else { Ok(Held::little(namespace)) };
+        return if is_strict { Err(SandboxError::Unconfinable(why)) } else { Ok(Held::little(own_mounts)) };
     }
     let files = match files::confine(needs, is_strict) {
         Ok(confined) => confined,
@@ -194,7 +198,7 @@ pub fn enter(strictness: Strictness, needs: &Needs, namespace: Namespace) -> Res
         }
     };
     let (calls, capabilities) = give_up_rights(strictness, needs)?;
-    Ok(Held { files, calls, capabilities, namespace })
+    Ok(Held { files, calls, capabilities, own_mounts })
 }
 
 /// Drops capabilities and calls. Whether calls are confined, and which capabilities are left.

@@ -6,55 +6,93 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
-use std::ffi::OsString;
-use std::io;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf, absolute};
+use std::{fs, io};
 
 use caps::{CapSet, Capability};
-use tombolo_sys::mounts::{self, NewRoot};
+use tombolo_sys::mounts::{self, Former, NewRoot};
 use tombolo_sys::{Errno, mountinfo};
 
+use super::files::ALWAYS;
 use super::{Needs, SandboxError, Strictness};
 
-/// Whether a process has a mount namespace of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Namespace(bool);
+/// Whether a process has a mount namespace of its own, and what it had before.
+#[derive(Debug)]
+pub struct Namespace(Option<Former>);
 
 impl Namespace {
     /// It sees the host's mounts as they are.
-    pub const OF_HOST: Self = Self(false);
+    pub const OF_HOST: Self = Self(None);
 
     /// Gives this thread, and those that it starts later, mounts of its own, where CAP_SYS_ADMIN allows it. To be called before anything is opened beneath a
     /// directory of `needs`: a directory that is open already leads to the host's mounts.
     ///
     /// # Errors
-    /// With [`Strictness::Strict`] if the kernel refuses. Without the capability there is none, which is no error: such a process has not the rights either
-    /// that this takes away.
+    /// With [`Strictness::Strict`] if the kernel refuses, and in any case if it does so half-way and there is no way back. Without the capability there is
+    /// none, which is no error: such a process has not the rights either that this takes away.
     pub fn enter(strictness: Strictness, needs: &Needs) -> Result<Self, SandboxError> {
         let may = caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false);
         let plan = Plan::new(needs);
         if strictness == Strictness::Off || needs.unconfinable.is_some() || !may || plan.leaves_all() {
             return Ok(Self::OF_HOST);
         }
-        match plan.enter() {
-            Ok(()) => Ok(Self(true)),
-            Err(error) if strictness == Strictness::Strict => Err(SandboxError::Mounts(error)),
-            Err(error) => {
-                tracing::warn!(%error, "the mounts are those of the host");
-                Ok(Self::OF_HOST)
-            }
+        let refused = match unshare() {
+            Ok((lines, former)) => match plan.enter(&lines) {
+                Ok(()) => return Ok(Self(Some(former))),
+                Err(error) => {
+                    Self(Some(former)).leave()?;
+                    error
+                }
+            },
+            Err(error) => error,
+        };
+        if strictness == Strictness::Strict {
+            return Err(SandboxError::Mounts(refused));
         }
+        tracing::warn!(error = %refused, "the mounts are those of the host");
+        Ok(Self::OF_HOST)
     }
 
-    pub(super) fn is_own(self) -> bool {
-        self.0
+    /// Goes back to the host's mounts.
+    ///
+    /// # Errors
+    /// It had mounts of its own and has not CAP_SYS_CHROOT, which going back takes.
+    pub fn leave(self) -> Result<Self, SandboxError> {
+        if let Some(former) = self.0 {
+            former.come_back().map_err(|error| SandboxError::Stuck(error.into()))?;
+        }
+        Ok(Self::OF_HOST)
     }
+
+    /// Gives up the way back. Whether the mounts are its own.
+    pub(super) fn stay(self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// What is mounted, and the way back to it.
+fn unshare() -> io::Result<(Vec<Vec<u8>>, Former)> {
+    let lines = mountinfo::lines()?;
+    if !lines.iter().any(|line| is_root_mount(line)) {
+        return Err(io::Error::other("the root directory is no mount that could be replaced"));
+    }
+    Ok((lines, mounts::unshare()?))
 }
 
 /// Where programs expect devices, sockets of services and files of the system. Of what is mounted there nothing beneath is needed.
 const SYSTEM: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/var", "/etc", "/usr", "/tmp"];
+
+/// Sockets of services that libraries ask for names and users, and that the log goes to. In containers they are mounts of their own.
+const SERVICES: [&str; 5] = [
+    "/dev/log",
+    "/run/dbus/system_bus_socket",
+    "/run/nscd/socket",
+    "/run/nslcd/socket",
+    "/var/lib/sss/pipes/nss",
+];
 
 /// What the limits of processors and memory are read from: a mount for each of several controllers.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -79,11 +117,14 @@ struct Plan {
     places: BTreeMap<PathBuf, Access>,
     /// What lies on the way to something that is needed.
     passed: BTreeSet<PathBuf>,
+    /// By its name: it may lie in a place.
+    working: io::Result<PathBuf>,
 }
 
 impl Plan {
     fn new(needs: &Needs) -> Self {
-        let mut plan = Self { places: BTreeMap::new(), passed: BTreeSet::new() };
+        let working = env::current_dir();
+        let mut plan = Self { places: BTreeMap::new(), passed: BTreeSet::new(), working };
         for place in needs.removes.iter().chain(&needs.listens_in) {
             plan.add(place, Access { writes: true, beneath: false });
         }
@@ -95,10 +136,14 @@ impl Plan {
             plan.add(place, Access { writes: true, beneath: true });
         }
         let passed = needs.lists.iter().chain(&needs.reaches).map(PathBuf::as_path);
-        for path in passed.chain(SYSTEM.map(Path::new)) {
+        let always = SYSTEM.into_iter().chain(SERVICES).chain(ALWAYS).map(Path::new);
+        for path in passed.chain(always) {
             plan.pass(path);
         }
-        plan.passed.extend(env::current_dir());
+        // The broker is this program, and is started behind the mounts.
+        for path in mapped_files() {
+            plan.pass(&path);
+        }
         plan
     }
 
@@ -111,35 +156,53 @@ impl Plan {
         place.beneath |= access.beneath;
     }
 
+    /// All that the lookup of a path comes through, link by link.
     fn pass(&mut self, path: &Path) {
-        self.passed.extend(absolute(path));
-        self.passed.extend(path.canonicalize());
+        let Ok(path) = absolute(path) else { return };
+        let (mut at, mut links) = (PathBuf::new(), 0);
+        let mut rest = parts(&path);
+        while let Some(part) = rest.pop() {
+            if part == ".." {
+                self.passed.insert(at.clone());
+                at.pop();
+                continue;
+            }
+            at.push(part);
+            let Ok(target) = fs::read_link(&at) else { continue };
+            links += 1;
+            if links > LINKS_MAX {
+                return;
+            }
+            self.passed.insert(at.clone());
+            at.pop();
+            rest.extend(parts(&target));
+        }
+        self.passed.insert(at);
     }
 
     /// Whether all may be changed, so that own mounts would take nothing away.
     fn leaves_all(&self) -> bool {
-        self.places.get(Path::new("/")).is_some_and(|access| access.writes)
+        self.places.get(Path::new("/")).is_some_and(|access| access.writes && access.beneath)
     }
 
-    fn enter(&self) -> io::Result<()> {
-        let lines = mountinfo::lines()?;
-        if !lines.iter().any(|line| is_root_mount(line)) {
-            return Err(io::Error::other("the root directory is no mount that could be replaced"));
-        }
-        // By its name: it may lie in a place.
-        let working = env::current_dir();
-        mounts::unshare()?;
+    fn enter(&self, lines: &[Vec<u8>]) -> io::Result<()> {
+        mounts::only_receive()?;
         // All before the first is attached: they would be found in place of the host's.
         let mut copies = Vec::new();
-        for (path, how) in self.wanted(&lines) {
+        for (path, how) in self.wanted(lines) {
             match how.map(|access| copy(&path, access)).transpose() {
                 Ok(copied) => copies.push((path, copied)),
                 // It has gone meanwhile.
                 Err(Errno::NOENT) => {}
+                Err(error) if !self.needs(&path) => {
+                    tracing::debug!(%error, path = %path.display(), "the way to the working directory is hidden");
+                    copies.push((path, None));
+                }
                 Err(error) => return Err(error.into()),
             }
         }
-        let root = NewRoot::over(copy(Path::new("/"), Access::PASSED)?)?;
+        let root = self.places.get(Path::new("/")).copied().unwrap_or(Access::PASSED);
+        let root = NewRoot::over(copy(Path::new("/"), root)?)?;
         for (path, copied) in copies {
             let attach = |tree: &OwnedFd| {
                 mounts::attach(tree.as_fd(), root.as_fd(), path.strip_prefix("/").unwrap_or(&path))
@@ -150,18 +213,26 @@ impl Plan {
             }
         }
         root.enter()?;
-        if let Err(error) = working.and_then(env::set_current_dir) {
+        if let Ok(working) = &self.working
+            && let Err(error) = env::set_current_dir(working)
+        {
             tracing::debug!(%error, "the working directory is / now");
         }
         Ok(())
+    }
+
+    /// Whether a mount is needed: not only on the way to the working directory.
+    fn needs(&self, point: &Path) -> bool {
+        self.places.contains_key(point) || self.passed.iter().any(|path| path.starts_with(point))
     }
 
     /// What is to be mounted beneath the root, from the top down; nothing in place of what is not needed.
     fn wanted(&self, lines: &[Vec<u8>]) -> BTreeMap<PathBuf, Option<Access>> {
         let points = lines.iter().filter_map(|line| mountinfo::point(line));
         let points = points.map(|point| PathBuf::from(OsString::from_vec(point)));
+        let leads_to_working = |point: &Path| self.working.as_ref().is_ok_and(|path| path.starts_with(point));
         let (passed, hidden): (BTreeSet<_>, BTreeSet<_>) =
-            points.partition(|point| self.passed.iter().any(|path| path.starts_with(point)));
+            points.partition(|point| self.needs(point) || leads_to_working(point));
         let is_hidden = |path: &Path| path.ancestors().skip(1).any(|above| hidden.contains(above));
         let passed = passed.into_iter().map(|point| (point, Access::PASSED));
         let mut wanted: BTreeMap<_, _> = passed.chain(self.places.clone()).collect();
@@ -184,6 +255,24 @@ fn copy(path: &Path, access: Access) -> tombolo_sys::Result<OwnedFd> {
         mounts::make_read_only(copied.as_fd(), !access.beneath)?;
     }
     Ok(copied)
+}
+
+/// How many links a lookup follows (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+
+/// The parts of a path, the last first.
+fn parts(path: &Path) -> Vec<OsString> {
+    path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
+}
+
+/// The files that this process executes: its program, loader and libraries (proc_pid_maps(5)).
+fn mapped_files() -> BTreeSet<PathBuf> {
+    let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    let executed = maps.split(|&byte| byte == b'\n').filter_map(|line| {
+        let (fields, path) = line.split_at_checked(line.iter().position(|&byte| byte == b'/')?)?;
+        fields.contains(&b'x').then(|| PathBuf::from(OsStr::from_bytes(path)))
+    });
+    executed.collect()
 }
 
 /// Mounts nothing over a directory, or over a file.
@@ -215,6 +304,8 @@ mod tests {
         let changes = |path: &str| Needs { changes: vec![path.into()], ..Needs::default() };
         assert!(Plan::new(&changes("/")).leaves_all() && !Plan::new(&changes("/usr")).leaves_all());
         assert!(!Plan::new(&Needs { reads: vec!["/".into()], ..Needs::default() }).leaves_all());
+        // What lies on other mounts is kept away all the same.
+        assert!(!Plan::new(&Needs { listens_in: vec!["/".into()], ..Needs::default() }).leaves_all());
     }
 
     #[test]

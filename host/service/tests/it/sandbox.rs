@@ -2,10 +2,10 @@
 //! [`plays_a_server_that_was_taken_over`] alone.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio, id};
@@ -17,6 +17,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
 use rustix::net::{AddressFamily, SendFlags, SocketType, sendto, socket};
 use rustix::process::{Pid, Resource, getrlimit, ioctl_tiocsctty, prlimit, test_kill_process};
+use seccompiler::{TargetArch, apply_filter, compile_from_json};
+use serde_json::json;
 use tombolo_host_service::sandbox::broker::{self, Broker};
 use tombolo_host_service::sandbox::{Namespace, Needs, Strictness, enter};
 use tombolo_sys::creds::{self, Checks, Identity};
@@ -335,6 +337,129 @@ fn plays_a_server_with_mounts() {
     assert!(readable(&at("sockets/way/reads/file")));
     let hidden = fs::read_dir(at("sockets/hidden")).expect("a directory").count();
     assert_eq!(hidden, 0, "neither what it does not need, nor what that lies over");
+}
+
+#[test]
+fn a_server_has_what_it_needs_of_the_system_where_that_is_mounts_of_its_own() {
+    let bed = Bed::new();
+    bed.said("plays_a_server_in_a_container", "", "strict", "");
+}
+
+/// The process's part of what is mounted comes first, as in a container.
+#[test]
+#[ignore = "ends in mounts of its own; the others run it in a process of its own"]
+fn plays_a_server_in_a_container() {
+    let Some(top) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let at = |path: &str| top.join(path);
+    leave_the_host();
+    let mut mounted = Mounted(Vec::new());
+    mount_bind("/proc/sys", "/proc/sys").expect("mounted");
+    for dir in ["a", "b"] {
+        mounted.tmpfs(at(dir));
+    }
+    // A library, as where the system has a mount for each package.
+    let loader = mapped("/ld-linux");
+    mount_bind(&loader, &loader).expect("mounted");
+    // By two links, the second of which lies on a mount that nothing else is needed of.
+    fs::create_dir(at("b/dir")).expect("made");
+    fs::write(at("b/dir/file"), "linked").expect("written");
+    symlink(at("a/link"), at("link")).expect("linked");
+    symlink("../b/dir", at("a/link")).expect("linked");
+    mount("tombolo", "/run", "tmpfs", MountFlags::empty(), c"").expect("mounted");
+    mounted.tmpfs("/run/nscd".into());
+    let _service = UnixListener::bind("/run/nscd/socket").expect("a socket");
+    let needs = Needs { reads: vec![at("link")], removes: vec![at("sockets")], ..Needs::default() };
+    let namespace = Namespace::enter(Strictness::Strict, &needs).expect("mounts");
+    for path in ["/proc/sys/kernel/random/boot_id", "/proc/sys/kernel/hostname"] {
+        assert!(readable(Path::new(path)), "{path}");
+    }
+    assert_eq!(fs::read(at("link/file")).expect("read"), b"linked");
+    assert!(readable(&loader));
+    UnixStream::connect("/run/nscd/socket").expect("the service");
+    drop(namespace);
+    std::mem::forget(mounted);
+}
+
+/// This thread's mounts go with it.
+fn leave_the_host() {
+    tombolo_sys::mounts::unshare().expect("mounts: the tests need root");
+    tombolo_sys::mounts::only_receive().expect("mounts");
+}
+
+/// A file with this in its path that this process executes.
+fn mapped(part: &str) -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+    let line = maps.lines().find(|line| line.contains(part)).expect("it is there");
+    line.get(line.find('/').expect("a path")..).expect("a path").into()
+}
+
+#[test]
+fn a_server_of_everything_reads_it_and_changes_what_it_needs() {
+    let bed = Bed::new();
+    let mut mounted = Mounted(Vec::new());
+    mounted.tmpfs(bed.top.path().join("mount"));
+    bed.said("plays_a_server_of_everything", "", "strict", "");
+}
+
+#[test]
+#[ignore = "ends in mounts of its own; the others run it in a process of its own"]
+fn plays_a_server_of_everything() {
+    let Some(top) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let at = |path: &str| top.join(path);
+    fs::write(at("mount/file"), "").expect("written");
+    let needs = Needs { reads: vec!["/".into()], removes: vec![at("sockets")], ..Needs::default() };
+    Namespace::enter(Strictness::Strict, &needs).expect("mounts");
+    assert!(at("mount/file").exists() && readable(&at("outside/file")));
+    for path in ["mount/file", "outside/file"] {
+        assert_eq!(fs::write(at(path), "").map_err(|error| error.kind()), Err(ErrorKind::ReadOnlyFilesystem));
+    }
+    fs::remove_file(at("sockets/file")).expect("removed");
+}
+
+#[test]
+fn a_server_without_mounts_of_its_own_has_those_of_the_host() {
+    let bed = Bed::new();
+    bed.said("plays_a_server_that_goes_back", "", "auto", "");
+}
+
+#[test]
+#[ignore = "ends in mounts of its own; the others run it in a process of its own"]
+fn plays_a_server_that_goes_back() {
+    let Some(top) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let at = |path: &str| top.join(path);
+    leave_the_host();
+    let mut mounted = Mounted(Vec::new());
+    mounted.tmpfs(at("a"));
+    std::env::set_current_dir(at("a")).expect("a directory");
+    let sees = || {
+        let namespace = fs::read_link("/proc/thread-self/ns/mnt").expect("a namespace");
+        (namespace, std::env::current_dir().expect("a directory"), at("a/beneath").exists())
+    };
+    fs::write(at("a/beneath"), "").expect("written");
+    let before = sees();
+    let needs = Needs { reads: vec![at("reads")], ..Needs::default() };
+    let own = Namespace::enter(Strictness::Strict, &needs).expect("mounts");
+    assert_ne!(sees().0, before.0);
+    own.leave().expect("the way back");
+    assert_eq!(sees(), before);
+    // As before Linux 5.12: what is half done is undone.
+    let calls = json!({"thread": {
+        "mismatch_action": "allow",
+        "match_action": {"errno": 38},
+        "filter": [{"syscall": "mount_setattr"}],
+    }});
+    let arch = TargetArch::try_from(std::env::consts::ARCH).expect("a processor");
+    let calls = compile_from_json(calls.to_string().as_bytes(), arch).expect("a filter");
+    apply_filter(&calls["thread"]).expect("applied");
+    assert!(Namespace::enter(Strictness::Strict, &needs).is_err());
+    assert_eq!(
+        enter(Strictness::Off, &needs, Namespace::enter(Strictness::Auto, &needs).expect("none"))
+            .expect("none")
+            .to_string(),
+        "landlock=off seccomp=off capabilities=kept namespace=off"
+    );
+    assert_eq!(sees(), before);
+    std::mem::forget(mounted);
 }
 
 /// The broker of the directory `changes`.
