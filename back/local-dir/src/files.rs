@@ -85,7 +85,7 @@ impl OpenFile {
     pub fn sync(&self, what: SyncWhat) -> Result<()> {
         Ok(match what {
             SyncWhat::Data => sync::data(self.fd()),
-            SyncWhat::All => sync::file(self.fd()),
+            SyncWhat::All | SyncWhat::AllWriters => sync::file(self.fd()),
         }?)
     }
 

@@ -184,6 +184,9 @@ pub enum SyncWhat {
     Data,
     /// Everything.
     All,
+    /// Everything, whichever client of the file system has written it: one before this that was killed, say. A back end that knows of its own
+    /// writes only asks all the same.
+    AllWriters,
 }
 
 bitflags! {

@@ -1,6 +1,7 @@
 //! The file as a block device.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_lock::Mutex;
 use tombolo_core::block::{
@@ -23,6 +24,8 @@ pub(crate) struct OpenFile {
     profile: Profile,
     bounds: Bounds,
     loss: FlushLoss,
+    /// A flush has succeeded.
+    is_flushed: AtomicBool,
     /// Held while one flushes.
     flushing: Arc<Mutex<()>>,
 }
@@ -38,6 +41,7 @@ impl OpenFile {
             profile,
             bounds: Bounds::new(Geometry::of_file(0), read_only),
             loss: FlushLoss::default(),
+            is_flushed: AtomicBool::new(false),
             flushing: Arc::default(),
         }
     }
@@ -109,9 +113,12 @@ impl OpenFile {
         }
     }
 
+    /// The first time also what a server before this one has written, if it was killed.
     fn sync(&self, cx: &Ctx) -> Answer<()> {
+        let is_known = self.profile.read_only || self.is_flushed.load(Ordering::Relaxed);
+        let what = if is_known { SyncWhat::Data } else { SyncWhat::AllWriters };
         match self.loss.check() {
-            Ok(()) => self.fs.fsync(cx, self.file, SyncWhat::Data),
+            Ok(()) => self.fs.fsync(cx, self.file, what),
             Err(error) => Answer::err(error),
         }
     }
@@ -119,6 +126,9 @@ impl OpenFile {
     fn flushed(&self, result: Result<()>) -> Result<()> {
         if matches!(result, Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded)) {
             self.loss.occurred();
+        }
+        if result.is_ok() {
+            self.is_flushed.store(true, Ordering::Relaxed);
         }
         result
     }

@@ -77,6 +77,11 @@ impl View {
         data::commit(&self.session, node, &self.caller).resolve().await
     }
 
+    /// The same for what other clients have written and not made stable: a COMMIT of the whole file (RFC 1813 §3.3.21).
+    pub(super) async fn commit_of_others(&self, node: &Arc<Node>) -> Result<()> {
+        data::Server::commit(self.session.clone(), self.caller.clone(), node.clone()).await.map(drop)
+    }
+
     /// Makes stable what was written to any node.
     pub(super) async fn commit_all(self) -> Result<()> {
         let mut first = Ok(());

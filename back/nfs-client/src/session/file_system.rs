@@ -168,11 +168,11 @@ impl FileSystem for NfsFileSystem {
     }
 
     fn flush(&self, cx: &Ctx, file: File, _: LockOwner) -> Answer<()> {
-        self.make_stable(cx, file)
+        self.make_stable(cx, file, SyncWhat::All)
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, _: SyncWhat) -> Answer<()> {
-        self.make_stable(cx, file)
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+        self.make_stable(cx, file, what)
     }
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
@@ -215,16 +215,20 @@ impl FileSystem for NfsFileSystem {
 impl NfsFileSystem {
     /// Everything that was written is on the server's stable storage. What a directory was changed in is so already when
     /// the change is answered (RFC 1813 §4.8).
-    fn make_stable(&self, cx: &Ctx, file: File) -> Answer<()> {
+    fn make_stable(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
         let view = self.view(cx);
         let opening = match view.session.openings.of(file) {
             Ok(opening) => opening,
             Err(error) => return Answer::err(error),
         };
-        if opening.node.file_type != FileType::Regular || opening.node.data.is_clean() {
+        let of_others = what == SyncWhat::AllWriters;
+        if opening.node.file_type != FileType::Regular || (opening.node.data.is_clean() && !of_others) {
             return Answer::ok(());
         }
-        Answer::later(async move { view.commit(&opening.node).await })
+        Answer::later(async move {
+            view.commit(&opening.node).await?;
+            if of_others { view.commit_of_others(&opening.node).await } else { Ok(()) }
+        })
     }
 }
 

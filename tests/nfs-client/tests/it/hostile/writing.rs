@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tombolo_conformance::waist::World;
-use tombolo_core::Result;
+use tombolo_core::block::{BlockDevice, OpenOptions};
 use tombolo_core::fs::{File, LockOwner, SyncWhat, Write};
+use tombolo_core::{Result, block_on};
+use tombolo_layer_file_disk::FileDisk;
 use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::args::StableHow;
 use tombolo_wire_nfs3::results::{CommitOk, CommitReply, WriteOk, WriteReply};
@@ -151,6 +153,25 @@ fn a_write_behind_error_is_reported_at_the_next_sync_or_close() {
             world.release(file);
         });
     }
+}
+
+/// It may have been killed before its own COMMIT: what the server then has is not known here.
+#[test]
+fn the_first_flush_of_a_disk_makes_stable_what_a_client_before_has_left() {
+    on_soft(|stage, world| {
+        let file = world.file("file");
+        world.write(file, &Write::default(), &[7; 8192]).expect("written");
+        sync(world, file).expect("stable");
+        world.release(file);
+        let (path, options) = (format!("{}/file", world.name()), OpenOptions::default());
+        let disk = FileDisk::open(world.fs.clone(), world.cx.clone(), path.as_bytes(), &options);
+        let disk = block_on(disk).expect("a disk");
+        let before = stage.server.count_of(Procedure::Commit);
+        for _ in 0..2 {
+            disk.flush(&world.cx).wait().expect("flushed");
+            assert_eq!(stage.server.count_of(Procedure::Commit), before + 1, "once");
+        }
+    });
 }
 
 #[test]
