@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tombolo_core::fs::{FileSystem, PersistentHandle};
-use tombolo_core::{Answer, Ctx, Error, Identity, Later, Result};
+use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Later, Result};
 use tombolo_host_runtime::task;
 
 use super::below::Below;
@@ -155,7 +155,13 @@ impl Execution<'_> {
         let mark = move |handle: Result<PersistentHandle>| {
             Outcome::Node(handle.map_or(NodeMark::Inode(inode), NodeMark::Handle))
         };
-        let server = Ctx { identity: Identity::ROOT, ..self.cx.clone() };
+        // It has happened, though the caller may have been interrupted since.
+        let server = Ctx {
+            identity: Identity::ROOT,
+            interrupt: Interrupt::default(),
+            deadline: None,
+            ..self.cx.clone()
+        };
         match self.fs.persistent_handles().map(|handles| handles.handle_of(&server, node.node)) {
             None => entry.keep(mark(Err(Error::NotSupported)), Some(inode)),
             Some(Answer::Done(handle)) => entry.keep(mark(handle), Some(inode)),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{FileSystem, NameBuf, NodeId, PersistentHandle, XattrName, within};
-use tombolo_core::{Answer, Ctx, Error, Identity, Want};
+use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Want};
 
 use super::append_locks::{AppendLock, AppendLocks};
 use super::intent::{Deed, Intent, NamedEntry, Trail, ValueMark};
@@ -22,7 +22,15 @@ pub(super) struct Seen {
 
 /// What `trail` leads over now; `None` when that cannot be found out, so that the operation had better run without.
 pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> Answer<Option<Seen>> {
-    let cx = Ctx { identity: Identity::ROOT, key: None, want: Want::empty(), ..cx.clone() };
+    let cx = Ctx {
+        identity: Identity::ROOT,
+        key: None,
+        want: Want::empty(),
+        // What cannot be looked at is not written down: that is not for the caller to bring about.
+        interrupt: Interrupt::default(),
+        deadline: None,
+        ..cx.clone()
+    };
     let deed = match trail {
         Trail::Appends { node, len, append_locks } => {
             let seen = end(fs, &cx, node, len, append_locks);
@@ -36,12 +44,8 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
         Trail::Makes { parent, name, file_type } => {
             named_entry(fs, &cx, parent, name).map(move |at| Deed::Make { at, file_type })
         }
-        Trail::Removes { parent, name } => match cx.found.as_deref().map(Inode::from) {
-            None => named_entry(fs, &cx, parent, name).map(|at| Deed::Remove { at }),
-            // The caller looked a moment ago, for the same request.
-            found => handle(fs, &cx, parent)
-                .map(move |parent| Deed::Remove { at: NamedEntry { parent, name, found } }),
-        },
+        // Also where the caller has just looked (`Ctx::found`): another request may have removed it since.
+        Trail::Removes { parent, name } => named_entry(fs, &cx, parent, name).map(|at| Deed::Remove { at }),
         Trail::Links { node, parent, name } => {
             let (fs, again) = (fs.clone(), cx.clone());
             named_entry(&fs.clone(), &cx, parent, name).then(move |at| {

@@ -173,7 +173,7 @@ impl Table {
     fn evict(&self, shard: &mut Shard, number: u32) -> bool {
         let Some(state) = shard.remove(number) else { return false };
         if let (State::Answered(Answered { kept: Some(kept), .. }), Some(journal)) = (state, &self.journal) {
-            journal.free(kept);
+            journal.free(&kept);
         }
         self.entries.fetch_sub(1, Ordering::Relaxed);
         self.counters.evicted.count();

@@ -7,8 +7,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 use thiserror::Error;
 use tombolo_core::fs::{PersistentHandle, Volume};
@@ -207,6 +207,7 @@ impl Lock {
         let journal = Journal {
             region,
             intents: Arc::new(Slots::new(INTENTS)),
+            answered: Mutex::default(),
             outcomes: Slots::new(outcomes),
             sequence: AtomicU64::new(sequence.saturating_add(1)),
             lost: AtomicBool::new(false),

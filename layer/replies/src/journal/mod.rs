@@ -9,9 +9,10 @@ mod layout;
 mod record;
 mod slots;
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tombolo_core::fs::Timestamp;
@@ -31,6 +32,9 @@ pub use slots::{FreeSlot, Reserved};
 /// How many operations with an intent may be under way. More wait for one of them to end.
 const INTENTS: u32 = 1024;
 
+/// Intents of operations that were answered hold no more of those places. Without the oldest the next process does one more anew.
+const ANSWERED_INTENTS: usize = 256;
+
 /// So many more outcomes have room than are kept: an entry more may be made by each thread that finds the same gap.
 pub const OUTCOMES_SPARE: usize = 256;
 
@@ -40,6 +44,8 @@ pub struct Journal {
     region: Region,
     intents: Arc<Slots>,
     outcomes: Slots,
+    /// Of operations that were answered, by their sequence.
+    answered: Mutex<BTreeMap<u64, Intended>>,
     sequence: AtomicU64,
     /// Whether it was said that the file is of no use any more.
     lost: AtomicBool,
@@ -60,8 +66,8 @@ pub struct Intended {
 pub enum Kept {
     /// Its outcome, in this slot.
     Outcome(u32),
-    /// Its intent: the outcome could not be written, and the next process has to look what became of it.
-    Intent(Intended),
+    /// Its intent, of this sequence: the outcome could not be written, and the next process has to look what became of it.
+    Intent(u64),
 }
 
 impl Journal {
@@ -106,10 +112,25 @@ impl Journal {
             _ => intended.claim.with(node).number(),
         };
         let kept = StoredOutcome { key: *key, outcome: outcome.clone(), sequence, time: now(), claim, ended };
-        let Some(kept) = self.keep(&kept) else { return Kept::Intent(intended) };
+        let Some(kept) = self.keep(&kept) else { return self.leave(intended) };
         // Only then: in between both are there, and the outcome counts.
         self.withdraw(intended);
         kept
+    }
+
+    /// The intent stays, though the operation was answered.
+    fn leave(&self, intended: Intended) -> Kept {
+        let sequence = intended.sequence;
+        let mut answered = self.answered();
+        answered.insert(sequence, intended);
+        let oldest = if answered.len() > ANSWERED_INTENTS { answered.pop_first() } else { None };
+        drop(answered);
+        oldest.into_iter().for_each(|(_, oldest)| self.withdraw(oldest));
+        Kept::Intent(sequence)
+    }
+
+    fn answered(&self) -> MutexGuard<'_, BTreeMap<u64, Intended>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes an outcome down. `None` when there is no room, or it cannot be kept.
@@ -128,13 +149,16 @@ impl Journal {
     }
 
     /// Frees the slot of what is forgotten.
-    pub fn free(&self, kept: Kept) {
-        match kept {
+    pub fn free(&self, kept: &Kept) {
+        match *kept {
             Kept::Outcome(slot) => {
                 self.set_state(self.outcome_offset(slot), state::FREE);
                 self.outcomes.give_back(slot);
             }
-            Kept::Intent(intended) => self.withdraw(intended),
+            Kept::Intent(sequence) => {
+                let intended = self.answered().remove(&sequence);
+                intended.into_iter().for_each(|intended| self.withdraw(intended));
+            }
         }
     }
 

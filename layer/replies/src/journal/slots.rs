@@ -1,4 +1,4 @@
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,24 +11,38 @@ pub struct Slots(Mutex<State>);
 #[derive(Debug)]
 struct State {
     free: Vec<u32>,
-    waiting: VecDeque<Waker>,
+    /// In the order in which they came.
+    waiting: BTreeMap<u64, Waker>,
+    came: u64,
+}
+
+impl State {
+    /// Those that a free slot is for.
+    fn next(&self) -> Vec<Waker> {
+        self.waiting.values().take(self.free.len()).cloned().collect()
+    }
 }
 
 impl Slots {
     /// All numbers below `count`, each of them free.
     pub fn new(count: u32) -> Self {
-        Self(Mutex::new(State { free: (0..count).rev().collect(), waiting: VecDeque::new() }))
+        Self(Mutex::new(State { free: (0..count).rev().collect(), waiting: BTreeMap::new(), came: 0 }))
     }
 
-    /// A free number, which is the caller's from now on.
+    /// A free number that nothing waits for, which is the caller's from now on.
     pub fn take(&self) -> Option<u32> {
-        self.state().free.pop()
+        let mut state = self.state();
+        if state.free.len() > state.waiting.len() { state.free.pop() } else { None }
     }
 
     /// Frees a number that was taken.
     pub fn give_back(&self, number: u32) {
-        self.state().free.push(number);
-        self.wake_next();
+        let mut state = self.state();
+        state.free.push(number);
+        let next = state.next();
+        drop(state);
+        // Outside of the lock: a waker may run anything.
+        next.into_iter().for_each(Waker::wake);
     }
 
     /// A slot for something that gives it back if it comes to nothing.
@@ -38,13 +52,7 @@ impl Slots {
 
     /// The same, once there is one.
     pub fn wait(self: &Arc<Self>) -> FreeSlot {
-        FreeSlot { slots: self.clone(), is_over: false }
-    }
-
-    fn wake_next(&self) {
-        let next = self.state().waiting.pop_front();
-        // Outside of the lock: a waker may run anything.
-        next.into_iter().for_each(Waker::wake);
+        FreeSlot { slots: self.clone(), place: None }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -76,32 +84,45 @@ impl Drop for Reserved {
 #[derive(Debug)]
 pub struct FreeSlot {
     slots: Arc<Slots>,
-    is_over: bool,
+    /// Among those that wait.
+    place: Option<u64>,
 }
 
 impl Future for FreeSlot {
     type Output = Reserved;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reserved> {
-        let mut state = self.slots.state();
-        let Some(number) = state.free.pop() else {
-            if !state.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-                state.waiting.push_back(context.waker().clone());
-            }
+        let slots = self.slots.clone();
+        let mut state = slots.state();
+        let place = *self.place.get_or_insert_with(|| {
+            state.came += 1;
+            state.came
+        });
+        let before = state.waiting.range(..place).take(state.free.len()).count();
+        if before == state.free.len() {
+            let earlier = state.waiting.insert(place, context.waker().clone());
+            drop(state);
+            drop(earlier);
             return Poll::Pending;
-        };
+        }
+        let (number, earlier) = (state.free.pop(), state.waiting.remove(&place));
         drop(state);
-        self.is_over = true;
-        Poll::Ready(Reserved { slots: self.slots.clone(), number: Some(number) })
+        drop(earlier);
+        self.place = None;
+        Poll::Ready(Reserved { slots, number })
     }
 }
 
 impl Drop for FreeSlot {
-    /// It may have been woken for a slot that it does not take.
+    /// A slot that was for this one is the next one's.
     fn drop(&mut self) {
-        if !self.is_over && !self.slots.state().free.is_empty() {
-            self.slots.wake_next();
-        }
+        let Some(place) = self.place else { return };
+        let mut state = self.slots.state();
+        let earlier = state.waiting.remove(&place);
+        let next = state.next();
+        drop(state);
+        drop(earlier);
+        next.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -109,6 +130,8 @@ impl Drop for FreeSlot {
 mod tests {
     use super::*;
     use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Wake;
 
     #[test]
     fn a_slot_that_is_given_back_is_the_next_one_s_that_waits() {
@@ -122,5 +145,30 @@ mod tests {
         assert!(slots.reserve().is_none());
         slots.give_back(second.into_number().expect("its number"));
         assert!(slots.reserve().is_some());
+    }
+    #[test]
+    fn slots_go_by_the_order_of_those_that_wait_and_past_those_that_do_not_any_more() {
+        #[derive(Default)]
+        struct Woken(AtomicBool);
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let slots = Arc::new(Slots::new(1));
+        let taken = slots.take().expect("a slot");
+        let woken = Arc::<Woken>::default();
+        let waker = Waker::from(woken.clone());
+        let mut gives_up = Box::pin(slots.wait());
+        let mut next = pin!(slots.wait());
+        assert!(gives_up.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        slots.give_back(taken);
+        assert!(slots.reserve().is_none(), "it is for one that waits");
+        assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(), "for the first one");
+        assert!(!woken.0.load(Ordering::Relaxed));
+        drop(gives_up);
+        assert!(woken.0.load(Ordering::Relaxed));
+        assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
     }
 }

@@ -453,6 +453,22 @@ fn a_request_overtaken_by_a_recorded_one_counts_as_not_done() {
 }
 
 #[test]
+fn what_the_caller_has_found_may_be_gone_by_then() {
+    let server = Server::new(Bottom::Memory);
+    file(&*server.fs, &server.cx, "old");
+    let entry = server.fs.lookup(&server.cx, ROOT, name("old")).wait().expect("there");
+    let found = Some(Arc::new(entry.attr));
+    let [one, other] = [0; 2].map(|_| Ctx { found: found.clone(), ..server.request() });
+    server.fs.unlink(&one, ROOT, name("old")).wait().expect("unlink");
+    server.silence.set(Mood::Performs);
+    let unanswered = server.fs.unlink(&other, ROOT, name("old"));
+    let next = server.next();
+    let again = next.fs.unlink(&keyed(&next.cx, other.key), ROOT, name("old")).wait();
+    assert!(matches!(again, Err(Error::NotFound)), "{again:?}");
+    drop(unanswered);
+}
+
+#[test]
 fn ambiguous_requests_are_counted() {
     let server = Server::new(Bottom::Tmpfs);
     let tree = server.tree.as_ref().expect("a directory").path().to_owned();

@@ -54,6 +54,7 @@ fn a_change_waits_until_there_is_room_to_write_it_down() {
     // One that is interrupted takes no place.
     let interrupt = Interrupt::new();
     let given_up = mkdir(ROOM, interrupt.clone());
+    assert!(!is_there(ROOM));
     interrupt.raise();
     assert!(matches!(given_up.wait(), Err(Error::Interrupted)));
     let last = mkdir(ROOM + 1, Interrupt::default());
@@ -84,6 +85,17 @@ fn an_outcome_that_cannot_be_written_leaves_its_intent_as_long_as_it_is_kept() {
     server.silence.set(Mood::Answers);
     server.fs.mkdir(&other, ROOT, name("other"), NewMode::default()).wait().expect("mkdir");
     assert_eq!(server.intents(), 0, "the other has pushed it out");
+}
+
+#[test]
+fn answered_requests_leave_room_for_those_that_come() {
+    let server = Server::new(Bottom::Memory);
+    for number in 0..300 {
+        server.silence.set(Mood::LosesHandles);
+        let (cx, name) = (server.request(), number.to_string());
+        server.fs.mkdir(&cx, ROOT, crate::fixture::name(&name), NewMode::default()).wait().expect("mkdir");
+    }
+    assert_eq!(server.intents(), 256, "the oldest have gone");
 }
 
 #[test]
