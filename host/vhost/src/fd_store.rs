@@ -2,12 +2,13 @@
 //!
 //! A message with a descriptor that was sent is the keeper's, whatever becomes of its sender: so the server waits for no answer.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -115,6 +116,8 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
 pub struct FdStore {
     socket: OwnedFd,
     found: Mutex<Vec<(FdKey, OwnedFd)>>,
+    /// What the keeper did not take in its time, and hears before anything else. There is no more of it than it holds.
+    unsaid: Mutex<VecDeque<Message>>,
 }
 
 impl FdStore {
@@ -131,7 +134,7 @@ impl FdStore {
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
-        Ok(Self { socket, found: Mutex::new(found) })
+        Ok(Self { socket, found: Mutex::new(found), unsaid: Mutex::default() })
     }
 
     /// Of a server whose keeper says so first on each connection.
@@ -155,17 +158,31 @@ impl FdStore {
     /// # Errors
     /// The keeper is gone, or does not take it.
     pub fn keep(&self, key: FdKey, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.say_rest(&mut lock(&self.unsaid))?;
         send(&self.socket, Message::Keep(key), Some(descriptor), Some(&SEND_TIMEOUT))
     }
 
-    /// It is not needed any more. The end of the keeper is the end of this process too.
+    /// It is not needed any more. Waits for a second at the most; then the keeper hears it before the next message.
     pub fn let_go(&self, key: FdKey) {
-        let _ = send(&self.socket, Message::Drop(key), None, Some(&SEND_TIMEOUT));
+        let mut unsaid = lock(&self.unsaid);
+        unsaid.push_back(Message::Drop(key));
+        // The end of the keeper is the end of this process too.
+        let _ = self.say_rest(&mut unsaid);
     }
 
     /// Nor is any other.
     pub fn clear(&self) {
-        let _ = send(&self.socket, Message::Clear, None, Some(&SEND_TIMEOUT));
+        let mut unsaid = lock(&self.unsaid);
+        *unsaid = VecDeque::from([Message::Clear]);
+        let _ = self.say_rest(&mut unsaid);
+    }
+
+    fn say_rest(&self, unsaid: &mut VecDeque<Message>) -> io::Result<()> {
+        while let Some(message) = unsaid.front() {
+            send(&self.socket, *message, None, Some(&SEND_TIMEOUT))?;
+            unsaid.pop_front();
+        }
+        Ok(())
     }
 }
 
@@ -184,9 +201,11 @@ pub(crate) struct Held {
 #[derive(Debug)]
 struct Kept {
     descriptor: OwnedFd,
-    /// After the descriptor, so that it is closed when this goes.
-    _permit: Permit,
+    permit: Permit,
 }
+
+/// Goes, the descriptor first.
+type Gone = (OwnedFd, Option<Permit>);
 
 impl Held {
     /// As many as `share` has.
@@ -230,27 +249,50 @@ fn serve(socket: &OwnedFd, held: &Mutex<BTreeMap<FdKey, Kept>>, share: &Share) -
         send(socket, Message::Keep(*key), Some(kept.descriptor.as_fd()), None)?;
     }
     send(socket, Message::End, None, None)?;
+    // To close a descriptor may free a file, or write it back, which takes its time: messages do not wait for it.
+    let (gone, closes) = mpsc::channel::<Gone>();
+    let closer = thread::Builder::new().name("closes-kept".into());
+    closer.spawn(move || closes.into_iter().for_each(drop))?;
     let mut is_full = false;
     while let Some((message, descriptor)) = receive(socket)? {
-        // What is closed here may free a file, which takes its time: not under the lock.
-        let _gone = match (message, descriptor) {
-            (Message::Keep(key), Some(descriptor)) => {
-                let Some(permit) = share.take(1) else {
-                    if !mem::replace(&mut is_full, true) {
-                        tracing::warn!(
-                            "a guest has too many locked and removed files open for all to outlive its server"
-                        );
-                    }
-                    continue;
-                };
-                lock(held).insert(key, Kept { descriptor, _permit: permit }).into_iter().collect()
-            }
-            (Message::Drop(key), _) => lock(held).remove(&key).into_iter().collect(),
-            (Message::Clear, _) => mem::take(&mut *lock(held)).into_values().collect(),
-            _ => Vec::new(),
-        };
+        let unneeded = hear(message, descriptor, &mut lock(held), share, &mut is_full);
+        // Its receiver is there as long as this is.
+        unneeded.into_iter().for_each(|each| drop(gone.send(each)));
     }
     Ok(())
+}
+
+/// What is not needed any more after a message.
+fn hear(
+    message: Message,
+    descriptor: Option<OwnedFd>,
+    held: &mut BTreeMap<FdKey, Kept>,
+    share: &Share,
+    is_full: &mut bool,
+) -> Vec<Gone> {
+    let gone = |Kept { descriptor, permit }| (descriptor, Some(permit));
+    match (message, descriptor) {
+        (Message::Keep(key), Some(descriptor)) => match held.entry(key) {
+            Entry::Occupied(mut kept) => {
+                vec![(mem::replace(&mut kept.get_mut().descriptor, descriptor), None)]
+            }
+            Entry::Vacant(place) => {
+                if let Some(permit) = share.take(1) {
+                    place.insert(Kept { descriptor, permit });
+                    return Vec::new();
+                }
+                if !mem::replace(is_full, true) {
+                    tracing::warn!(
+                        "a guest has too many locked and removed files open for all to outlive its server"
+                    );
+                }
+                vec![(descriptor, None)]
+            }
+        },
+        (Message::Drop(key), _) => held.remove(&key).into_iter().map(gone).collect(),
+        (Message::Clear, _) => mem::take(held).into_values().map(gone).collect(),
+        _ => Vec::new(),
+    }
 }
 
 #[cfg(test)]
@@ -320,7 +362,35 @@ mod tests {
             store.keep(FdKey { number, owner: None }, file.as_fd()).expect("taken");
         }
         drop(store);
-        assert_eq!(keys(&next(&mut held)).len(), most);
+        let store = next(&mut held);
+        assert_eq!(keys(&store).len(), most);
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        store.keep(FdKey { number: 0, owner: None }, writer.as_fd()).expect("in place of another");
+        drop((store, writer));
+        let mut found = next(&mut held).take_found();
+        let (_, first) = found.swap_remove(0);
+        File::from(first).write_all(b"the same").expect("written");
+        drop((held, found));
+        let mut said = String::new();
+        reader.read_to_string(&mut said).expect("its end");
+        assert_eq!(said, "the same");
+    }
+
+    #[test]
+    fn what_a_busy_keeper_has_not_taken_is_said_before_the_next() {
+        let (ours, theirs) = packet::pair().expect("a pair");
+        packet::send(&ours, &Message::End.encode(), &[]).expect("sent");
+        let store = FdStore::new(theirs).expect("a store");
+        let [last, next] = [1, 2].map(|number| FdKey { number, owner: None });
+        while packet::send(&store.socket, &Message::End.encode(), &[]) != Err(Errno::AGAIN) {}
+        store.let_go(last);
+        let reads = thread::spawn(move || {
+            let told = std::iter::from_fn(|| receive(&ours).expect("a message"));
+            let told = told.map(|(message, _)| message);
+            told.skip_while(|message| *message == Message::End).take(2).collect::<Vec<_>>()
+        });
+        store.keep(next, File::open("/dev/null").expect("open").as_fd()).expect("kept");
+        assert_eq!(reads.join().expect("a thread"), [Message::Drop(last), Message::Keep(next)]);
     }
 
     proptest! {

@@ -65,7 +65,12 @@ impl Kept {
         let (kept, cx) = (Arc::clone(&self.0), cx.clone());
         self.on_node(parent, create).then(move |created| {
             let emptied = kept.empty_created(&cx, flags, created);
-            emptied.then(move |created| kept.adopt_created(&cx, flags, created))
+            emptied.then(move |created| {
+                kept.adopt_created(&cx, flags, created).then(move |created| {
+                    let file = File { node: created.entry.node, open: created.open };
+                    kept.hold_nameless(&cx, file).map(move |()| created)
+                })
+            })
         })
     }
 }
@@ -111,16 +116,7 @@ impl FileSystem for Kept {
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
-        let kept = Arc::clone(&self.0);
-        let answer =
-            self.creating(cx, parent, how.flags, |below, parent| below.create_unnamed(cx, parent, how));
-        answer.map(move |created| {
-            let file = File { node: created.entry.node, open: created.open };
-            if let Ok(here) = kept.file(file) {
-                kept.hold(file.open, here);
-            }
-            created
-        })
+        self.creating(cx, parent, how.flags, |below, parent| below.create_unnamed(cx, parent, how))
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
@@ -153,9 +149,14 @@ impl FileSystem for Kept {
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
         self.on_node(parent, |_, parent| {
             let (kept, cx_then, name_then) = (Arc::clone(&self.0), cx.clone(), name.to_owned());
-            self.0
-                .before_removal(cx, parent, name)
-                .then(move |found| kept.below.unlink(&Ctx { found, ..cx_then }, parent, name_then.as_name()))
+            self.0.before_removal(cx, parent, name).then(move |removal| {
+                let cx = Ctx { found: removal.found.clone(), ..cx_then };
+                let answer = kept.below.unlink(&cx, parent, name_then.as_name());
+                answer.map_result(move |change| {
+                    drop(removal);
+                    change
+                })
+            })
         })
     }
 
@@ -178,10 +179,18 @@ impl FileSystem for Kept {
                 Err(error) => return Answer::err(error),
             };
             let replaces = !flags.intersects(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE);
-            let held = if replaces { self.0.before_removal(cx, to_parent, to) } else { Answer::ok(None) };
+            let removal = match replaces {
+                true => self.0.before_removal(cx, to_parent, to).map(Some),
+                false => Answer::ok(None),
+            };
             let (kept, cx, from, to) = (Arc::clone(&self.0), cx.clone(), from.to_owned(), to.to_owned());
-            held.then(move |_| {
-                kept.below.rename(&cx, from_parent, from.as_name(), to_parent, to.as_name(), flags)
+            removal.then(move |removal| {
+                let answer =
+                    kept.below.rename(&cx, from_parent, from.as_name(), to_parent, to.as_name(), flags);
+                answer.map_result(move |renamed| {
+                    drop(removal);
+                    renamed
+                })
             })
         })
     }
@@ -191,10 +200,13 @@ impl FileSystem for Kept {
         self.on_node(node, |below, here| {
             below.open(cx, here, lasting(flags)).then(move |opened| {
                 let file = File { node: here, open: opened.open };
-                kept.empty(&cx_then, flags, file).map_result(move |emptied| {
-                    let emptied = emptied?;
-                    let open = kept.opened(&cx_then, node, flags, file)?;
-                    Ok(Opened { open, attr: opened.attr.map(|attr| emptied.unwrap_or(attr)) })
+                kept.empty(&cx_then, flags, file).then(move |emptied| {
+                    let open = match kept.opened(&cx_then, node, flags, file) {
+                        Ok(open) => open,
+                        Err(error) => return Answer::err(error),
+                    };
+                    let opened = Opened { open, attr: opened.attr.map(|attr| emptied.unwrap_or(attr)) };
+                    kept.hold_nameless(&cx_then, File { node, open }).map(move |()| opened)
                 })
             })
         })
@@ -205,9 +217,10 @@ impl FileSystem for Kept {
     }
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
-        let kept = Arc::clone(&self.0);
+        let flush = self.0.flushes(file.node, owner);
         self.on_file(file, |below, here| {
-            below.flush(cx, here, owner).map(move |()| kept.flushed(file.node, owner))
+            let answer = below.flush(cx, here, owner);
+            answer.map(move |()| flush.into_iter().for_each(|flush| flush.ended(here)))
         })
     }
 

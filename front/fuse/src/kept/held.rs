@@ -1,13 +1,14 @@
 //! What the keeper holds for the next process: openings through which something is locked, and those of files that have no name any more.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, hash_map};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    Attr, File, FileType, Lock, LockFamily, LockOwner, LockRange, Name, NodeId, OpenId, within,
+    Attr, Descriptors, Entry, File, FileType, Lock, LockFamily, LockOwner, LockRange, Name, NodeId, OpenId,
+    within,
 };
-use tombolo_core::{Answer, Ctx, Identity, Want};
+use tombolo_core::{Answer, Ctx, Identity, Interrupt, Want};
 use tombolo_host_runtime::lock;
 use tombolo_host_vhost::{FdKey, FdStore};
 
@@ -24,8 +25,10 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 struct State {
     openings: HashSet<OpenId>,
-    /// Who has record locks on which file, and the openings through which they were asked for: with one of them they all end.
+    /// The owners of record locks on each file, and the openings through which they were asked for: with one of them they all end.
     owners: HashMap<(NodeId, LockOwner), Vec<OpenId>>,
+    /// Owners whose locks are being ended, and how often at once.
+    flushes: HashMap<(NodeId, LockOwner), usize>,
 }
 
 impl Held {
@@ -46,10 +49,105 @@ impl Held {
         }
         outcome.is_ok()
     }
+
+    /// Has the keeper hold what an owner's record locks on a file are held by now, if there are any.
+    fn keep_records(
+        &self,
+        state: &mut State,
+        descriptors: &dyn Descriptors,
+        here: File,
+        (node, owner): (NodeId, LockOwner),
+    ) {
+        let through = state.owners.get(&(node, owner));
+        let Some(&first) = through.and_then(|through| through.first()) else { return };
+        let descriptor = descriptors.of_records(here, owner).ok().flatten();
+        if !descriptor.is_some_and(|descriptor| self.keep(first, Some(owner), &descriptor)) {
+            state.owners.remove(&(node, owner));
+            self.store.let_go(key_of(first, Some(owner)));
+        }
+    }
+}
+
+/// The record locks of an owner are being ended, until this is dropped.
+pub(super) struct Flush {
+    kept: Arc<Inner>,
+    node: NodeId,
+    owner: LockOwner,
+}
+
+impl Flush {
+    /// They have ended. Of what was locked since, the keeper gets the descriptor anew.
+    pub(super) fn ended(self, here: File) {
+        let (Some(held), Some(descriptors)) = (&self.kept.held, self.kept.below.descriptors()) else {
+            return;
+        };
+        held.keep_records(&mut lock(&held.state), descriptors, here, (self.node, self.owner));
+    }
+}
+
+impl Drop for Flush {
+    fn drop(&mut self) {
+        let Some(held) = &self.kept.held else { return };
+        if let hash_map::Entry::Occupied(mut flushes) =
+            lock(&held.state).flushes.entry((self.node, self.owner))
+        {
+            *flushes.get_mut() -= 1;
+            if *flushes.get() == 0 {
+                flushes.remove();
+            }
+        }
+    }
 }
 
 fn key_of(open: OpenId, owner: Option<LockOwner>) -> FdKey {
     FdKey { number: open.0, owner: owner.map(|owner| owner.0) }
+}
+
+/// What is asked beside a request, whatever becomes of that.
+fn of_server(cx: &Ctx) -> Ctx {
+    Ctx {
+        identity: Identity::ROOT,
+        key: None,
+        want: Want::empty(),
+        interrupt: Interrupt::default(),
+        deadline: None,
+        ..cx.clone()
+    }
+}
+
+/// A name is being taken away, until this is dropped.
+pub(super) struct Removal {
+    kept: Arc<Inner>,
+    cx: Ctx,
+    /// Whose name; `None` where it is not known, so that it may be any.
+    node: Option<NodeId>,
+    /// What was found there.
+    pub(super) found: Option<Arc<Attr>>,
+}
+
+impl Removal {
+    /// The openings of what was found, and from now on they are told of it.
+    fn found(&mut self, entry: &Entry) -> Vec<OpenId> {
+        self.found = Some(Arc::new(entry.attr));
+        let mut table = self.kept.table();
+        table.removes(Some(entry.node));
+        table.removed(self.node.replace(entry.node));
+        match entry.attr.file_type {
+            FileType::Regular => table.openings_of(&self.kept.area, entry.node),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        if self.kept.held.is_none() {
+            return;
+        }
+        self.kept.table().removed(self.node);
+        // The look-up by which the node was found.
+        self.node.into_iter().for_each(|node| self.kept.forget(&self.cx, &[(node, 1)]));
+    }
 }
 
 impl Inner {
@@ -73,29 +171,24 @@ impl Inner {
             return;
         }
         let mut state = lock(&held.state);
-        let through = state.owners.entry((file.node, taken.owner)).or_default();
-        if !through.is_empty() {
-            if !through.contains(&file.open) {
-                through.push(file.open);
-            }
-            return;
-        }
-        if let Ok(Some(descriptor)) = descriptors.of_records(here, taken.owner)
-            && held.keep(file.open, Some(taken.owner), &descriptor)
-        {
+        let key = (file.node, taken.owner);
+        // What the keeper has may be of before the flush.
+        let is_flushed = state.flushes.contains_key(&key);
+        let through = state.owners.entry(key).or_default();
+        let is_first = through.is_empty();
+        if !through.contains(&file.open) {
             through.push(file.open);
-        } else {
-            state.owners.remove(&(file.node, taken.owner));
+        }
+        if is_first || is_flushed {
+            held.keep_records(&mut state, descriptors, here, key);
         }
     }
 
-    /// The owner has no record locks on the file any more.
-    pub(super) fn flushed(&self, node: NodeId, owner: LockOwner) {
-        let Some(held) = &self.held else { return };
-        let through = lock(&held.state).owners.remove(&(node, owner));
-        if let Some(first) = through.as_ref().and_then(|through| through.first()) {
-            held.store.let_go(key_of(*first, Some(owner)));
-        }
+    /// The owner's record locks on the file are about to end.
+    pub(super) fn flushes(self: &Arc<Self>, node: NodeId, owner: LockOwner) -> Option<Flush> {
+        let held = self.held.as_ref()?;
+        *lock(&held.state).flushes.entry((node, owner)).or_default() += 1;
+        Some(Flush { kept: Arc::clone(self), node, owner })
     }
 
     /// An opening has ended. The keeper would hold its lock a moment longer.
@@ -119,50 +212,70 @@ impl Inner {
         held.store.let_go(key_of(open, None));
     }
 
-    /// Before a name goes: has the openings of its file outlive the process, if it is the last one. What was found there.
+    /// Before a name goes: has the openings of its file outlive the process, and says what was found there. Also where the file has other names:
+    /// they may go at the same time.
     pub(super) fn before_removal(
         self: &Arc<Self>,
         cx: &Ctx,
         parent: NodeId,
         name: Name<'_>,
-    ) -> Answer<Option<Arc<Attr>>> {
-        if self.held.is_none() || !self.table().has_openings() {
-            return Answer::ok(None);
+    ) -> Answer<Removal> {
+        let mut removal = Removal { kept: Arc::clone(self), cx: of_server(cx), node: None, found: None };
+        if self.held.is_none() {
+            return Answer::ok(removal);
         }
-        let cx = Ctx { identity: Identity::ROOT, key: None, want: Want::empty(), ..cx.clone() };
-        let kept = Arc::clone(self);
-        let cx_then = cx.clone();
-        let found = self.below.lookup(&cx, parent, name).then(move |entry| kept.adopt(&cx_then, entry));
-        let kept = Arc::clone(self);
-        let answer = found.then(move |entry| {
-            let is_last = entry.attr.nlink == 1 && entry.attr.file_type == FileType::Regular;
-            let openings =
-                if is_last { kept.table().openings_of(&kept.area, entry.node) } else { Vec::new() };
+        let has_openings = self.table().removes(None);
+        if !has_openings {
+            return Answer::ok(removal);
+        }
+        let (kept, cx) = (Arc::clone(self), removal.cx.clone());
+        let found = self.below.lookup(&cx.clone(), parent, name).then(move |entry| kept.adopt(&cx, entry));
+        // What goes wrong goes wrong again when the name is to go, and is told then.
+        found.map_result(Ok).then(move |entry| {
+            let Ok(entry) = entry else { return Answer::ok(removal) };
+            let openings = removal.found(&entry);
+            let kept = Arc::clone(&removal.kept);
             let is_here = |open: &OpenId| kept.openings.here(Number(open.0)).is_some();
             if openings.iter().all(is_here) {
-                kept.hold_all(&cx, entry.node, &openings);
-                return Answer::ok(Some(Arc::new(entry.attr)));
+                kept.hold_all(entry.node, &openings);
+                return Answer::ok(removal);
             }
             Answer::later(async move {
                 for open in &openings {
-                    kept.find_opening(&cx, *open).await;
+                    kept.find_opening(&removal.cx, *open).await;
                 }
-                kept.hold_all(&cx, entry.node, &openings);
-                Ok(Some(Arc::new(entry.attr)))
+                kept.hold_all(entry.node, &openings);
+                Ok(removal)
             })
-        });
-        // What goes wrong goes wrong again when the name is to go, and is told then.
-        answer.map_result(|found| Ok(found.unwrap_or_default()))
+        })
     }
 
-    /// And gives the look-up back by which the node was found.
-    fn hold_all(&self, cx: &Ctx, node: NodeId, openings: &[OpenId]) {
+    fn hold_all(&self, node: NodeId, openings: &[OpenId]) {
         for &open in openings {
             if let Ok(here) = self.file(File { node, open }) {
                 self.hold(open, here);
             }
         }
-        self.forget(cx, &[(node, 1)]);
+    }
+
+    /// After an opening was entered, before it is answered: a removal that is under way may have looked before, and one that has ended has perhaps
+    /// taken the file's last name.
+    pub(super) fn hold_nameless(self: &Arc<Self>, cx: &Ctx, file: File) -> Answer<()> {
+        let here = match self.file(file) {
+            Ok(here) if self.held.is_some() => here,
+            _ => return Answer::ok(()),
+        };
+        if self.table().is_removed(file.node) {
+            self.hold(file.open, here);
+            return Answer::ok(());
+        }
+        let kept = Arc::clone(self);
+        self.below.getattr(&of_server(cx), here.node, Some(here)).map_result(move |attr| {
+            if attr.is_ok_and(|attr| attr.nlink == 0) {
+                kept.hold(file.open, here);
+            }
+            Ok(())
+        })
     }
 
     /// What the keeper has held over the death of an earlier process.

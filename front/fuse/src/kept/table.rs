@@ -1,5 +1,6 @@
 //! Which records are used and for what, and the order in which the area is told.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
@@ -26,6 +27,8 @@ pub(super) struct Table {
     left: HashMap<u64, u32>,
     /// All openings, by the guest's numbers of their nodes.
     of_nodes: HashMap<NodeId, SmallVec<[u32; 2]>>,
+    /// Names that are being taken away, by the guest's numbers of their nodes.
+    removals: HashMap<Option<NodeId>, usize>,
     /// The session is over: the area is another's.
     is_over: bool,
 }
@@ -144,6 +147,7 @@ impl Table {
         }
         Self {
             of_nodes,
+            removals: HashMap::new(),
             nodes: HashMap::new(),
             node_records: Free::of(area, Records::Nodes, FORGOTTEN_MAX),
             opening_records: Free::of(area, Records::Openings, 0),
@@ -232,9 +236,25 @@ impl Table {
         self.nodes.remove(&node).map(|known| (node, known.held))
     }
 
-    /// Whether anything is open.
-    pub(super) fn has_openings(&self) -> bool {
+    /// A name is about to go, of this node, or of one that is not known yet. Whether anything is open.
+    pub(super) fn removes(&mut self, node: Option<NodeId>) -> bool {
+        *self.removals.entry(node).or_default() += 1;
         !self.of_nodes.is_empty()
+    }
+
+    /// It has gone, or stays.
+    pub(super) fn removed(&mut self, node: Option<NodeId>) {
+        if let Entry::Occupied(mut removals) = self.removals.entry(node) {
+            *removals.get_mut() -= 1;
+            if *removals.get() == 0 {
+                removals.remove();
+            }
+        }
+    }
+
+    /// Whether a name of the node may be about to go.
+    pub(super) fn is_removed(&self, node: NodeId) -> bool {
+        self.removals.contains_key(&Some(node)) || self.removals.contains_key(&None)
     }
 
     /// The openings of a node, by the guest's numbers.

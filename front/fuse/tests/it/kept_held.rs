@@ -112,6 +112,33 @@ fn a_file_that_has_no_name_any_more_is_there_as_long_as_it_is_open() {
 }
 
 #[test]
+fn a_file_that_is_opened_when_it_has_no_name_any_more_goes_on_too() {
+    let mut guest = Guest::new();
+    let first = guest.create(b"file\0");
+    guest.ask(Opcode::Unlink, 1, &[b"file\0"]).expect("UNLINK");
+    let second = guest.open(first.0);
+    assert_eq!(guest.held_elsewhere(), 2);
+    guest.release(first);
+    guest.write(second.0, second.1, b"written");
+    assert_eq!(guest.read(second.0, second.1), b"written");
+    guest.release(second);
+    assert_eq!(guest.held_elsewhere(), 0);
+}
+
+#[test]
+fn a_file_that_loses_one_name_after_the_other_goes_on_to_the_end() {
+    let mut guest = Guest::new();
+    let opening = guest.create(b"file\0");
+    std::fs::hard_link(guest.tree.join("file"), guest.tree.join("other")).expect("a second name");
+    guest.write(opening.0, opening.1, b"written");
+    guest.ask(Opcode::Unlink, 1, &[b"file\0"]).expect("UNLINK");
+    std::fs::remove_file(guest.tree.join("other")).expect("removed on the host");
+    assert_eq!(guest.read(opening.0, opening.1), b"written");
+    guest.release(opening);
+    assert_eq!(guest.held_elsewhere(), 0);
+}
+
+#[test]
 fn a_session_that_has_ended_leaves_nothing_at_the_keeper() {
     let mut guest = Guest::new();
     let opening = guest.create(b"file\0");
