@@ -32,7 +32,7 @@ pub(crate) struct Ring {
     shared: Arc<Shared>,
     /// What takes out what is done. It starts with the first transfer: a sandbox that closes before is its too. None: it did not start.
     thread: OnceLock<Option<JoinHandle<()>>>,
-    /// Added since the last `submit`.
+    /// Added since the last `submit`, also in vain.
     gathered: AtomicUsize,
 }
 

@@ -101,6 +101,8 @@ pub struct Session {
     ready: AtomicBool,
     /// Whether the kernel has been told.
     told: AtomicBool,
+    /// How often all that pended was asked to end.
+    ends: AtomicU64,
     /// Whether it was said that the requester breaks the protocol.
     warned: AtomicBool,
     pages: Arc<PageCache>,
@@ -142,6 +144,7 @@ impl Session {
             agreed: AtomicU64::new(0),
             ready: AtomicBool::new(false),
             told: AtomicBool::new(false),
+            ends: AtomicU64::new(0),
             warned: AtomicBool::new(false),
             pages: Arc::new(PageCache::new(options.coherence)),
             open_retry: Arc::default(),
@@ -253,6 +256,7 @@ impl Session {
 
     /// Asks every pending operation to end, because no caller waits for it any more.
     pub fn interrupt_all(&self) {
+        self.ends.fetch_add(1, Ordering::SeqCst);
         self.pending.interrupt_all();
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use tombolo_core::{Interrupt, SessionId};
 use tombolo_host_runtime::task;
 use tombolo_wire_fuse::layout::header::InHeader;
-use tombolo_wire_fuse::{Opcode, Request};
+use tombolo_wire_fuse::{Opcode, Request, Unique};
 use zerocopy::FromBytes;
 
 impl Session {
@@ -75,11 +75,15 @@ impl Session {
         slot: Box<Slot>,
         exchange: E,
     ) {
-        let session = self.clone();
+        let (session, ends) = (self.clone(), self.ends.load(Ordering::SeqCst));
+        let unique = InHeader::read_from_prefix(&slot.head).map(|(raw, _)| Unique(raw.unique)).ok();
         task::spawn(async move {
             kept.find(session.ctx_root(Interrupt::default()), &missing).await;
             if let Some((slot, exchange)) = session.perform(slot, exchange) {
                 exchange.retire(slot);
+            } else if session.ends.load(Ordering::SeqCst) != ends {
+                // All were asked to end while this was not among them yet.
+                unique.into_iter().for_each(|unique| session.pending.interrupt(unique));
             }
         });
     }
