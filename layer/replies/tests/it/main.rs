@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod duplicates;
 mod fixture;
+mod impatient;
 mod killed;
 mod limits;
 mod model;

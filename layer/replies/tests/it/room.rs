@@ -11,6 +11,7 @@ use tombolo_layer_replies::{self as replies, Limits, Options};
 
 use crate::crash::{Mood, Server};
 use crate::fixture::{Bottom, attach, fresh_key, keyed, name, plain};
+use crate::impatient::Impatient;
 
 const ROOT: NodeId = NodeId::ROOT;
 
@@ -85,6 +86,20 @@ fn an_outcome_that_cannot_be_written_leaves_its_intent_as_long_as_it_is_kept() {
     server.silence.set(Mood::Answers);
     server.fs.mkdir(&other, ROOT, name("other"), NewMode::default()).wait().expect("mkdir");
     assert_eq!(server.intents(), 0, "the other has pushed it out");
+}
+
+#[test]
+fn what_an_interrupted_request_has_made_is_written_down_all_the_same() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let bottom = Arc::new(Impatient(Bottom::Memory.export().0));
+    let export = replies::open(bottom, &Options::default(), &folder.path().join("replies")).expect("opened");
+    let (fs, cx) = attach(&export);
+    let interrupt = Interrupt::new();
+    interrupt.raise();
+    let cx = tombolo_core::Ctx { interrupt, ..keyed(&cx, fresh_key()) };
+    fs.mkdir(&cx, ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
+    let counts = export.counters().snapshot();
+    assert_eq!((counts.recorded, counts.unprotected), (1, 0));
 }
 
 #[test]

@@ -1,0 +1,54 @@
+//! An export that gives no handle to a request that was interrupted.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{
+    Client, Entry, Export, FileSystem, NodeId, PersistentHandle, PersistentHandles, Volume, within,
+};
+use tombolo_core::{Answer, Ctx, Error, Result};
+
+pub struct Impatient(pub Arc<dyn Export>);
+
+struct Session(Arc<dyn FileSystem>);
+
+impl Export for Impatient {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(Session(self.0.attach(client)?)))
+    }
+}
+
+impl FileSystem for Session {
+    tombolo_core::forward!(to self.0;
+        profile lookup forget getattr setattr access readlink create create_unnamed mkdir symlink mknod link
+        unlink rmdir rename open release flush fsync read write readdir statfs syncfs
+    );
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        Some(self)
+    }
+}
+
+impl PersistentHandles for Session {
+    fn volume(&self) -> Volume {
+        self.0.persistent_handles().map(PersistentHandles::volume).unwrap_or_default()
+    }
+
+    fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        if cx.interrupt.is_raised() {
+            return Answer::err(Error::Interrupted);
+        }
+        within(self.0.persistent_handles(), |handles| handles.handle_of(cx, node))
+    }
+
+    fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
+        within(self.0.persistent_handles(), |handles| handles.resolve(cx, handle))
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        within(self.0.persistent_handles(), |handles| handles.parent(cx, node))
+    }
+
+    fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        within(self.0.persistent_handles(), |handles| handles.again(cx, node))
+    }
+}
