@@ -141,9 +141,7 @@ impl DiskServer {
 
     /// What programs have written to the file is on the disk before it is made durable.
     fn end(&mut self) -> Outcome {
-        if let Some(mount) = self.mount.take() {
-            mount.end();
-        }
-        self.disk.end()
+        let file = self.mount.take().map_or(Ok(()), |mount| mount.end());
+        self.disk.end().and(file)
     }
 }

@@ -84,13 +84,14 @@ impl PreparedDiskMount {
         let files = DiskFiles::new([(name.to_owned(), disk)], Identity { uid, gid, groups: None });
         let mount = FuseMount::start(&files, SESSION, &self.point, &self.options)
             .map_err(|error| Failure::cannot(&mounting, reason(&error)))?;
-        Ok(DiskMount { mount, name: self.name })
+        Ok(DiskMount { mount, files, name: self.name })
     }
 }
 
 /// A disk that is a file.
 pub struct DiskMount {
     mount: FuseMount,
+    files: DiskFiles,
     name: String,
 }
 
@@ -105,13 +106,18 @@ impl DiskMount {
         EndpointStatus { kind: "fuse".into(), at, export: self.name.clone() }
     }
 
-    /// Waits for the last of its users: what they have written and the kernel still holds would be lost.
-    pub fn end(&self) {
+    /// Waits for the last of its users: what they have written and the kernel still holds would be lost. A failure if some of it is.
+    pub fn end(&self) -> Outcome {
+        let ending = format!("end the file {}", self.path().display());
         match self.mount.unmount() {
             Ok(true) => {}
             Ok(false) => tracing::warn!(file = %self.path().display(), "in use: waiting for its last user"),
-            Err(error) => return tracing::error!(file = %self.path().display(), %error, "stays mounted"),
+            Err(error) => return Err(Failure::cannot(ending, &error)),
         }
         self.mount.wait();
+        if self.files.has_failed() {
+            return Err(Failure::cannot(ending, "a write to it has failed: it is not what was written"));
+        }
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::{IoSliceMut, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
@@ -25,6 +25,7 @@ trap 'exit 0' TERM
 until [ -e "$0.$name" ]; do sleep 0.01; done
 read -r status <"$0.$name"
 rm "$0.$name"
+[ "$status" = 0 ] || echo "it ends with $status"
 exit "$status"
 "#;
 
@@ -36,6 +37,12 @@ enum Flaw {
     DiesSaved,
     /// It never has taken its devices in.
     NeverLoads,
+    /// It has no room for a network.
+    NoNetwork,
+    /// It has no room for a network card.
+    NoCard,
+    /// It does not end when it is told to.
+    StaysTold,
 }
 
 /// A place with a disk and a VMM.
@@ -80,6 +87,7 @@ impl Bed {
                     let _ = told.send((command.clone(), phase));
                     session.answer(&command, flaw);
                     match (command.as_str(), flaw) {
+                        ("quit", Flaw::StaysTold) => return,
                         ("quit", _) => return fs::write(&end, "0\n").expect("write"),
                         ("migrate", Flaw::DiesSaved) => return fs::write(&end, "3\n").expect("write"),
                         _ => {}
@@ -112,15 +120,27 @@ impl Bed {
     }
 }
 
+impl Drop for Bed {
+    /// A test that fails leaves no VM behind: its processes would outlive their directories.
+    fn drop(&mut self) {
+        for entry in fs::read_dir(self.0.path("state/tombolo")).into_iter().flatten().flatten() {
+            if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_prefix("vm-")) {
+                let _ = self.0.tombolo(&["vm", "stop", name]).output();
+            }
+        }
+    }
+}
+
 /// A client of the monitor.
 struct Session {
     stream: UnixStream,
     state: Option<OwnedFd>,
+    has_devices: bool,
 }
 
 impl Session {
     fn new(stream: UnixStream) -> Self {
-        let mut session = Self { stream, state: None };
+        let mut session = Self { stream, state: None, has_devices: false };
         session.say(r#"{"QMP": {}}"#);
         session
     }
@@ -148,6 +168,15 @@ impl Session {
     }
 
     fn answer(&mut self, command: &str, flaw: Flaw) {
+        let refused = match flaw {
+            Flaw::NoNetwork => command == "netdev_add",
+            // The first device is the guest's identity.
+            Flaw::NoCard => command == "device_add" && std::mem::replace(&mut self.has_devices, true),
+            _ => false,
+        };
+        if refused {
+            return self.say(r#"{"error": {"class": "GenericError", "desc": "it is taken"}}"#);
+        }
         let answer = match command {
             "query-status" => r#"{"status": "running"}"#,
             "qom-get" => r#""pc-q35-7.2-machine""#,
@@ -250,6 +279,48 @@ fn a_vmm_that_dies_between_device_state_and_memory_leaves_a_vm_that_says_so() {
 }
 
 #[test]
+fn what_this_host_lacks_for_a_guest_s_network_does_not_cost_its_memory() {
+    let bed = Bed::new();
+    bed.make_image();
+    let told = bed.vmm("one", Flaw::NoNetwork);
+    let clone = ["clone", "image", "one", "--net", "user", "--qemu", "./vmm"];
+    bed.0.run(&clone).failed(1, &["network", "it is taken", "tombolo vm resume one"]);
+    assert!(bed.is("one", "suspended"), "{}", bed.list());
+    assert!(told.try_iter().all(|(command, _)| command != "cont"), "it has run");
+    // A VMM that ends at its start is not waited for, and its own words are told.
+    fs::write(bed.0.path("vmm.one"), "5\n").expect("write");
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["has ended at its start", "it ends with 5"]);
+    // Once it runs it goes on, whatever it lacks.
+    let _told = bed.vmm("one", Flaw::NoCard);
+    let resumed = bed.0.run(&["vm", "resume", "one"]);
+    assert_eq!(resumed.code, Some(0));
+    assert!(resumed.err.contains("it runs without"), "{}", resumed.err);
+    assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
+    bed.0.run(&["vm", "stop", "one"]).succeeded();
+    bed.0.run(&["vm", "suspend", "one"]).failed(1, &["it does not run"]);
+}
+
+#[test]
+fn a_suspension_ends_well_without_the_command_that_asked_for_it() {
+    let bed = Bed::new();
+    bed.make_image();
+    let told = bed.vmm("one", Flaw::StaysTold);
+    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let memory = File::options().write(true).open(bed.memory_of_clone("one")).expect("open");
+    memory.write_all_at(b"change", 0).expect("write");
+    drop(memory);
+    let mut suspend = bed.0.tombolo(&["vm", "suspend", "one"]).spawn().expect("spawn");
+    told.iter().find(|(command, _)| command == "quit").expect("all is written but the memory");
+    suspend.kill().and_then(|()| suspend.wait()).expect("killed");
+    assert!(bed.is("one", "running"), "{}", bed.list());
+    fs::write(bed.0.path("vmm.one"), "0\n").expect("write");
+    until("all is durable", || bed.is("one", "suspended"));
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    assert_eq!(at(&bed.memory_of_clone("one"), 0, 6), "change");
+}
+
+#[test]
 fn a_clone_that_is_killed_in_its_middle_can_be_resumed_and_removed() {
     let bed = Bed::new();
     bed.make_image();
@@ -319,6 +390,16 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
     for (wrong, said) in [(longer, "is to have 4194304"), (text.replace("\"tcg\"", "\"tcg -S\""), "tcg -S")] {
         fs::write(bed.0.path("image/vm.toml"), wrong).expect("write");
         bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[said]);
+    }
+    fs::write(bed.0.path("image/vm.toml"), text).expect("write");
+    // Its memory is a guest's, and for its user alone; and nothing of it leads out of it.
+    assert_eq!(fs::metadata(bed.0.path("image")).expect("there").mode() & 0o777, 0o700);
+    for name in ["state", "disk", "vm.toml"] {
+        let (file, real) = (bed.0.path("image").join(name), bed.0.path("real"));
+        fs::rename(&file, &real).and_then(|()| symlink(&real, &file)).expect("link");
+        let said = format!("image/{name} is not a file");
+        bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[&said]);
+        fs::rename(&real, &file).expect("as it was");
     }
     assert!(!bed.vm("y").exists(), "{}", bed.list());
 }

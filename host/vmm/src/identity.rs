@@ -14,14 +14,18 @@ pub(crate) const DISK: &str = "identity";
 pub(crate) const NODE: &str = "identity-file";
 
 impl Monitor {
-    /// Gives the machine a read-only disk that is this file, of whole sectors. It goes with the network card ([`unplug`](Self::unplug)).
-    pub fn plug_identity(&mut self, file: &Path) -> Result<(), MonitorError> {
+    /// Opens this file, of whole sectors, for the disk that tells a guest who it is. The guest does not see it.
+    pub fn open_identity(&mut self, file: &Path) -> Result<(), MonitorError> {
         let file = file.to_string_lossy();
         let node = json!({
             "driver": "raw", "node-name": NODE, "read-only": true,
             "file": { "driver": "file", "filename": file, "read-only": true },
         });
-        self.execute("blockdev-add", &node)?;
+        self.execute("blockdev-add", &node).map(drop)
+    }
+
+    /// Gives the machine a read-only disk that is the file which was opened for it. It goes with the network card ([`unplug`](Self::unplug)).
+    pub fn plug_identity(&mut self) -> Result<(), MonitorError> {
         let disk = json!({
             "driver": "virtio-blk-pci", "id": DISK, "drive": NODE, "serial": SERIAL, "bus": IDENTITY_SLOT,
         });

@@ -60,15 +60,18 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 impl Monitor {
     /// Connects to the monitor at `path` and agrees on capabilities. A VMM that starts has yet to make the socket: that is waited for as long
-    /// as `starts_within`, and each answer as long as `patience`.
-    pub fn connect(path: &Path, starts_within: Duration, patience: Duration) -> Result<Self, MonitorError> {
-        let end = Instant::now() + starts_within;
+    /// as `is_starting` holds, and each answer as long as `patience`.
+    pub fn connect(
+        path: &Path,
+        is_starting: impl Fn() -> bool,
+        patience: Duration,
+    ) -> Result<Self, MonitorError> {
         let stream = loop {
             match UnixStream::connect(path) {
                 Ok(stream) => break stream,
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-                        && Instant::now() < end =>
+                        && is_starting() =>
                 {
                     std::thread::sleep(PAUSE);
                 }

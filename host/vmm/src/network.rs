@@ -76,9 +76,13 @@ const NETWORK: &str = "network";
 const CARD: &str = "card";
 
 impl Monitor {
-    /// Gives the machine a network card. The guest finds a new device.
-    pub fn plug(&mut self, network: &Network, mac: &str) -> Result<(), MonitorError> {
-        self.execute("netdev_add", &network.arguments())?;
+    /// Makes what a network card is to be connected to. The guest does not see it.
+    pub fn connect_network(&mut self, network: &Network) -> Result<(), MonitorError> {
+        self.execute("netdev_add", &network.arguments()).map(drop)
+    }
+
+    /// Gives the machine a network card on what [`connect_network`](Self::connect_network) made. The guest finds a new device.
+    pub fn plug(&mut self, mac: &str) -> Result<(), MonitorError> {
         let card = json!({
             "driver": "virtio-net-pci", "id": CARD, "netdev": NETWORK, "bus": NETWORK_SLOT, "mac": mac,
             // A boot from the network is no part of it.

@@ -1,6 +1,7 @@
 //! The bytes of a disk, as a file has them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_lock::RwLock;
 use tombolo_core::block::{Allocation, BlockDevice, Range, Zeroing};
@@ -13,11 +14,13 @@ pub(crate) struct DiskFile {
     disk: Arc<dyn BlockDevice>,
     /// Held alone by a write of parts of blocks: it reads them first, and what is written there meanwhile would be lost.
     writing: Arc<RwLock<()>>,
+    /// A write has failed. A kernel that wrote back pages forgets them all the same, and tells of it once (fsync(2)).
+    has_failed: AtomicBool,
 }
 
 impl DiskFile {
     pub(crate) fn new(disk: Arc<dyn BlockDevice>) -> Self {
-        Self { disk, writing: Arc::default() }
+        Self { disk, writing: Arc::default(), has_failed: AtomicBool::new(false) }
     }
 
     pub(crate) fn disk(&self) -> &dyn BlockDevice {
@@ -26,6 +29,20 @@ impl DiskFile {
 
     pub(crate) fn size_bytes(&self) -> u64 {
         self.disk.geometry().size_bytes
+    }
+
+    /// Whether something that was written to it is not there.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// Remembers a write that failed.
+    fn noted<T>(&self, done: Result<T>) -> Result<T> {
+        if let Err(error) = &done {
+            tracing::error!(%error, "a write failed: the file is not what was written to it");
+            self.has_failed.store(true, Ordering::Release);
+        }
+        done
     }
 
     /// An answer of the disk, to which no other requests are added.
@@ -92,14 +109,15 @@ impl DiskFile {
         if self.blocks_of(range) == range
             && let Some(turn) = self.writing.try_read_arc()
         {
-            return self.asked(self.disk.write(cx, offset, stability, from)).map(move |()| {
+            let file = self.clone();
+            return self.asked(self.disk.write(cx, offset, stability, from)).map_result(move |done| {
                 drop(turn);
-                count
+                file.noted(done).map(|()| count)
             });
         }
         let (file, cx) = (self.clone(), cx.clone());
         Answer::later(async move {
-            file.write_in_turn(&cx, range, stability, from).await?;
+            file.noted(file.write_in_turn(&cx, range, stability, from).await)?;
             Ok(count)
         })
     }
@@ -118,7 +136,11 @@ impl DiskFile {
         self.asked(self.disk.write(cx, blocks.offset, stability, whole)).resolve().await
     }
 
+    /// Fails once a write has failed, each time: what was written is not durable, and will not be.
     pub(crate) fn flush(&self, cx: &Ctx) -> Answer<()> {
+        if self.has_failed() {
+            return Answer::err(Error::io("a write before has failed"));
+        }
         self.asked(self.disk.flush(cx))
     }
 

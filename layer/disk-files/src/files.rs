@@ -32,6 +32,11 @@ impl DiskFiles {
         let files = disks.into_iter().map(|(name, disk)| (name, Arc::new(DiskFile::new(disk)))).collect();
         Self(Arc::new(Files { files, owner, made }))
     }
+
+    /// Whether a write to one of the files has failed: then it is not what was written to it, whatever a kernel between has told of that.
+    pub fn has_failed(&self) -> bool {
+        self.0.files.iter().any(|(_, file)| file.has_failed())
+    }
 }
 
 impl Export for DiskFiles {

@@ -212,9 +212,11 @@ fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<Found>, Vec<Scanned>), Fa
     Ok((found, scanned))
 }
 
-/// What a file is, once a change from now on would show in its time.
+/// What a file is, once a change from now on would show in its time. What a program writes to memory that is mapped moves the time when it first
+/// touches a page that is clean, so the pages are made so.
 fn aged(file: &File) -> std::io::Result<Metadata> {
-    let age = SystemTime::now().duration_since(file.metadata()?.modified()?).unwrap_or(AGE_MIN);
+    file.sync_all()?;
+    let age = SystemTime::now().duration_since(file.metadata()?.modified()?).unwrap_or_default();
     thread::sleep(AGE_MIN.saturating_sub(age));
     file.metadata()
 }

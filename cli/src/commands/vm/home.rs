@@ -80,11 +80,15 @@ impl Home {
     /// Makes one for a VM that is not there yet.
     pub fn create(name: &str) -> Result<Self, Failure> {
         let (state, path) = state_dir()?;
-        if path.join(format!("{PREFIX}{name}")).exists() {
-            let reason = "there is one already";
-            return Err(Failure::cannot(format_args!("make the VM {name}"), reason)
-                .remedy(format_args!("choose another name, or remove it: tombolo vm rm {name}")));
-        }
+        let made = fs::DirBuilder::new().mode(0o700).create(path.join(format!("{PREFIX}{name}")));
+        made.map_err(|error| {
+            let making = format!("make the VM {name}");
+            if error.kind() != io::ErrorKind::AlreadyExists {
+                return Failure::cannot(making, &error);
+            }
+            Failure::cannot(making, "there is one already")
+                .remedy(format_args!("choose another name, or remove it: tombolo vm rm {name}"))
+        })?;
         Self::at(state, name)
     }
 
@@ -99,7 +103,9 @@ impl Home {
     pub fn all() -> Result<Vec<Self>, Failure> {
         let (state, _) = state_dir()?;
         let names = state.servers().map_err(|error| failed(&error))?;
-        names.iter().filter_map(|name| name.strip_prefix(PREFIX)).map(Self::of).collect()
+        let names = names.iter().filter_map(|name| name.strip_prefix(PREFIX));
+        // One that another command removes meanwhile is not there.
+        Ok(names.filter_map(|name| Self::of(name).ok()).collect())
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
@@ -121,16 +127,16 @@ impl Home {
             Failure::cannot(format_args!("change the VM {}", self.name), "it runs")
                 .remedy(format_args!("first tombolo vm suspend {0}, or tombolo vm stop {0}", self.name))
         };
-        self.lock()?.ok_or_else(running)
+        self.lock_within(GLANCE)?.ok_or_else(running)
     }
 
-    /// Waits for the end of what runs it.
-    pub fn lock_within(&self, within: Duration) -> Result<ServerState, Failure> {
+    /// Waits for the end of what runs it. `None` if it runs longer.
+    pub fn lock_within(&self, within: Duration) -> Result<Option<ServerState>, Failure> {
         let end = Instant::now() + within;
         loop {
             match self.lock()? {
-                Some(state) => return Ok(state),
-                None if Instant::now() > end => return self.locked(),
+                None if Instant::now() > end => return Ok(None),
+                Some(state) => return Ok(Some(state)),
                 None => std::thread::sleep(LOOK_EVERY),
             }
         }
@@ -215,6 +221,9 @@ pub struct Run {
     pub memory_control: PathBuf,
 }
 
+/// Commands that look how a VM stands have its directory for a moment.
+const GLANCE: Duration = Duration::from_millis(200);
+
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// For what is left of a VM whose supervisor was killed.
@@ -243,7 +252,7 @@ impl Run {
 
     /// Ends what a supervisor that was killed has left, in the order in which it would have.
     pub fn clear(&self) -> Outcome {
-        if let Ok(mut monitor) = Monitor::connect(&self.monitor, Duration::ZERO, PATIENCE) {
+        if let Ok(mut monitor) = Monitor::connect(&self.monitor, || false, PATIENCE) {
             let _ = monitor.quit();
         }
         for socket in [&self.disk_control, &self.memory_control] {

@@ -1,11 +1,12 @@
 //! Images: directories with a machine's `vm.toml`, its `disk`, its `memory` and its device state, from which VMs are made.
 
 use std::fs::{self, File};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::{self, ScopedJoinHandle};
 
-use super::config::{CONFIG, Config, DISK, Here, MEMORY, STATE};
+use super::config::{CONFIG, Config, DISK, Here, INITRD, KERNEL, MEMORY, STATE, uuid};
 use super::home::{Home, Phase};
 use super::ledger::Ledger;
 use crate::assembly::options::disk::ImageOptions;
@@ -41,11 +42,16 @@ pub fn make(home: &Home, dir: &Path) -> Outcome {
         return Err(Failure::cannot(&making, "there is something of that name").remedy("choose another"));
     }
     let cannot = |error: std::io::Error| Failure::cannot(&making, &error);
-    let draft = dir.with_added_extension("part");
-    match fs::remove_dir_all(&draft) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(cannot(error)),
-        _ => fs::create_dir(&draft).map_err(cannot)?,
-    }
+    let draft = dir.with_added_extension(format!("{}.part", uuid()?));
+    // What a guest has in its memory is for its user alone.
+    fs::DirBuilder::new().mode(0o700).create(&draft).map_err(cannot)?;
+    fill(home, &draft, &cannot)
+        .and_then(|()| fs::rename(&draft, dir).and_then(|()| sync_name(dir)).map_err(cannot))
+        .inspect_err(|_| drop(fs::remove_dir_all(&draft)))
+}
+
+/// Writes all files of an image.
+fn fill(home: &Home, draft: &Path, cannot: &impl Fn(std::io::Error) -> Failure) -> Outcome {
     let here = home.here()?;
     let bases = [(DISK, Some(&here.disk)), (MEMORY, here.memory.as_ref())];
     for (what, base) in bases {
@@ -63,8 +69,7 @@ pub fn make(home: &Home, dir: &Path) -> Outcome {
         let copy = draft.join(name);
         fs::copy(home.file(name), &copy).and_then(|_| File::open(&copy)?.sync_all()).map_err(cannot)?;
     }
-    File::open(&draft).and_then(|draft| draft.sync_all()).map_err(cannot)?;
-    fs::rename(&draft, dir).and_then(|()| sync_name(dir)).map_err(cannot)
+    File::open(draft).and_then(|draft| draft.sync_all()).map_err(cannot)
 }
 
 /// Where an image lies: a directory of this host, or a URL of one elsewhere.
@@ -97,6 +102,7 @@ impl Image {
 
     /// Makes a VM of it that is suspended where the image was.
     pub fn clone_to(&self, home: &Home, qemu: &Path, net: Option<String>, ledger: &mut Ledger) -> Outcome {
+        self.check_files()?;
         // Each waits for the line most of its time.
         let (config, disk, memory) = thread::scope(|scope| {
             let disk = scope.spawn(|| begin(home, DISK, &self.file(DISK)));
@@ -118,6 +124,21 @@ impl Image {
             &Here::new(self.file(DISK), Some(self.file(MEMORY)), qemu.into(), net)?,
         )?;
         home.set_phase(&Phase::Suspended)
+    }
+
+    /// One that comes from elsewhere may have links that lead out of it, to what its maker may not read.
+    fn check_files(&self) -> Outcome {
+        if DiskSource::is_elsewhere(&self.0) {
+            return Ok(());
+        }
+        for file in [CONFIG, DISK, MEMORY, STATE, KERNEL, INITRD].map(|name| self.file(name)) {
+            // What is missing is told when it is needed.
+            if fs::symlink_metadata(&file).is_ok_and(|found| !found.is_file()) {
+                let reason = format!("{} is not a file", file.display());
+                return Err(Failure::cannot(format_args!("use the image {}", self.0.display()), reason));
+            }
+        }
+        Ok(())
     }
 
     /// All that is read whole.

@@ -146,6 +146,11 @@ fn network(text: &str) -> Result<String, String> {
 const NO_NETWORK: &str = "none";
 
 impl PlaceArgs {
+    /// A program of $PATH, or a file: wherever the next command is called.
+    fn qemu(&self) -> Result<PathBuf, Failure> {
+        if self.qemu.components().count() > 1 { whole(&self.qemu) } else { Ok(self.qemu.clone()) }
+    }
+
     fn net(&self) -> Option<String> {
         Some(&self.net).filter(|net| *net != NO_NETWORK).cloned()
     }
@@ -231,7 +236,7 @@ impl StartArgs {
             .and_then(|file| file.set_len(config.memory_bytes))
             .map_err(|error| Failure::cannot(format_args!("make {}", memory.display()), &error))?;
         home.write(CONFIG, config)?;
-        home.write(HERE, &Here::new(disk, None, self.place.qemu.clone(), self.place.net())?)?;
+        home.write(HERE, &Here::new(disk, None, self.place.qemu()?, self.place.net())?)?;
         home.set_phase(&Phase::Off)
     }
 }
@@ -249,9 +254,10 @@ fn accelerator() -> &'static str {
 impl CloneArgs {
     pub fn run(&self) -> Outcome {
         let image = Image::of_word(&self.image)?;
+        let qemu = self.place.qemu()?;
         let mut ledger = Ledger::begin();
         let home = Home::create(&self.name)?;
-        made(&home, || image.clone_to(&home, &self.place.qemu, self.place.net(), &mut ledger))?;
+        made(&home, || image.clone_to(&home, &qemu, self.place.net(), &mut ledger))?;
         resume(&home, &mut ledger)
     }
 }
@@ -309,7 +315,11 @@ fn list() -> Outcome {
     for home in Home::all()? {
         let began = home.here().map_or_else(|_| "-".into(), |here| here.disk.display().to_string());
         let memory = home.config().map_or_else(|_| "-".into(), |config| size_text(config.memory_bytes));
-        rows.push(vec![home.name.clone(), standing(&home)?, began, memory]);
+        let state = match standing(&home) {
+            Err(_) if !home.path.is_dir() => continue,
+            state => state?,
+        };
+        rows.push(vec![home.name.clone(), state, began, memory]);
     }
     print(&table(&["name", "state", "disk began as", "memory"], rows, 3))
 }

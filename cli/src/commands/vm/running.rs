@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tombolo_host_vmm::network::Network;
 use tombolo_host_vmm::{Monitor, MonitorError};
@@ -23,6 +23,9 @@ const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 /// The device state as it is being written.
 const DRAFT: &str = "state.new";
 
+/// The device state of a guest that is put to sleep. What has run it says that it sleeps, when all has ended well.
+pub const SAVED: &str = "state.saved";
+
 fn failed<'a>(home: &'a Home, doing: &'a str) -> impl Fn(MonitorError) -> Failure + use<'a> {
     move |error| {
         let failure = Failure::cannot(format_args!("{doing} the VM {}", home.name), &error);
@@ -40,12 +43,28 @@ pub fn boot(home: &Home) -> Outcome {
     supervisor::start(home, false)?;
     let run = || {
         let failed = failed(home, "start");
-        let mut monitor = Monitor::connect(&home.run().monitor, PATIENCE, PATIENCE).map_err(&failed)?;
+        let mut monitor = reach(home, "start")?;
+        prepare(home, &mut monitor)?;
         home.set_phase(&Phase::Running)?;
         plug(home, &mut monitor)?;
         monitor.proceed().map_err(&failed)
     };
     run().inspect_err(|_| drop(stop(home)))
+}
+
+/// The monitor of a VMM that starts.
+fn reach(home: &Home, doing: &str) -> Result<Monitor, Failure> {
+    let end = Instant::now() + PATIENCE;
+    let runs = || home.lock().is_ok_and(|lock| lock.is_none());
+    let is_starting = || Instant::now() < end && runs();
+    Monitor::connect(&home.run().monitor, is_starting, PATIENCE).map_err(|error| {
+        if runs() {
+            return failed(home, doing)(error);
+        }
+        let reason = "the VMM has ended at its start";
+        Failure::cannot(format_args!("{doing} the VM {}", home.name), reason)
+            .remedy(supervisor::see(&supervisor::log_of(home)))
+    })
 }
 
 /// Has a guest go on from its device state.
@@ -69,7 +88,16 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
         }
     }
     supervisor::start(home, true)?;
-    go_on(home, ledger).inspect_err(|_| drop(stop(home)))?;
+    go_on(home, ledger).map_err(|failure| {
+        let _ = stop(home);
+        match home.phase() {
+            Ok(Phase::Suspended) => failure.remedy(format_args!(
+                "it is suspended as before: once that is mended, tombolo vm resume {}",
+                home.name
+            )),
+            _ => failure,
+        }
+    })?;
     ledger.end(&home.run());
     home.write(LEDGER, ledger)
 }
@@ -80,70 +108,145 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     let state = File::open(home.file(STATE)).map_err(reading)?;
     let state_bytes = state.metadata().map_err(reading)?.len();
     ledger.enter("servers of memory and disk", None);
-    let mut monitor = Monitor::connect(&home.run().monitor, PATIENCE, PATIENCE).map_err(&failed)?;
+    let mut monitor = reach(home, "resume")?;
     ledger.enter("start of the VMM", None);
     monitor.load(&state, PATIENCE).map_err(&failed)?;
     ledger.enter("device state", Some(state_bytes));
+    // What this host has no room for is known before the guest runs.
+    prepare(home, &mut monitor)?;
     // From here on memory and disk are not those of the device state any more.
     home.set_phase(&Phase::Running)?;
     monitor.proceed().map_err(&failed)?;
-    plug(home, &mut monitor)?;
+    if let Err(failure) = plug(home, &mut monitor) {
+        // It runs, and is not lost for that.
+        failure.remedy("it runs without").print();
+    }
     ledger.enter("identity, network card", None);
     Ok(())
+}
+
+/// Makes ready what a guest is told of itself, and what its network card is to be connected to.
+fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
+    let here = home.here()?;
+    let file = home.file(IDENTITY);
+    let telling = format!("tell the VM {} who it is", home.name);
+    fs::write(&file, identity(&home.name, &here)?).map_err(|error| Failure::cannot(&telling, &error))?;
+    monitor.open_identity(&file).map_err(|error| Failure::cannot(&telling, &error))?;
+    let Some(net) = &here.net else { return Ok(()) };
+    let connecting = format!("connect the VM {} to its network", home.name);
+    let network: Network = net.parse().map_err(|error: String| Failure::cannot(&connecting, error))?;
+    monitor.connect_network(&network).map_err(|error| Failure::cannot(&connecting, &error))
 }
 
 /// Tells the guest who it is, and then gives it its network card.
 fn plug(home: &Home, monitor: &mut Monitor) -> Outcome {
     let here = home.here()?;
-    let file = home.file(IDENTITY);
     let telling = format!("tell the VM {} who it is", home.name);
-    fs::write(&file, identity(&home.name, &here)?).map_err(|error| Failure::cannot(&telling, &error))?;
-    monitor.plug_identity(&file).map_err(|error| Failure::cannot(&telling, &error))?;
-    let Some(net) = &here.net else { return Ok(()) };
-    let connecting = format!("give the VM {} a network card", home.name);
-    let network: Network = net.parse().map_err(|error: String| Failure::cannot(&connecting, error))?;
-    monitor.plug(&network, &here.mac).map_err(|error| Failure::cannot(&connecting, &error))
+    monitor.plug_identity().map_err(|error| Failure::cannot(&telling, &error))?;
+    if here.net.is_none() {
+        return Ok(());
+    }
+    let giving = format!("give the VM {} a network card", home.name);
+    monitor.plug(&here.mac).map_err(|error| Failure::cannot(&giving, &error))
 }
 
 /// Puts a guest to sleep: device state, memory and disk are then of one moment, and durable.
 pub fn suspend(home: &Home) -> Outcome {
     let failed = failed(home, "suspend");
-    let mut monitor = Monitor::connect(&home.run().monitor, Duration::ZERO, PATIENCE).map_err(&failed)?;
+    let suspending = format!("suspend the VM {}", home.name);
+    if home.lock()?.is_some() {
+        return Err(Failure::cannot(&suspending, "it does not run").remedy("see tombolo vm list"));
+    }
+    let mut monitor = Monitor::connect(&home.run().monitor, || false, PATIENCE).map_err(&failed)?;
     if monitor.status().map_err(&failed)? == "inmigrate" {
         let reason = "it has not begun to run";
-        return Err(Failure::cannot(format_args!("suspend the VM {}", home.name), reason)
+        return Err(Failure::cannot(&suspending, reason)
             .remedy(format_args!("tombolo vm stop {0}, then tombolo vm resume {0}", home.name)));
     }
+    // Of a suspension that did not come to its end.
+    forget(home, SAVED)?;
     monitor.unplug(GUEST_PATIENCE).map_err(|error| {
         let failure = failed(error);
         failure.remedy("the guest has to give up its network card and its identity: has it booted?")
     })?;
+    if let Err(failure) = save(home, &mut monitor) {
+        // The guest goes on as before.
+        let _ = monitor.proceed();
+        let _ = prepare(home, &mut monitor).and_then(|()| plug(home, &mut monitor));
+        return Err(failure);
+    }
+    if let Err(failure) = sync_memory(home) {
+        // A kernel may have dropped already what it could not write.
+        let _ = stop(home);
+        return Err(
+            failure.remedy(format_args!("what was in its memory is lost; tombolo vm boot {}", home.name))
+        );
+    }
+    let saved = home.file(SAVED);
+    fs::rename(home.file(DRAFT), &saved)
+        .and_then(|()| sync_name(&saved))
+        .map_err(|error| Failure::cannot(format_args!("write {}", saved.display()), &error))?;
+    monitor.quit().map_err(&failed)?;
+    let Some(_lock) = home.lock_within(PATIENCE)? else {
+        let reason = "what it has written is not durable yet";
+        return Err(Failure::cannot(&suspending, reason)
+            .remedy("it goes on with that by itself: tombolo vm list says when it is suspended"));
+    };
+    let why = match home.phase()? {
+        Phase::Suspended => return Ok(()),
+        Phase::Failed(why) => why,
+        _ => "it was stopped".into(),
+    };
+    Err(Failure::cannot(&suspending, why)
+        .remedy(format_args!("its memory is lost; tombolo vm boot {}", home.name)))
+}
+
+/// Stops the guest and writes its device state down, with the machine that it is of.
+fn save(home: &Home, monitor: &mut Monitor) -> Outcome {
+    let failed = failed(home, "suspend");
     let mut config = home.config()?;
     config.machine = monitor.machine_type().map_err(&failed)?;
+    home.write(CONFIG, &config)?;
     let draft = home.file(DRAFT);
     let saving = |error: &std::io::Error| Failure::cannot(format_args!("write {}", draft.display()), error);
     let state = File::create(&draft).map_err(|error| saving(&error))?;
-    if let Err(error) = monitor.save(&state, PATIENCE) {
-        // The guest goes on as before.
-        let _ = monitor.proceed();
-        let _ = plug(home, &mut monitor);
-        return Err(failed(error));
-    }
-    state.sync_all().map_err(|error| saving(&error))?;
-    // What the kernel has of it fails here, where that can be told.
+    monitor.save(&state, PATIENCE).map_err(failed)?;
+    state.sync_all().map_err(|error| saving(&error))
+}
+
+/// What the kernel has of the memory fails here, where that can be told.
+fn sync_memory(home: &Home) -> Outcome {
     let memory = memory_of(home)?;
     File::open(&memory)
         .and_then(|memory| memory.sync_all())
-        .map_err(|error| Failure::cannot(format_args!("make {} durable", memory.display()), &error))?;
-    monitor.quit().map_err(&failed)?;
-    let _lock = home.lock_within(PATIENCE)?;
-    if let Phase::Failed(why) = home.phase()? {
-        return Err(Failure::cannot(format_args!("suspend the VM {}", home.name), why)
-            .remedy(format_args!("its memory is lost; tombolo vm boot {}", home.name)));
+        .map_err(|error| Failure::cannot(format_args!("make {} durable", memory.display()), &error))
+}
+
+/// Removes a file of a VM, if it is there.
+pub fn forget(home: &Home, name: &str) -> Outcome {
+    match fs::remove_file(home.file(name)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure::cannot(format_args!("remove {}", home.file(name).display()), &error))
+        }
+        _ => Ok(()),
     }
-    home.write(CONFIG, &config)?;
-    fs::rename(&draft, home.file(STATE)).and_then(|()| sync_name(&draft)).map_err(|error| saving(&error))?;
-    home.set_phase(&Phase::Suspended)
+}
+
+/// How a VM stands whose guest has run, and whose processes have ended like this: one that was to sleep sleeps, if nothing of it is lost.
+pub fn settled(home: &Home, end: Result<(), String>) -> Phase {
+    let saved = home.file(SAVED);
+    match end {
+        Err(why) => Phase::Failed(why),
+        Ok(()) if !saved.exists() => Phase::Off,
+        Ok(()) => {
+            let state = home.file(STATE);
+            let renamed = fs::rename(&saved, &state).and_then(|()| sync_name(&state));
+            renamed.map_or_else(
+                |error| Phase::Failed(format!("its device state: {error}")),
+                |()| Phase::Suspended,
+            )
+        }
+    }
 }
 
 /// The file that the VMM has mapped.
@@ -158,5 +261,9 @@ pub fn stop(home: &Home) -> Outcome {
         return home.run().clear();
     }
     home.run().stop().map_err(|error| Failure::cannot(format_args!("stop the VM {}", home.name), &error))?;
-    home.lock_within(PATIENCE).map(drop)
+    match home.lock_within(PATIENCE)? {
+        Some(_) => Ok(()),
+        None => Err(Failure::cannot(format_args!("stop the VM {}", home.name), "it does not end")
+            .remedy(supervisor::see(&supervisor::log_of(home)))),
+    }
 }

@@ -18,6 +18,7 @@ use tombolo_sys::{packet, process};
 use super::config::{Config, Here, MEMORY, uuid};
 use super::home::{Home, Phase, Run};
 use super::image::overlay;
+use super::running::{SAVED, forget, settled};
 use crate::commands::beside;
 use crate::failure::{Failure, Outcome};
 
@@ -64,6 +65,7 @@ impl RunArgs {
         let _lock = home.locked()?;
         let run = home.run();
         run.clear()?;
+        forget(&home, SAVED)?;
         let starting = format!("start the VM {}", home.name);
         let cannot = |error: &io::Error| Failure::cannot(&starting, error);
         let log =
@@ -85,7 +87,7 @@ impl RunArgs {
         run.remove();
         // One that never ran is what it was.
         if home.phase()? == Phase::Running {
-            home.set_phase(&end.map_or_else(Phase::Failed, |()| Phase::Off))?;
+            home.set_phase(&settled(&home, end))?;
         }
         Ok(())
     }

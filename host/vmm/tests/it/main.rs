@@ -1,5 +1,6 @@
 //! The client of the monitor before a VMM that says what a test wants, and the command line.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -46,7 +47,7 @@ impl Vmm {
     }
 
     fn monitor(&self, patience: Duration) -> Monitor {
-        Monitor::connect(&self.dir.path().join("qmp"), Duration::ZERO, patience).expect("connect")
+        Monitor::connect(&self.dir.path().join("qmp"), || false, patience).expect("connect")
     }
 
     fn asked(self) -> Vec<String> {
@@ -101,7 +102,10 @@ fn a_monitor_that_is_silent_goes_away_or_raves_holds_up_and_fills_nothing() {
     assert!(matches!(endless, MonitorError::Protocol("a line without end")), "{endless}");
     let wild = Vmm::new(&["{]"]);
     assert!(matches!(wild.monitor(PATIENCE).status(), Err(MonitorError::Protocol("no JSON"))));
-    let missing = Monitor::connect(Path::new("/nonexistent/qmp"), Duration::from_millis(20), PATIENCE);
+    let looks = Cell::new(0);
+    let is_starting = || looks.replace(looks.get() + 1) < 3;
+    let missing = Monitor::connect(Path::new("/nonexistent/qmp"), is_starting, PATIENCE);
+    assert_eq!(looks.get(), 4, "it gives up when none is coming");
     assert!(matches!(missing, Err(MonitorError::Gone(_))));
     assert!(begin.elapsed() < PATIENCE);
 }
@@ -174,7 +178,8 @@ fn what_is_put_into_the_command_line_adds_no_option_to_it() {
 fn networks_are_said_to_qemu_as_it_wants_them() {
     let vmm = Vmm::new(&[DONE, DONE]);
     let network: Network = "user,hostfwd=tcp:127.0.0.1:8080-:80".parse().expect("a network");
-    vmm.monitor(PATIENCE).plug(&network, "52:54:00:00:00:01").expect("plugged");
+    let mut monitor = vmm.monitor(PATIENCE);
+    monitor.connect_network(&network).and_then(|()| monitor.plug("52:54:00:00:00:01")).expect("plugged");
     let asked = vmm.asked();
     assert!(asked[1].contains(r#""hostfwd":[{"str":"tcp:127.0.0.1:8080-:80"}]"#), "{asked:?}");
     assert!(asked[2].contains(r#""mac":"52:54:00:00:00:01""#), "{asked:?}");

@@ -210,3 +210,54 @@ fn a_write_of_a_part_of_a_block_undoes_no_other_that_runs_beside_it() {
     });
     assert_eq!(read(&*fs, file, 0, 512).0, [1; 512], "the later one has the last word");
 }
+
+/// A disk whose next write fails.
+struct Failing(MemoryDisk, AtomicBool);
+
+impl BlockDevice for Failing {
+    fn profile(&self) -> Profile {
+        self.0.profile()
+    }
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
+        self.0.read(cx, offset, into)
+    }
+    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
+        if self.1.swap(false, Ordering::Relaxed) {
+            return Answer::err(Error::NoSpace);
+        }
+        self.0.write(cx, offset, stability, from)
+    }
+    fn flush(&self, cx: &Ctx) -> Answer<()> {
+        self.0.flush(cx)
+    }
+    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
+        self.0.discard(cx, range)
+    }
+    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+        self.0.write_zeroes(cx, range, how)
+    }
+    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+        self.0.extents(cx, range, count_max)
+    }
+}
+
+#[test]
+fn after_a_write_that_failed_nothing_is_said_to_be_durable_any_more() {
+    for (offset, len) in [(0, 4096), (10, 4)] {
+        let disk = Arc::new(Failing(MemoryDisk::new(SIZE_BYTES).expect("a disk"), AtomicBool::new(false)));
+        let fs = attach(vec![("memory", disk.clone())]);
+        let file = open(&*fs, "memory");
+        let flush = || fs.fsync(&cx(), file, SyncWhat::Data).wait();
+        // What does not fit was not taken: nothing is lost.
+        assert!(write(&*fs, file, SIZE_BYTES, b"x").is_err());
+        flush().expect("all that was written is there");
+        disk.1.store(true, Ordering::Relaxed);
+        assert!(write(&*fs, file, offset, &vec![1; len]).is_err());
+        // A kernel that has told of it once asks again and again, and writes what it has since.
+        write(&*fs, file, 8192, &[2; 4096]).expect("written");
+        assert!(flush().is_err() && flush().is_err() && fs.syncfs(&cx()).wait().is_err(), "{offset}");
+    }
+}
