@@ -6,6 +6,7 @@
 //!
 //! Reading order: `directory` (the owner), `database` and `rows` (what is known), `data_file` (data), `commit` (the thread), `ripening`, `eviction`, `list`.
 
+mod access;
 mod commit;
 mod data_file;
 mod database;
@@ -28,9 +29,10 @@ use tombolo_core::{Error, Result};
 
 use crate::names::Names;
 use crate::object::Object;
+pub(crate) use access::{read_now, read_waiting};
 use commit::Queue;
 use data_file::State as DataState;
-pub(crate) use data_file::{DataFile, Hold, Lendable, read_now, read_waiting};
+pub(crate) use data_file::{DataFile, Hold, Lendable};
 use database::Database;
 use directory::Directory;
 pub use directory::{OpenError, OriginIdentity};
