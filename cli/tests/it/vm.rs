@@ -378,6 +378,11 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
         ("clone empty x", 1, &["vm.toml"]),
     ]);
     assert_eq!(bed.list().lines().count(), 1, "{}", bed.list());
+    // Others could put sockets there that are not a VM's.
+    let sockets = bed.0.path("run/tombolo");
+    fs::set_permissions(&sockets, fs::Permissions::from_mode(0o777)).expect("chmod");
+    bed.0.run(&["vm", "list"]).failed(1, &["no other user can enter"]);
+    fs::set_permissions(&sockets, fs::Permissions::from_mode(0o700)).expect("chmod");
     bed.0
         .run(&["vm", "start", "x", "--disk", "disk.img", "--memory", "1M", "--qemu", "no-qemu"])
         .failed(1, &["--qemu", "install"]);

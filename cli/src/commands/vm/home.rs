@@ -50,6 +50,9 @@ fn failed(error: &StateError) -> Failure {
 }
 
 fn state_dir() -> Result<(StateDir, PathBuf), Failure> {
+    // What answers in a directory that another user has made first may be that user's.
+    control::prepare(&control::default_directory())
+        .map_err(|error| Failure::cannot("use the directory of sockets", &error))?;
     let path = StateDir::default_path().map_err(|error| failed(&error))?;
     Ok((StateDir::open(&path).map_err(|error| failed(&error))?, path))
 }

@@ -11,4 +11,4 @@ mod socket_path;
 pub use client::{AskError, Client};
 pub use message::{LINE_LIMIT_BYTES, PROTOCOL, Start};
 pub use server::{Answers, Server};
-pub use socket_path::{SocketPathError, default_directory, free_socket, sockets};
+pub use socket_path::{SocketPathError, default_directory, free_socket, prepare, sockets};

@@ -83,7 +83,11 @@ pub fn sockets(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 const SAME_NAME_LIMIT: u32 = 100;
 
-fn prepare(directory: &Path) -> Result<(), SocketPathError> {
+/// Makes the directory if it is missing.
+///
+/// # Errors
+/// Another user owns it or can enter it, or it cannot be made.
+pub fn prepare(directory: &Path) -> Result<(), SocketPathError> {
     let io = |source| SocketPathError::Io { path: directory.to_owned(), source };
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
