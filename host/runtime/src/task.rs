@@ -60,6 +60,26 @@ thread_local! {
     static WAITING: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
 }
 
+/// Does work that may wake tasks while it holds a lock which they take when they are polled, as dropping the guard of an asynchronous lock
+/// does. What it wakes on this thread is polled after it.
+pub fn before_woken<T>(work: impl FnOnce() -> T) -> T {
+    struct PollWoken;
+    impl Drop for PollWoken {
+        fn drop(&mut self) {
+            let woken = WAITING.with_borrow_mut(Option::take);
+            woken.into_iter().flatten().for_each(run);
+        }
+    }
+    let _woken = WAITING.with_borrow_mut(|waiting| match waiting {
+        Some(_) => None,
+        None => {
+            *waiting = Some(VecDeque::new());
+            Some(PollWoken)
+        }
+    });
+    work()
+}
+
 /// Polls a task that is marked `POLLING`, and those that are woken here meanwhile. One that panics does not keep the others
 /// from being polled, and none is polled while the thread unwinds: it could not tell the panic from one of its own, and one of
 /// its own would end the process. The first panic goes on when all are polled.
@@ -305,5 +325,24 @@ mod tests {
         assert!(outcome.is_err());
         let (unwinds, polled_by) = receiver.recv_timeout(Duration::from_secs(10)).expect("it was polled");
         assert!(!unwinds && polled_by != thread::current().id());
+    }
+
+    /// An asynchronous lock wakes the next one while it holds a lock of its own, which that one takes when it is polled.
+    #[test]
+    fn what_a_dropped_guard_wakes_is_polled_after_it() {
+        let lock = Arc::new(async_lock::Mutex::new(()));
+        let guard = lock.try_lock_arc().expect("free");
+        let (done, wait) = mpsc::channel();
+        for _ in 0..2 {
+            let (lock, done) = (lock.clone(), done.clone());
+            spawn(async move {
+                let _guard = lock.lock().await;
+                done.send(()).expect("a listener");
+            });
+        }
+        thread::spawn(move || before_woken(|| drop(guard)));
+        for _ in 0..2 {
+            wait.recv_timeout(Duration::from_secs(10)).expect("the lock");
+        }
     }
 }

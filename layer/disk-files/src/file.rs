@@ -7,6 +7,7 @@ use async_lock::RwLock;
 use tombolo_core::block::{Allocation, BlockDevice, Range, Zeroing};
 use tombolo_core::fs::{ReadDone, Whence};
 use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Sink, Source};
 
 /// A disk that is read and written by bytes.
@@ -111,7 +112,7 @@ impl DiskFile {
         {
             let file = self.clone();
             return self.asked(self.disk.write(cx, offset, stability, from)).map_result(move |done| {
-                drop(turn);
+                task::before_woken(|| drop(turn));
                 file.noted(done).map(|()| count)
             });
         }

@@ -9,7 +9,7 @@ use tombolo_core::block::{
 };
 use tombolo_core::fs::{File, FileSystem, SetAttr, SyncWhat, Write, Written, read_whole};
 use tombolo_core::{Answer, Ctx, Error, Result, Stability};
-use tombolo_host_runtime::to_its_end;
+use tombolo_host_runtime::{task, to_its_end};
 use tombolo_mem::{Sink, Source};
 
 /// A file as a disk. Any number of front ends may use it at once.
@@ -105,7 +105,11 @@ impl OpenFile {
             });
         };
         match self.sync(&cx) {
-            Answer::Done(result) => Answer::Done(self.flushed(result)),
+            Answer::Done(result) => {
+                let result = self.flushed(result);
+                task::before_woken(|| drop(alone));
+                Answer::Done(result)
+            }
             Answer::Later(later) => to_its_end(async move {
                 let _alone = alone;
                 file.flushed(later.await)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_lock::Mutex;
 use tombolo_core::block::{BlockDevice, Bounds, Geometry, OpenOptions, Profile};
 use tombolo_core::{Answer, Ctx, Result, Stability};
-use tombolo_host_runtime::to_its_end;
+use tombolo_host_runtime::{task, to_its_end};
 use tombolo_mem::{Buffer, Source};
 
 use crate::disk::Overlay;
@@ -195,10 +195,12 @@ impl RedoLog {
     /// Makes durable what was answered before.
     pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
         // Another flush that is under way has taken pages and may not have written them yet: none begins while this one looks.
-        if let Some(_alone) = self.flushing.try_lock()
-            && !self.states.is_dirty()
-        {
-            return self.log.flush(cx);
+        let clean = task::before_woken(|| {
+            let _alone = self.flushing.try_lock()?;
+            (!self.states.is_dirty()).then(|| self.log.flush(cx))
+        });
+        if let Some(answer) = clean {
+            return answer;
         }
         let (redo, cx) = (self.clone(), cx.clone());
         to_its_end(async move {
