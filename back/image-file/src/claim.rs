@@ -53,9 +53,10 @@ impl User {
 
     /// Rings that must be gone before it begins. A writer has claimed the image, so none of them belongs to a user that lives; of readers
     /// others may.
-    fn awaited(self) -> [LockRange; 2] {
+    fn awaited(self) -> impl Iterator<Item = LockRange> {
         let all = LockRange { start: RING_BASE, len: 1 << 33 };
-        [if self.is_writer { all } else { byte_at(RING_BASE) }, self.ring()]
+        let own = (!self.is_writer && self.number != 0).then(|| self.ring());
+        [if self.is_writer { all } else { byte_at(RING_BASE) }].into_iter().chain(own)
     }
 
     /// Says for as long as this open file lives that the user's ring has it.

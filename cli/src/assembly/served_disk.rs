@@ -1,7 +1,7 @@
 //! A disk that is served: what of it is opened before a sandbox closes, and its front ends from their start to their end.
 
 use std::io::{self, Write};
-use std::path::{PathBuf, absolute};
+use std::path::absolute;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use tombolo_host_vhost::{Device, GuestId, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::{self, Counters};
 
 use crate::assembly::hints;
-use crate::assembly::options::disk::{self, DiskOptions};
+use crate::assembly::options::disk;
 use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::assembly::plan::disk::{DiskPlan, OpenedDisk};
 use crate::assembly::plan::needs::{directories_of, with_targets};
@@ -98,13 +98,12 @@ fn how(plan: &DiskPlan) -> OpenOptions {
     OpenOptions { read_only, block_bytes, user: place_of(plan), ..OpenOptions::default() }
 }
 
-/// A number for where it is served and as what, which no two servers have at a time: FNV-1a.
+/// A number for the socket that a guest connects to and for the disk's name, which no two servers of a host have at a time: FNV-1a. Without a guest
+/// there is no memory that a transfer may reach late: 0.
 fn place_of(plan: &DiskPlan) -> u32 {
-    let DiskOptions { vhost_user, nbd, nbd_tls, .. } = &plan.options;
-    let path = vhost_user.first().map(|path| absolute(path).unwrap_or_else(|_| path.clone()));
-    let client = || nbd.first().or(nbd_tls.first()).map(|listen| format!("{listen:?}").into());
-    let place = path.map(PathBuf::into_os_string).or_else(client).unwrap_or_default();
-    let bytes = place.as_encoded_bytes().iter().chain(plan.name.as_bytes());
+    let Some(path) = plan.options.vhost_user.first() else { return 0 };
+    let path = absolute(path).unwrap_or_else(|_| path.clone());
+    let bytes = path.as_os_str().as_encoded_bytes().iter().chain(plan.name.as_bytes());
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 

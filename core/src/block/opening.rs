@@ -10,7 +10,7 @@ pub struct OpenOptions {
     /// Whether it is locked against other users of it, where that can be done. Without, two that write destroy each other's work.
     pub locks: bool,
     /// Tells those apart that read one disk at a time: what goes on in the place of a user that was killed has its number. What the kernel has
-    /// still to do for that one is waited for.
+    /// still to do for that one is waited for. 0 is any number of users, of which none is waited for.
     pub user: u32,
     /// The disk's block size, in bytes: a power of two from 512 to 64 KiB.
     pub block_bytes: u32,

@@ -155,7 +155,9 @@ impl Inner {
     pub(super) fn hold(&self, open: OpenId, here: File) {
         let (Some(held), Some(descriptors)) = (&self.held, self.below.descriptors()) else { return };
         let mut state = lock(&held.state);
-        if !state.openings.contains(&open)
+        // One that has ended meanwhile is let go by no other.
+        if self.openings.here(Number(open.0)).is_some()
+            && !state.openings.contains(&open)
             && let Ok(descriptor) = descriptors.of_opening(here)
             && held.keep(open, None, &descriptor)
         {
@@ -195,13 +197,14 @@ impl Inner {
     pub(super) fn let_go(&self, cx: &Ctx, open: OpenId, here: Option<File>) {
         let Some(held) = &self.held else { return };
         let mut state = lock(&held.state);
-        if !state.openings.remove(&open) {
-            return;
-        }
+        let was_held = state.openings.remove(&open);
         let owners = state.owners.extract_if(|_, through| through.contains(&open));
         let keys = owners.filter_map(|((_, owner), through)| Some(key_of(*through.first()?, Some(owner))));
         keys.for_each(|key| held.store.let_go(key));
         drop(state);
+        if !was_held {
+            return;
+        }
         if let Some(here) = here {
             let cx = Ctx { key: None, ..cx.clone() };
             let unlock = within(self.below.locks(), |locks| {

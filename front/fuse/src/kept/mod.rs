@@ -343,6 +343,8 @@ impl Inner {
         let node = self.node(file.node);
         self.let_go(cx, file.open, self.file(file).ok());
         let gone = self.table().released(&self.area, &self.openings, Number(file.open.0));
+        // A removal beside this may have held it meanwhile.
+        self.let_go(cx, file.open, None);
         if let (Some(open), Ok(node)) = (gone, node) {
             self.below.release(cx, File { node, open });
         }
