@@ -1,4 +1,4 @@
-//! What tells a guest who it is: a small disk that it finds when it begins to run, and that goes before it is saved.
+//! A guest's identity: a small disk that it finds when it begins to run, and that goes before it is saved.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub(crate) const DISK: &str = "identity";
 pub(crate) const NODE: &str = "identity-file";
 
 impl Monitor {
-    /// Opens this file, of whole sectors, for the disk that tells a guest who it is. The guest does not see it.
+    /// Opens this file, of whole sectors, for the disk that has a guest's identity. The guest does not see it.
     pub fn open_identity(&mut self, file: &Path) -> Result<(), MonitorError> {
         let file = file.to_string_lossy();
         let node = json!({

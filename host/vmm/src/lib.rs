@@ -1,6 +1,6 @@
 //! QEMU as the VMM of a guest: the command line of a machine whose memory is a file and whose disk is a vhost-user device ([`Machine`]), a
 //! client of its monitor ([`Monitor`]), and what is done there to save a machine, to go on with it, and to change its network card
-//! and what tells it who it is ([`migration`], [`network`], [`identity`]). [`process`] starts it.
+//! and its identity ([`migration`], [`network`], [`identity`]). [`process`] starts it.
 //!
 //! A machine is saved without its memory (`x-ignore-shared`): that stays in its file. What is left, the *device state*, has less than a
 //! megabyte.

@@ -39,8 +39,8 @@ pub struct ImageScanArgs {
     /// fetched as soon as any of it is read. Repeatable.
     #[arg(long, value_name = "FILE=ADVICE")]
     advice: Vec<AdviceArg>,
-    /// What a start of the VM has read, as `tombolo proxy --record` has written it down: a proxy brings that first, in this order, as soon as any of
-    /// it is read. Of lines whose paths are those of other directories' files nothing is taken.
+    /// What a start of the VM has read, as `tombolo proxy --record` has written it down: a proxy brings that first, in this order, as soon as a
+    /// large file of the directory is read. Of lines whose paths are those of other directories' files nothing is taken.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Write no digests. The sidecar is smaller, and nothing is known to be equal to anything.

@@ -129,7 +129,7 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
 fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
     let here = home.here()?;
     let file = home.file(IDENTITY);
-    let telling = format!("tell the VM {} who it is", home.name);
+    let telling = format!("give the VM {} its identity", home.name);
     fs::write(&file, identity(&home.name, &here)?).map_err(|error| Failure::cannot(&telling, &error))?;
     monitor.open_identity(&file).map_err(|error| Failure::cannot(&telling, &error))?;
     let Some(net) = &here.net else { return Ok(()) };
@@ -138,10 +138,10 @@ fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
     monitor.connect_network(&network).map_err(|error| Failure::cannot(&connecting, &error))
 }
 
-/// Tells the guest who it is, and then gives it its network card.
+/// Gives the guest its identity, and then gives it its network card.
 fn plug(home: &Home, monitor: &mut Monitor) -> Outcome {
     let here = home.here()?;
-    let telling = format!("tell the VM {} who it is", home.name);
+    let telling = format!("give the VM {} its identity", home.name);
     monitor.plug_identity().map_err(|error| Failure::cannot(&telling, &error))?;
     if here.net.is_none() {
         return Ok(());
