@@ -52,7 +52,13 @@ impl Namespace {
         if strictness == Strictness::Strict {
             return Err(SandboxError::Mounts(refused));
         }
-        tracing::warn!(error = %refused, "the mounts are those of the host");
+        // What a system does not have, as in a chroot, an initramfs or an old kernel, is told by the line of what holds.
+        match refused.kind() {
+            io::ErrorKind::Unsupported => {
+                tracing::info!(error = %refused, "the mounts are those of the host");
+            }
+            _ => tracing::warn!(error = %refused, "the mounts are those of the host"),
+        }
         Ok(Self::OF_HOST)
     }
 
@@ -77,7 +83,8 @@ impl Namespace {
 fn unshare() -> io::Result<(Vec<Vec<u8>>, Former)> {
     let lines = mountinfo::lines()?;
     if !lines.iter().any(|line| is_root_mount(line)) {
-        return Err(io::Error::other("the root directory is no mount that could be replaced"));
+        let why = "the root directory is no mount that could be replaced";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
     Ok((lines, mounts::unshare()?))
 }
