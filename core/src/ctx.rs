@@ -142,4 +142,16 @@ impl Ctx {
             lists_below: false,
         }
     }
+
+    /// For what a server asks by itself beside a request, whatever becomes of that: as the superuser, without its key and wishes, and without end.
+    pub fn beside(&self) -> Self {
+        Self {
+            identity: Identity::ROOT,
+            key: None,
+            want: Want::empty(),
+            interrupt: Interrupt::default(),
+            deadline: None,
+            ..self.clone()
+        }
+    }
 }

@@ -40,6 +40,17 @@ pub fn point(line: &[u8]) -> Option<Vec<u8>> {
     Some(point)
 }
 
+/// The mount's own options, as in `ro,nosuid`: the sixth field. `None` for what is no such line.
+pub fn options(line: &[u8]) -> Option<&str> {
+    std::str::from_utf8(line.split(|&byte| byte == b' ').nth(5)?).ok()
+}
+
+/// The type of the file system, as in `fuse.tombolo`: the first field after the one that is a hyphen. `None` for what is no such line.
+pub fn kind(line: &[u8]) -> Option<&str> {
+    let fields = line.split(|&byte| byte == b' ').skip(6);
+    std::str::from_utf8(fields.skip_while(|field| *field != b"-").nth(1)?).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +60,8 @@ mod tests {
         let line = b"36 35 98:0 /mnt1 /mnt/a\\040b\\134c rw,noatime master:1 - ext3 /dev/root rw";
         assert_eq!(point(line).as_deref(), Some(&b"/mnt/a b\\c"[..]));
         assert_eq!((number(line), device(line)), (Some(36), Some("98:0")));
+        assert_eq!((options(line), kind(line)), (Some("rw,noatime"), Some("ext3")));
+        assert_eq!((options(b"36 35"), kind(b"36 35 98:0 / / rw")), (None, None));
         assert_eq!((point(b"36 35"), number(b"x 35"), device(b"36 35")), (None, None, None));
         assert_eq!(point(b"1 2 3 4 /\\999 x"), None);
     }

@@ -6,6 +6,8 @@ use std::io::{self, Read, Seek};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use tombolo_sys::mountinfo;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
     pub point: PathBuf,
@@ -48,31 +50,9 @@ fn entries(table: &[u8]) -> impl Iterator<Item = MountEntry> {
     table.split(|&byte| byte == b'\n').filter_map(entry)
 }
 
-/// `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELD]… - TYPE SOURCE SUPER-OPTIONS`
 fn entry(line: &[u8]) -> Option<MountEntry> {
-    let mut fields = line.split(|&byte| byte == b' ');
-    let point = fields.nth(4)?;
-    let flags = String::from_utf8_lossy(fields.next()?).into_owned();
-    let kind = fields.by_ref().skip_while(|field| *field != b"-").nth(1)?;
-    let kind = String::from_utf8_lossy(kind).into_owned();
-    Some(MountEntry { point: OsString::from_vec(unescaped(point)).into(), kind, flags })
-}
-
-/// Blanks, newlines and backslashes are written as a backslash and three octal digits.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, after)) = rest.split_first() {
-        let code = after.first_chunk().filter(|_| first == b'\\').and_then(octal);
-        plain.push(code.unwrap_or(first));
-        rest = if code.is_some() { &after[3..] } else { after };
-    }
-    plain
-}
-
-fn octal(digits: &[u8; 3]) -> Option<u8> {
-    let text = std::str::from_utf8(digits).ok()?;
-    u8::from_str_radix(text, 8).ok()
+    let (kind, flags) = (mountinfo::kind(line)?.to_owned(), mountinfo::options(line)?.to_owned());
+    Some(MountEntry { point: OsString::from_vec(mountinfo::point(line)?).into(), kind, flags })
 }
 
 #[cfg(test)]

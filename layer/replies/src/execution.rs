@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tombolo_core::fs::{FileSystem, PersistentHandle};
-use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Later, Result};
+use tombolo_core::{Answer, Ctx, Error, Later, Result};
 use tombolo_host_runtime::task;
 
 use super::below::Below;
@@ -156,13 +156,8 @@ impl Execution<'_> {
             Outcome::Node(handle.map_or(NodeMark::Inode(inode), NodeMark::Handle))
         };
         // It has happened, though the caller may have been interrupted since.
-        let server = Ctx {
-            identity: Identity::ROOT,
-            interrupt: Interrupt::default(),
-            deadline: None,
-            ..self.cx.clone()
-        };
-        match self.fs.persistent_handles().map(|handles| handles.handle_of(&server, node.node)) {
+        let beside = self.cx.beside();
+        match self.fs.persistent_handles().map(|handles| handles.handle_of(&beside, node.node)) {
             None => entry.keep(mark(Err(Error::NotSupported)), Some(inode)),
             Some(Answer::Done(handle)) => entry.keep(mark(handle), Some(inode)),
             Some(Answer::Later(later)) => {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{FileSystem, NameBuf, NodeId, PersistentHandle, XattrName, within};
-use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Want};
+use tombolo_core::{Answer, Ctx, Error};
 
 use super::append_locks::{AppendLock, AppendLocks};
 use super::intent::{Deed, Intent, NamedEntry, Trail, ValueMark};
@@ -22,15 +22,8 @@ pub(super) struct Seen {
 
 /// What `trail` leads over now; `None` when that cannot be found out, so that the operation had better run without.
 pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> Answer<Option<Seen>> {
-    let cx = Ctx {
-        identity: Identity::ROOT,
-        key: None,
-        want: Want::empty(),
-        // What cannot be looked at is not written down: that is not for the caller to bring about.
-        interrupt: Interrupt::default(),
-        deadline: None,
-        ..cx.clone()
-    };
+    // What cannot be looked at is not written down: that is not for the caller to bring about.
+    let cx = cx.beside();
     let deed = match trail {
         Trail::Appends { node, len, append_locks } => {
             let seen = end(fs, &cx, node, len, append_locks);

@@ -8,7 +8,7 @@ use tombolo_core::fs::{
     Attr, Descriptors, Entry, File, FileType, Lock, LockFamily, LockOwner, LockRange, Name, NodeId, OpenId,
     within,
 };
-use tombolo_core::{Answer, Ctx, Identity, Interrupt, Want};
+use tombolo_core::{Answer, Ctx};
 use tombolo_host_runtime::lock;
 use tombolo_host_vhost::{FdKey, FdStore};
 
@@ -101,18 +101,6 @@ impl Drop for Flush {
 
 fn key_of(open: OpenId, owner: Option<LockOwner>) -> FdKey {
     FdKey { number: open.0, owner: owner.map(|owner| owner.0) }
-}
-
-/// What is asked beside a request, whatever becomes of that.
-fn of_server(cx: &Ctx) -> Ctx {
-    Ctx {
-        identity: Identity::ROOT,
-        key: None,
-        want: Want::empty(),
-        interrupt: Interrupt::default(),
-        deadline: None,
-        ..cx.clone()
-    }
 }
 
 /// A name is being taken away, until this is dropped.
@@ -223,7 +211,7 @@ impl Inner {
         parent: NodeId,
         name: Name<'_>,
     ) -> Answer<Removal> {
-        let mut removal = Removal { kept: Arc::clone(self), cx: of_server(cx), node: None, found: None };
+        let mut removal = Removal { kept: Arc::clone(self), cx: cx.beside(), node: None, found: None };
         if self.held.is_none() {
             return Answer::ok(removal);
         }
@@ -273,7 +261,7 @@ impl Inner {
             return Answer::ok(());
         }
         let kept = Arc::clone(self);
-        self.below.getattr(&of_server(cx), here.node, Some(here)).map_result(move |attr| {
+        self.below.getattr(&cx.beside(), here.node, Some(here)).map_result(move |attr| {
             if attr.is_ok_and(|attr| attr.nlink == 0) {
                 kept.hold(file.open, here);
             }

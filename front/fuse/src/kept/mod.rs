@@ -340,11 +340,10 @@ impl Inner {
     }
 
     fn release(&self, cx: &Ctx, file: File) {
-        let node = self.node(file.node);
-        self.let_go(cx, file.open, self.file(file).ok());
+        let (node, here) = (self.node(file.node), self.file(file).ok());
         let gone = self.table().released(&self.area, &self.openings, Number(file.open.0));
-        // A removal beside this may have held it meanwhile.
-        self.let_go(cx, file.open, None);
+        // After that no removal beside this holds it any more.
+        self.let_go(cx, file.open, here);
         if let (Some(open), Ok(node)) = (gone, node) {
             self.below.release(cx, File { node, open });
         }

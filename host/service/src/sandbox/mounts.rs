@@ -294,13 +294,8 @@ fn hide(attach: impl Fn(&OwnedFd) -> tombolo_sys::Result<()>) -> tombolo_sys::Re
 
 /// Whether a line is of what is mounted at `/`, and not the initial file system, which stays there (pivot_root(2)).
 fn is_root_mount(line: &[u8]) -> bool {
-    let kind = line.windows(SEPARATOR.len()).position(|part| part == SEPARATOR);
-    let kind = kind.and_then(|at| line.get(at + SEPARATOR.len()..)).unwrap_or_default();
-    mountinfo::point(line).as_deref() == Some(b"/") && !kind.starts_with(b"rootfs ")
+    mountinfo::point(line).as_deref() == Some(b"/") && mountinfo::kind(line) != Some("rootfs")
 }
-
-/// Before the kind of the file system (proc_pid_mountinfo(5)).
-const SEPARATOR: &[u8] = b" - ";
 
 #[cfg(test)]
 mod tests {

@@ -293,24 +293,23 @@ const CASES: [Case; 15] = [
     },
     Case {
         op: "replace an attribute",
-        prepare: |fs, cx| {
-            file(fs, cx, "old");
-            set_attribute(fs, cx, b"old", XattrSet::Any).wait().expect("an attribute");
-        },
+        prepare: file_with_attribute,
         send: |fs, cx| set_attribute(fs, cx, b"new", XattrSet::Replace),
     },
     Case {
         op: "remove an attribute",
-        prepare: |fs, cx| {
-            file(fs, cx, "old");
-            set_attribute(fs, cx, b"old", XattrSet::Any).wait().expect("an attribute");
-        },
+        prepare: file_with_attribute,
         send: |fs, cx| {
             let name = XattrName::new(b"user.test").expect("a good name");
             within(fs.xattrs(), |xattrs| xattrs.remove(cx, node(fs, cx, "old"), name))
         },
     },
 ];
+
+fn file_with_attribute(fs: &dyn FileSystem, cx: &Ctx) {
+    file(fs, cx, "old");
+    set_attribute(fs, cx, b"old", XattrSet::Any).wait().expect("an attribute");
+}
 
 fn set_attribute(fs: &dyn FileSystem, cx: &Ctx, value: &[u8], how: XattrSet) -> Answer<()> {
     let name = XattrName::new(b"user.test").expect("a good name");
