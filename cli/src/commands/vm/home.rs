@@ -71,19 +71,21 @@ impl Home {
     /// Of a VM that is there, whole or not.
     pub fn of(name: &str) -> Result<Self, Failure> {
         let (state, path) = state_dir()?;
-        if !path.join(format!("{PREFIX}{name}")).is_dir() {
+        let path = path.join(format!("{PREFIX}{name}"));
+        if !path.is_dir() {
             let reason = "there is none of that name";
             return Err(
                 Failure::cannot(format_args!("find the VM {name}"), reason).remedy("see tombolo vm list")
             );
         }
-        Self::at(state, name)
+        Self::at(state, path, name)
     }
 
     /// Makes one for a VM that is not there yet.
     pub fn create(name: &str) -> Result<Self, Failure> {
         let (state, path) = state_dir()?;
-        let made = fs::DirBuilder::new().mode(0o700).create(path.join(format!("{PREFIX}{name}")));
+        let path = path.join(format!("{PREFIX}{name}"));
+        let made = fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|error| {
             let making = format!("make the VM {name}");
             if error.kind() != io::ErrorKind::AlreadyExists {
@@ -92,13 +94,11 @@ impl Home {
             Failure::cannot(making, "there is one already")
                 .remedy(format_args!("choose another name, or remove it: tombolo vm rm {name}"))
         })?;
-        Self::at(state, name)
+        Self::at(state, path, name)
     }
 
-    fn at(state: StateDir, name: &str) -> Result<Self, Failure> {
+    fn at(state: StateDir, path: PathBuf, name: &str) -> Result<Self, Failure> {
         let files = state.files_of(&format!("{PREFIX}{name}")).map_err(|error| failed(&error))?;
-        let (_, path) = state_dir()?;
-        let path = path.join(format!("{PREFIX}{name}"));
         Ok(Self { name: name.into(), path, state, files })
     }
 
