@@ -1,6 +1,7 @@
 //! The tests that may share a process.
 
 mod ask;
+mod catalogue;
 mod command_line;
 mod common;
 mod copies;

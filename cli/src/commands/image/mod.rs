@@ -1,7 +1,9 @@
 //! `tombolo image`: what the directory of a VM's files says of them to those that read them from far away.
 
+pub mod catalogue;
 mod contents;
 mod info;
+mod list;
 mod scan;
 mod sidecar;
 mod trace;
@@ -11,6 +13,7 @@ use clap::{Args, Subcommand};
 use crate::failure::Outcome;
 
 use info::ImageInfoArgs;
+use list::ImageListArgs;
 use scan::ImageScanArgs;
 
 /// Say of a VM's files (configuration, disk, memory) what saves their readers from fetching all of them.
@@ -28,18 +31,21 @@ pub struct ImageArgs {
 enum Action {
     Scan(ImageScanArgs),
     Info(ImageInfoArgs),
+    List(ImageListArgs),
 }
 
 const EXAMPLES: &str = "\
 Examples:
   tombolo image scan /srv/images/debian
-  tombolo image info /srv/images/debian";
+  tombolo image info /srv/images/debian
+  tombolo image list nfs://ship/images";
 
 impl ImageArgs {
     pub fn run(self) -> Outcome {
         match self.action {
             Action::Scan(asked) => asked.run(),
             Action::Info(asked) => asked.run(),
+            Action::List(asked) => asked.run(),
         }
     }
 }

@@ -19,11 +19,13 @@ use crate::assembly::options::disk::size;
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::print;
 use crate::commands::files::shown::size as size_text;
+use crate::commands::image::catalogue::{self, Needs};
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
 use config::{BootConfig, CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY};
-use home::{Home, Phase, checked_name};
+pub use home::checked_name;
+use home::{Home, Phase};
 use image::Image;
 use ledger::{LEDGER, Ledger};
 use supervisor::RunArgs;
@@ -164,11 +166,15 @@ impl PlaceArgs {
 #[derive(Args)]
 #[command(after_help = CLONE_EXAMPLES)]
 pub struct CloneArgs {
-    /// The image: a directory of this host, or the URL of one elsewhere.
+    /// The image: a directory of this host, or the URL of one elsewhere. With --needs a directory of images and their catalogue.
     image: PathBuf,
     /// What the VM is called.
     #[arg(value_parser = checked_name)]
     name: String,
+    /// What the image is to have, by the catalogue beside images: mem, disk and cpus at least, everything else as it says. The smallest
+    /// that has all is taken.
+    #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]…")]
+    needs: Option<Needs>,
     #[command(flatten)]
     place: PlaceArgs,
 }
@@ -176,7 +182,8 @@ pub struct CloneArgs {
 const CLONE_EXAMPLES: &str = "\
 Examples:
   tombolo clone /srv/golden one --net user,hostfwd=tcp:127.0.0.1:8080-:80
-  tombolo clone nfs://ship/images/golden two --net tap=vm2";
+  tombolo clone nfs://ship/images/golden two --net tap=vm2
+  tombolo clone nfs://ship/images three --needs os=debian,mem=512M,app=gcc";
 
 impl VmArgs {
     pub fn run(&self) -> Outcome {
@@ -253,7 +260,8 @@ fn accelerator() -> &'static str {
 
 impl CloneArgs {
     pub fn run(&self) -> Outcome {
-        let image = Image::of_word(&self.image)?;
+        let found = self.needs.as_ref().map(|needs| catalogue::find(&self.image, needs)).transpose()?;
+        let image = Image::of_word(found.as_ref().unwrap_or(&self.image))?;
         let qemu = self.place.qemu()?;
         let mut ledger = Ledger::begin();
         let home = Home::create(&self.name)?;

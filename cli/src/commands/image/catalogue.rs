@@ -1,0 +1,381 @@
+//! The catalogue beside images: what each of them is good for. docs/formats/catalogue.md has the file.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use libtombolo::{Last, StreamError, block_on};
+use serde::Deserialize;
+use tombolo_core::fs::OpenFlags;
+
+use crate::assembly::options::disk::size;
+use crate::commands::files::open_path::Opener;
+use crate::commands::files::shown;
+use crate::commands::vm::checked_name;
+use crate::failure::Failure;
+use crate::location::{End, Location};
+use crate::setting::{Setting, list};
+
+/// The name of the file.
+pub const NAME: &str = "catalogue.toml";
+const VERSION: u32 = 1;
+/// A longer one is refused.
+const BYTES_MAX: usize = 256 << 10;
+
+/// What is compared as at least.
+const SIZES: [&str; 3] = ["mem", "disk", "cpus"];
+
+/// The images of a directory, in the file's order.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Catalogue {
+    version: u32,
+    #[serde(default, rename = "image")]
+    pub images: Vec<Entry>,
+}
+
+/// An image, and its properties.
+#[derive(Debug, Deserialize)]
+pub struct Entry {
+    /// Its directory, beside the file.
+    pub name: String,
+    #[serde(flatten)]
+    pub properties: BTreeMap<String, Property>,
+}
+
+/// What an image has of something. Amounts are in bytes, but for `cpus`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a property is a number, a text or a list of texts")]
+pub enum Property {
+    Amount(u64),
+    Word(String),
+    Words(Vec<String>),
+}
+
+impl Property {
+    fn words(&self) -> &[String] {
+        match self {
+            Self::Amount(_) => &[],
+            Self::Word(word) => std::slice::from_ref(word),
+            Self::Words(words) => words,
+        }
+    }
+}
+
+impl Catalogue {
+    /// The one in a directory of this host or elsewhere.
+    pub fn in_dir(dir: &Path) -> Result<Self, Failure> {
+        let (file, reading) = within(dir, NAME)?;
+        let text = read(&file, &reading)?;
+        Self::parse(&text).map_err(|reason| Failure::cannot(reading, reason))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut catalogue: Self =
+            toml::from_str(text).map_err(|error| error.to_string().trim().replace('\n', "; "))?;
+        if catalogue.version != VERSION {
+            return Err(format!("version {} is not {VERSION}, which this program knows", catalogue.version));
+        }
+        let mut names = HashSet::new();
+        for entry in &mut catalogue.images {
+            // Nothing else is a plain directory beside it.
+            checked_name(&entry.name)
+                .map_err(|rule| format!("{:?} is no name of an image: {rule}", entry.name))?;
+            entry.check().map_err(|reason| format!("{}: {reason}", entry.name))?;
+            if !names.insert(&entry.name) {
+                return Err(format!("{} is in it twice", entry.name));
+            }
+        }
+        Ok(catalogue)
+    }
+
+    /// The smallest image that has all of this; of equal ones the first.
+    fn fitting(&self, needs: &Needs) -> Result<&Entry, String> {
+        let fitting = self.images.iter().filter(|entry| entry.lacks(needs).is_empty());
+        fitting.min_by_key(|entry| entry.sizes()).ok_or_else(|| self.nearest(needs))
+    }
+
+    /// What none has.
+    fn nearest(&self, needs: &Needs) -> String {
+        let lacking = self.images.iter().map(|entry| (entry, entry.lacks(needs)));
+        let Some((nearest, lacks)) = lacking.min_by_key(|(entry, lacks)| (lacks.len(), entry.sizes())) else {
+            return format!("{NAME} names no image");
+        };
+        let names: Vec<_> = self.images.iter().take(NAMES_TOLD).map(|entry| entry.name.as_str()).collect();
+        let more = if self.images.len() > NAMES_TOLD { ", …" } else { "" };
+        format!(
+            "there are {}{more}; the nearest is {}, without {}",
+            names.join(", "),
+            nearest.name,
+            lacks.join(", ")
+        )
+    }
+}
+
+/// So many images are named to a user whose needs none meets.
+const NAMES_TOLD: usize = 12;
+
+impl Entry {
+    /// Whether its properties are what they can be, which makes amounts of sizes.
+    fn check(&mut self) -> Result<(), String> {
+        for (key, property) in &mut self.properties {
+            if !is_key(key) {
+                return Err(format!("{key:?} is no property: lower-case letters, digits and `-`"));
+            }
+            if SIZES.contains(&key.as_str()) {
+                let said = match &*property {
+                    Property::Amount(amount) => Some(*amount),
+                    Property::Word(word) => amount(key, word),
+                    Property::Words(_) => None,
+                };
+                *property = Property::Amount(said.ok_or_else(|| no_amount(key))?);
+            } else if property.words().is_empty() || !property.words().iter().all(|word| is_word(word)) {
+                return Err(format!("{key} is a text or a list of texts, without commas"));
+            }
+        }
+        Ok(())
+    }
+
+    /// By what the smallest is found. What is not said may be anything.
+    fn sizes(&self) -> [u64; SIZES.len()] {
+        SIZES.map(|key| match self.properties.get(key) {
+            Some(Property::Amount(amount)) => *amount,
+            _ => u64::MAX,
+        })
+    }
+
+    /// What it has not, with what it has instead.
+    fn lacks(&self, needs: &Needs) -> Vec<String> {
+        let lacking = needs.0.iter().filter_map(|need| {
+            let has = self.properties.get(&need.key);
+            let fits = match (&need.wanted, has) {
+                (Wanted::AtLeast(wanted), Some(Property::Amount(amount))) => amount >= wanted,
+                (Wanted::Word(wanted), Some(has)) => {
+                    has.words().iter().any(|word| word.eq_ignore_ascii_case(wanted))
+                }
+                _ => false,
+            };
+            let instead =
+                has.map_or_else(String::new, |has| format!(" (it has {})", shown_of(&need.key, has)));
+            (!fits).then(|| format!("{}{instead}", need.text))
+        });
+        lacking.collect()
+    }
+}
+
+/// A property for people.
+pub fn shown_of(key: &str, property: &Property) -> String {
+    match property {
+        Property::Amount(amount) if key == "cpus" => amount.to_string(),
+        Property::Amount(bytes) => shown::short_size(*bytes),
+        words => words.words().join(","),
+    }
+}
+
+/// What an image is to have: `KEY=VALUE[,KEY=VALUE]…`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Needs(Vec<Need>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Need {
+    /// As the user wrote it.
+    text: String,
+    key: String,
+    wanted: Wanted,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wanted {
+    AtLeast(u64),
+    Word(String),
+}
+
+impl FromStr for Needs {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let needs = list(text).map(|need @ Setting { text, name, value }| {
+            let value = value.filter(|value| is_key(name) && is_word(value));
+            let value = value.ok_or_else(|| need.wrong("write for example os=debian or mem=512M"))?;
+            let wanted = if SIZES.contains(&name) {
+                Wanted::AtLeast(amount(name, value).ok_or_else(|| need.wrong(no_amount(name)))?)
+            } else {
+                Wanted::Word(value.into())
+            };
+            Ok(Need { text: text.into(), key: name.into(), wanted })
+        });
+        let needs: Vec<_> = needs.collect::<Result<_, String>>()?;
+        if needs.is_empty() { Err("write for example os=debian,mem=512M".into()) } else { Ok(Self(needs)) }
+    }
+}
+
+impl fmt::Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<_> = self.0.iter().map(|need| need.text.as_str()).collect();
+        f.write_str(&texts.join(","))
+    }
+}
+
+/// The image that has what is needed, of those in a directory of this host or elsewhere.
+pub fn find(dir: &Path, needs: &Needs) -> Result<PathBuf, Failure> {
+    let catalogue = Catalogue::in_dir(dir)?;
+    let finding = format!("find an image with {needs}");
+    let entry = catalogue.fitting(needs).map_err(|reason| {
+        Failure::cannot(&finding, reason).remedy(format_args!("see tombolo image list {}", dir.display()))
+    })?;
+    match within(dir, &entry.name)?.0 {
+        // Where a link leads is said by another than the user that follows it.
+        Location::Dir(path) if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_dir()) => {
+            Err(Failure::cannot(finding, format!("{} is not a directory", path.display())))
+        }
+        Location::Dir(path) => Ok(path),
+        elsewhere => Ok(elsewhere.to_string().into()),
+    }
+}
+
+/// What has this name in a directory, and that it is read.
+fn within(dir: &Path, name: &str) -> Result<(Location, String), Failure> {
+    let location = Location::of_word(dir.as_os_str()).map_err(Failure::usage)?;
+    let below = location.below(name.as_bytes()).ok_or_else(|| Failure::usage("a path is no text"))?;
+    let reading = match &below {
+        Location::Dir(path) => format!("read {}", path.display()),
+        elsewhere => format!("read {elsewhere}"),
+    };
+    Ok((below, reading))
+}
+
+/// All of a file that is not too long.
+fn read(file: &Location, reading: &str) -> Result<String, Failure> {
+    let place = Opener::new().open(file, End::Target)?;
+    let file = block_on(place.found(Last::Follow)?.open(OpenFlags::READ));
+    let file = file.map_err(|error| place.cannot("read", &error))?;
+    let mut bytes = Bounded(Vec::new());
+    match block_on(file.read_to(0, &mut bytes, Default::default())) {
+        Ok(_) => {}
+        Err(StreamError::File(error)) => return Err(place.cannot("read", &error)),
+        Err(StreamError::Stream(error)) => return Err(Failure::cannot(reading, &error)),
+    }
+    String::from_utf8(bytes.0).map_err(|_| Failure::cannot(reading, "it is no text"))
+}
+
+/// Takes no more than [`BYTES_MAX`].
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > BYTES_MAX {
+            return Err(io::Error::other(format!("it is longer than {BYTES_MAX} bytes")));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn is_key(text: &str) -> bool {
+    let is_in = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    text.starts_with(|c: char| c.is_ascii_lowercase()) && text.chars().all(is_in)
+}
+
+/// What can be asked for, and shown.
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.contains(',') && shown::name(text.as_bytes()) == text
+}
+
+fn amount(key: &str, text: &str) -> Option<u64> {
+    if key == "cpus" { text.parse().ok() } else { size(text) }
+}
+
+fn no_amount(key: &str) -> String {
+    if key == "cpus" { "cpus is a number".into() } else { format!("{key} is a size, such as 512M") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGES: &str = "
+        version = 1
+        [[image]]
+        name = \"large\"
+        mem = \"1G\"
+        cpus = 4
+        os = \"debian\"
+        app = [\"gcc\", \"make\"]
+        [[image]]
+        name = \"small\"
+        mem = \"512M\"
+        disk = \"2G\"
+        os = \"Debian\"
+        app = [\"perl\", \"gcc\"]
+        [[image]]
+        name = \"same\"
+        mem = 536870912
+        disk = \"2G\"
+        os = \"debian\"
+        app = \"gcc\"
+        [[image]]
+        name = \"tiny\"
+        os = \"alpine\"
+    ";
+
+    fn found(needs: &str) -> Result<String, String> {
+        let images = Catalogue::parse(IMAGES).expect("good");
+        images.fitting(&needs.parse().expect(needs)).map(|entry| entry.name.clone())
+    }
+
+    #[test]
+    fn the_smallest_image_that_has_all_is_taken_and_then_the_first() {
+        for (needs, name) in [
+            ("os=debian", "small"),
+            ("os=debian,mem=512M,app=gcc", "small"),
+            ("mem=513M", "large"),
+            ("app=gcc,app=make", "large"),
+            ("cpus=2", "large"),
+            ("os=alpine", "tiny"),
+        ] {
+            assert_eq!(found(needs).as_deref(), Ok(name), "{needs}");
+        }
+        let told = found("os=debian,app=perl,mem=768M").expect_err("none");
+        assert!(
+            told.starts_with("there are large, small, same, tiny; the nearest is small, without"),
+            "{told}"
+        );
+        assert!(told.ends_with("mem=768M (it has 512M)"), "{told}");
+        let told = found("os=alpine,mem=1M,gpu=yes").expect_err("none");
+        assert!(told.contains("nearest is tiny, without mem=1M, gpu=yes"), "{told}");
+    }
+
+    #[test]
+    fn what_is_no_catalogue_and_what_is_no_need_is_refused() {
+        for (from, to) in [
+            ("version = 1", "version = 2"),
+            ("version = 1", "version = 1\ninclude = \"/etc/images.toml\""),
+            ("\"tiny\"", "\"../tiny\""),
+            ("\"tiny\"", "\"/srv/tiny\""),
+            ("\"tiny\"", "\"..\""),
+            ("\"tiny\"", "\"tiny?ssh=sh\""),
+            ("\"tiny\"", "\"small\""),
+            ("name = \"tiny\"", ""),
+            ("\"alpine\"", "[]"),
+            ("\"alpine\"", "7"),
+            ("\"alpine\"", "\"a\\u001bb\""),
+            ("\"alpine\"", "{ like = \"debian\" }"),
+            ("mem = \"1G\"", "mem = \"much\""),
+            ("cpus = 4", "cpus = -4"),
+            ("cpus = 4", "CPUs = 4"),
+        ] {
+            assert!(IMAGES.contains(from));
+            Catalogue::parse(&IMAGES.replace(from, to)).expect_err(to);
+        }
+        for needs in ["", "os", "os=", "mem=much", "cpus=2G", "OS=debian", "=x"] {
+            needs.parse::<Needs>().expect_err(needs);
+        }
+    }
+}

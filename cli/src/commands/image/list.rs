@@ -1,0 +1,66 @@
+//! `tombolo image list`: the images that a catalogue has.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::catalogue::{Catalogue, Entry, Property, shown_of};
+use crate::commands::files::print;
+use crate::failure::{Failure, Outcome};
+use crate::table::table;
+
+/// Show the images that the catalogue of a directory has: what `tombolo clone --needs` finds one by.
+///
+/// The catalogue is the file catalogue.toml in it, which is written by hand.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ImageListArgs {
+    /// The directory, of this host or elsewhere.
+    #[arg(value_name = "DIR|URL")]
+    dir: PathBuf,
+    /// As JSON: amounts are in bytes, but for cpus.
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tombolo image list nfs://ship/images
+  tombolo image list --json /srv/images | jq '.[].name'";
+
+/// What has a column of its own.
+const COLUMNS: [&str; 4] = ["os", "mem", "disk", "cpus"];
+
+impl ImageListArgs {
+    pub fn run(&self) -> Outcome {
+        let Catalogue { images, .. } = Catalogue::in_dir(&self.dir)?;
+        let text = if self.json {
+            let images: Vec<_> = images.iter().map(as_json).collect();
+            serde_json::to_string_pretty(&images).map_err(|error| Failure::cannot("write JSON", &error))?
+        } else {
+            let header = ["NAME", "OS", "MEM", "DISK", "CPUS", "HAS"];
+            table(&header, images.iter().map(row), header.len())
+        };
+        print(&text)
+    }
+}
+
+fn row(entry: &Entry) -> Vec<String> {
+    let of = |key: &str| entry.properties.get(key).map_or_else(|| "-".into(), |has| shown_of(key, has));
+    let others = entry.properties.iter().filter(|(key, _)| !COLUMNS.contains(&key.as_str()));
+    let others: Vec<_> = others.map(|(key, has)| format!("{key}={}", shown_of(key, has))).collect();
+    [entry.name.clone()].into_iter().chain(COLUMNS.map(of)).chain([others.join(" ")]).collect()
+}
+
+fn as_json(entry: &Entry) -> Value {
+    let properties = entry.properties.iter().map(|(key, has)| {
+        let value = match has {
+            Property::Amount(amount) => json!(amount),
+            Property::Word(word) => json!([word]),
+            Property::Words(words) => json!(words),
+        };
+        (key.clone(), value)
+    });
+    json!({ "name": entry.name, "properties": properties.collect::<Map<_, _>>() })
+}

@@ -1,0 +1,69 @@
+//! Catalogues beside images: `tombolo image list`, and what `tombolo clone --needs` takes.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::common::Scratch;
+
+const IMAGES: &str = "version = 1\n
+[[image]]\nname = \"large\"\nos = \"debian\"\nmem = \"1G\"\napp = [\"gcc\", \"make\"]\n
+[[image]]\nname = \"small\"\nos = \"debian\"\nmem = \"512M\"\ndisk = \"2G\"\ncpus = 2\napp = \"gcc\"\n";
+
+#[test]
+fn an_image_is_found_by_what_it_is_to_have_here_and_on_a_server() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("tree/catalogue.toml"), IMAGES).expect("write");
+    let (server, url) = scratch.serve_nfs();
+    for dir in ["tree", &url] {
+        let list = scratch.run(&["image", "list", dir]);
+        list.succeeded();
+        let lines: Vec<_> =
+            list.out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+        assert_eq!(lines[1], ["large", "debian", "1.0G", "-", "-", "app=gcc,make"]);
+        assert_eq!(lines[2], ["small", "debian", "512M", "2.0G", "2", "app=gcc"]);
+        // No files are there: which image it is is told.
+        for (needs, name) in [("os=debian,app=gcc", "small"), ("mem=600M", "large")] {
+            let cloned = scratch.run(&["clone", dir, "x", "--needs", needs]);
+            assert_eq!(cloned.code, Some(1));
+            assert!(cloned.err.contains(&format!("/{name}")), "{}", cloned.err);
+        }
+        scratch.run(&["clone", dir, "x", "--needs", "app=make,mem=2G"]).failed(
+            1,
+            &["there are large, small", "nearest is large, without mem=2G (it has 1.0G)", "image list"],
+        );
+    }
+    let list = scratch.run(&["image", "list", "--json", &url]);
+    list.succeeded();
+    let told: serde_json::Value = serde_json::from_str(&list.out).expect("JSON");
+    assert_eq!(told[1]["name"], "small");
+    assert_eq!(
+        (&told[1]["properties"]["mem"], &told[1]["properties"]["cpus"]),
+        (&(512 << 20).into(), &2.into())
+    );
+    assert_eq!(told[0]["properties"]["app"][1], "make");
+    server.stop();
+}
+
+#[test]
+fn a_catalogue_leads_nowhere_else_and_is_not_read_without_end() {
+    let scratch = Scratch::new();
+    for dir in ["long", "out", "linked", "unknown"] {
+        fs::create_dir(scratch.path(dir)).expect("mkdir");
+    }
+    let write = |path: &str, text: &str| fs::write(scratch.path(path), text).expect("write");
+    write("out/catalogue.toml", &IMAGES.replace("\"small\"", "\"../small\""));
+    write("unknown/catalogue.toml", &format!("include = \"/etc/passwd\"\n{IMAGES}"));
+    write("long/catalogue.toml", &format!("{IMAGES}{}", "#\n".repeat(200_000)));
+    write("linked/catalogue.toml", IMAGES);
+    symlink("/etc", scratch.path("linked/small")).expect("link");
+    scratch.all_fail(&[
+        ("image list tree", 1, &["tree/catalogue.toml", "no such file"]),
+        ("image list out", 1, &["out/catalogue.toml", "../small", "letters, digits"]),
+        ("image list unknown", 1, &["include"]),
+        ("clone out x --needs os=debian", 1, &["../small"]),
+        ("image list long", 1, &["longer than 262144 bytes"]),
+        ("clone linked x --needs os=debian", 1, &["linked/small is not a directory"]),
+        ("clone linked x --needs os", 2, &["os=debian"]),
+        ("clone linked x --needs mem=much", 2, &["512M"]),
+    ]);
+}
