@@ -18,13 +18,18 @@ use crate::common::{Scratch, until};
 const MIB: u64 = 1 << 20;
 const STATE: &str = "the state of all devices";
 
-/// It is there until it is told to end, and then ends with a status.
+/// It is there until it is told to end, and then ends with a status, or as its guest was reset.
 const VMM: &str = r#"#!/bin/sh
 for word; do case $word in guest=*) name=${word#guest=} ;; esac; done
+printf '%s\n' "$@" >"$0.$name.told"
 trap 'exit 0' TERM
 until [ -e "$0.$name" ]; do sleep 0.01; done
 read -r status <"$0.$name"
 rm "$0.$name"
+if [ "$status" = reset ]; then
+    printf '{"QMP": {}}\r\n{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-reset"}}\r\n' >&0
+    exit 0
+fi
 [ "$status" = 0 ] || echo "it ends with $status"
 exit "$status"
 "#;
@@ -66,12 +71,26 @@ impl Bed {
         self.0.path("run/tombolo").join(format!("vm-{name}/memory/memory"))
     }
 
+    fn monitor(&self, name: &str) -> PathBuf {
+        self.0.path("run/tombolo").join(format!("vm-{name}/monitor"))
+    }
+
+    /// Has the VMM of `name` end.
+    fn end(&self, name: &str, how: &str) {
+        end(&self.0.path(&format!("vmm.{name}")), how);
+    }
+
+    /// What the VMM of `name` was started with.
+    fn words(&self, name: &str) -> String {
+        fs::read_to_string(self.0.path(&format!("vmm.{name}.told"))).unwrap_or_default()
+    }
+
     /// Answers as the VMM of `name`, until it is told to end. What it was told, with the VM's phase then.
     fn vmm(&self, name: &str, flaw: Flaw) -> Receiver<(String, String)> {
         let (told, tells) = channel();
-        let monitor = self.0.path("run/tombolo").join(format!("vm-{name}/monitor"));
+        let monitor = self.monitor(name);
         let phase = self.vm(name).join("phase");
-        let end = self.0.path(&format!("vmm.{name}"));
+        let file = self.0.path(&format!("vmm.{name}"));
         thread::spawn(move || {
             let listener = loop {
                 match UnixListener::bind(&monitor) {
@@ -88,8 +107,8 @@ impl Bed {
                     session.answer(&command, flaw);
                     match (command.as_str(), flaw) {
                         ("quit", Flaw::StaysTold) => return,
-                        ("quit", _) => return fs::write(&end, "0\n").expect("write"),
-                        ("migrate", Flaw::DiesSaved) => return fs::write(&end, "3\n").expect("write"),
+                        ("quit", _) => return end(&file, "0"),
+                        ("migrate", Flaw::DiesSaved) => return end(&file, "3"),
                         _ => {}
                     }
                 }
@@ -98,11 +117,15 @@ impl Bed {
         tells
     }
 
-    /// Starts a VM called `golden`, and makes an image of it.
     fn make_image(&self) {
+        self.make_image_of(&[]);
+    }
+
+    /// Starts a VM called `golden`, with these words beside, and makes an image of it.
+    fn make_image_of(&self, words: &[&str]) {
         let told = self.vmm("golden", Flaw::None);
         let line = "vm start golden --disk disk.img --memory 2M --accel tcg --net none --qemu ./vmm";
-        self.0.run(&line.split(' ').collect::<Vec<_>>()).succeeded();
+        self.0.run(&line.split(' ').chain(words.iter().copied()).collect::<Vec<_>>()).succeeded();
         let memory = File::options().write(true).open(self.vm("golden").join("memory")).expect("open");
         memory.write_all_at(b"memory", MIB).expect("write");
         self.0.run(&["vm", "suspend", "golden", "--to", "image"]).succeeded();
@@ -203,6 +226,12 @@ impl Session {
     }
 }
 
+/// The VMM finds it whole.
+fn end(file: &Path, how: &str) {
+    let draft = file.with_added_extension("draft");
+    fs::write(&draft, format!("{how}\n")).and_then(|()| fs::rename(&draft, file)).expect("write");
+}
+
 fn at(path: &Path, offset: u64, len: usize) -> String {
     let mut bytes = vec![0; len];
     File::open(path).expect("open").read_exact_at(&mut bytes, offset).expect("read");
@@ -288,7 +317,7 @@ fn what_this_host_lacks_for_a_guest_s_network_does_not_cost_its_memory() {
     assert!(bed.is("one", "suspended"), "{}", bed.list());
     assert!(told.try_iter().all(|(command, _)| command != "cont"), "it has run");
     // A VMM that ends at its start is not waited for, and its own words are told.
-    fs::write(bed.0.path("vmm.one"), "5\n").expect("write");
+    bed.end("one", "5");
     bed.0.run(&["vm", "resume", "one"]).failed(1, &["has ended at its start", "it ends with 5"]);
     // Once it runs it goes on, whatever it lacks.
     let _told = bed.vmm("one", Flaw::NoCard);
@@ -313,11 +342,55 @@ fn a_suspension_ends_well_without_the_command_that_asked_for_it() {
     told.iter().find(|(command, _)| command == "quit").expect("all is written but the memory");
     suspend.kill().and_then(|()| suspend.wait()).expect("killed");
     assert!(bed.is("one", "running"), "{}", bed.list());
-    fs::write(bed.0.path("vmm.one"), "0\n").expect("write");
+    bed.end("one", "0");
     until("all is durable", || bed.is("one", "suspended"));
     let _told = bed.vmm("one", Flaw::None);
     bed.0.run(&["vm", "resume", "one"]).succeeded();
     assert_eq!(at(&bed.memory_of_clone("one"), 0, 6), "change");
+}
+
+#[test]
+fn a_clone_needs_no_kernel_until_its_guest_is_reset() {
+    let bed = Bed::new();
+    for name in ["kernel", "initrd"] {
+        fs::write(bed.0.path(name), name).expect("write");
+    }
+    bed.make_image_of(&["--kernel", "kernel", "--initrd", "initrd", "--append", "quiet"]);
+    assert!(bed.words("golden").contains("-kernel\n"), "{}", bed.words("golden"));
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let kernel = bed.vm("one").join("kernel");
+    assert!(!kernel.exists() && !bed.words("one").contains("-kernel"), "{}", bed.words("one"));
+    // What watches it boots it again, with the kernel of the image.
+    fs::remove_file(bed.monitor("one")).expect("there");
+    let told = bed.vmm("one", Flaw::None);
+    bed.end("one", "reset");
+    told.iter().find(|(command, _)| command == "cont").expect("it runs again");
+    let words = bed.words("one");
+    assert!(words.contains("-kernel\n") && words.contains("initrd\n-append\nquiet\n"), "{words}");
+    assert!(!words.contains("-incoming"), "{words}");
+    assert_eq!(at(&kernel, 0, 6), "kernel");
+    assert!(bed.is("one", "running"), "{}", bed.list());
+    // An image has it, whether the VM has or not.
+    let _told = bed.vmm("two", Flaw::None);
+    bed.0.run(&["clone", "image", "two", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    for name in ["one", "two"] {
+        let image = format!("image-of-{name}");
+        bed.0.run(&["vm", "suspend", name, "--to", &image]).succeeded();
+        let found = ["kernel", "initrd"].map(|file| at(&bed.0.path(&image).join(file), 0, 6));
+        assert_eq!(found, ["kernel", "initrd"]);
+    }
+    // One that cannot be had leaves a VM that says so.
+    let _told = bed.vmm("three", Flaw::None);
+    bed.0.run(&["clone", "image", "three", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    fs::rename(bed.0.path("image/kernel"), bed.0.path("image/away")).expect("move");
+    bed.end("three", "reset");
+    until("it says so", || bed.is("three", "failed: after a reset"));
+    bed.0.run(&["vm", "boot", "three"]).failed(1, &["kernel"]);
+    fs::rename(bed.0.path("image/away"), bed.0.path("image/kernel")).expect("move");
+    let _told = bed.vmm("three", Flaw::None);
+    bed.0.run(&["vm", "boot", "three"]).succeeded();
+    assert!(bed.words("three").contains("-kernel\n"), "{}", bed.words("three"));
 }
 
 #[test]
@@ -366,6 +439,7 @@ fn a_clone_of_an_image_on_another_host_reads_there_what_it_touches() {
 fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
     let bed = Bed::new();
     fs::create_dir(bed.0.path("empty")).expect("mkdir");
+    fs::write(bed.0.path("empty/state"), STATE).expect("write");
     bed.0.all_fail(&[
         ("vm show none", 1, &["none of that name", "tombolo vm list"]),
         ("vm start ../x --disk disk.img", 2, &["letters, digits"]),

@@ -19,7 +19,7 @@ pub struct Machine {
     pub cpus: u32,
     /// Its memory, in bytes.
     pub memory_bytes: u64,
-    /// What it boots without its disk, if it does.
+    /// What it boots without its disk, if it does. One that waits for a device state is not told: what is loaded of these files is memory.
     pub boot: Option<Boot>,
 }
 
@@ -83,7 +83,8 @@ impl Machine {
 pub struct UnknownWord(String);
 
 impl Launch<'_> {
-    /// QEMU's arguments, of a machine that was checked ([`Machine::check`]). The guest does not run until the monitor says so.
+    /// QEMU's arguments, of a machine that was checked ([`Machine::check`]), for [`process::spawn`](crate::process::spawn). The guest does not run
+    /// until the monitor says so, and its reset ends QEMU ([`End::Reset`](crate::End::Reset)).
     pub fn arguments(&self) -> Vec<OsString> {
         let Machine { machine, accelerator, cpu, cpus, memory_bytes, boot } = self.machine;
         let mut words = Words::default();
@@ -109,7 +110,9 @@ impl Launch<'_> {
         words.file("-chardev", "file,id=console,append=on,path=", self.console, "");
         words.plain("-serial chardev:console");
         words.file("-qmp", "unix:", self.monitor, ",server=on,wait=off");
-        if let Some(Boot { kernel, initrd, append }) = boot {
+        // Its standard input: see `process`.
+        words.plain("-chardev socket,id=events,fd=0 -mon chardev=events,mode=control");
+        if let Some(Boot { kernel, initrd, append }) = boot.as_ref().filter(|_| !self.incoming) {
             words.text("-kernel", kernel);
             if let Some(initrd) = initrd {
                 words.text("-initrd", initrd);

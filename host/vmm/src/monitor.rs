@@ -78,14 +78,18 @@ impl Monitor {
                 Err(error) => return Err(MonitorError::Gone(error)),
             }
         };
-        let (received, events) = (Vec::new(), VecDeque::new());
-        let mut monitor = Self { stream, received, searched: 0, events, patience };
+        let mut monitor = Self::over(stream, patience);
         let greeting = monitor.message("its greeting", Instant::now() + patience)?;
         if greeting.get("QMP").is_none() {
             return Err(MonitorError::Protocol("no greeting"));
         }
         monitor.execute("qmp_capabilities", &json!({}))?;
         Ok(monitor)
+    }
+
+    /// One that was not greeted yet.
+    pub(crate) fn over(stream: UnixStream, patience: Duration) -> Self {
+        Self { stream, received: Vec::new(), searched: 0, events: VecDeque::new(), patience }
     }
 
     /// Has a command executed, and waits for what it returns.
@@ -160,7 +164,7 @@ impl Monitor {
     }
 
     /// The next message of any kind.
-    fn message(&mut self, waited_for: &str, end: Instant) -> Result<Value, MonitorError> {
+    pub(crate) fn message(&mut self, waited_for: &str, end: Instant) -> Result<Value, MonitorError> {
         loop {
             let unsearched = self.received.get(self.searched..).unwrap_or_default();
             let found = unsearched.iter().position(|&byte| byte == b'\n');

@@ -1,7 +1,9 @@
 //! The VMM as a process.
 
 use std::io;
-use std::process::{Child, Command};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use seccompiler::{
@@ -9,7 +11,9 @@ use seccompiler::{
     apply_filter,
 };
 
-/// Starts a VMM whose memory is a file that is far away, or an overlay of one.
+use crate::end::Events;
+
+/// Starts a VMM whose memory is a file that is far away, or an overlay of one, with a monitor at its standard input that tells of its end.
 ///
 /// QEMU asks for huge pages for all of a guest's memory (madvise(2), `MADV_HUGEPAGE`). For a file that means that the kernel reads 2 MiB
 /// around each page that the guest touches, whatever it was told to read ahead (Linux 5.18, `do_sync_mmap_readahead`). So the process is
@@ -17,17 +21,23 @@ use seccompiler::{
 ///
 /// # Errors
 /// Those of starting a process.
-pub fn spawn(command: &mut Command) -> io::Result<Child> {
+pub fn spawn(command: &mut Command) -> io::Result<(Child, Events)> {
     let filter = without_huge_pages().map_err(io::Error::other)?;
+    let (ours, theirs) = UnixStream::pair()?;
+    let events = Events::listen(ours)?;
+    command.stdin(Stdio::from(OwnedFd::from(theirs)));
     // It holds for the thread that asks for it, and for what that starts.
     let spawned = thread::scope(|scope| {
-        let start = move || {
+        let start = || {
             apply_filter(&filter).map_err(io::Error::other)?;
             command.spawn()
         };
         scope.spawn(start).join()
     });
-    spawned.unwrap_or_else(|_| Err(io::Error::other("the thread that starts it has panicked")))
+    // Its end of the connection is nowhere else then, and ends with it.
+    command.stdin(Stdio::null());
+    let child = spawned.unwrap_or_else(|_| Err(io::Error::other("the thread that starts it has panicked")));
+    Ok((child?, events))
 }
 
 fn without_huge_pages() -> Result<BpfProgram, seccompiler::BackendError> {

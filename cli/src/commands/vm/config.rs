@@ -43,6 +43,9 @@ pub struct Here {
     /// What its memory began as, if it did not begin empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<PathBuf>,
+    /// The image that it was made of, which has its kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<PathBuf>,
     /// The program.
     pub qemu: PathBuf,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,7 +119,7 @@ impl Here {
         // QEMU's own range.
         let mac = format!("52:54:00:{:02x}:{b:02x}:{c:02x}", a ^ d);
         let machine_id = uuid()?.replace('-', "");
-        Ok(Self { version: VERSION, disk, memory, qemu, net, mac, machine_id })
+        Ok(Self { version: VERSION, disk, memory, image: None, qemu, net, mac, machine_id })
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::{self, ScopedJoinHandle};
 
-use super::config::{CONFIG, Config, DISK, Here, INITRD, KERNEL, MEMORY, STATE, uuid};
+use super::config::{CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, STATE, uuid};
 use super::home::{Home, Phase};
 use super::ledger::Ledger;
 use crate::assembly::options::disk::ImageOptions;
@@ -65,7 +65,8 @@ fn fill(home: &Home, draft: &Path, cannot: &impl Fn(std::io::Error) -> Failure) 
         })?;
     }
     let config = home.config()?;
-    for name in std::iter::once(CONFIG).chain(files_of(&config)) {
+    fetch_boot_files(home)?;
+    for name in [CONFIG, STATE].into_iter().chain(config.boot_files()) {
         let copy = draft.join(name);
         fs::copy(home.file(name), &copy).and_then(|_| File::open(&copy)?.sync_all()).map_err(cannot)?;
     }
@@ -115,14 +116,11 @@ impl Image {
         });
         let config = config?;
         disk.and(memory)?;
-        let of_file = |name| fs::metadata(home.file(name)).map_or(0, |file| file.len());
-        let fetched_bytes = files_of(&config).map(of_file).sum();
-        ledger.enter("device state, kernel, overlays", Some(fetched_bytes));
+        let fetched_bytes = fs::metadata(home.file(STATE)).map_or(0, |file| file.len());
+        ledger.enter("device state, overlays", Some(fetched_bytes));
         self.check_length(home, &config)?;
-        home.write(
-            super::config::HERE,
-            &Here::new(self.file(DISK), Some(self.file(MEMORY)), qemu.into(), net)?,
-        )?;
+        let here = Here::new(self.file(DISK), Some(self.file(MEMORY)), qemu.into(), net)?;
+        home.write(HERE, &Here { image: Some(self.0.clone()), ..here })?;
         home.set_phase(&Phase::Suspended)
     }
 
@@ -143,10 +141,8 @@ impl Image {
 
     /// All that is read whole.
     fn copy_files(&self, home: &Home) -> Result<Config, Failure> {
-        self.copy(&[CONFIG], &home.path)?;
-        let config = home.config()?;
-        self.copy(&files_of(&config).collect::<Vec<_>>(), &home.path)?;
-        Ok(config)
+        self.copy(&[CONFIG, STATE], &home.path)?;
+        home.config()
     }
 
     /// A machine whose memory is not as long as it says would not start, or stop in its middle.
@@ -161,10 +157,32 @@ impl Image {
     }
 }
 
-/// What an image has besides its disk, its memory and what it says of itself.
-fn files_of(config: &Config) -> impl Iterator<Item = &'static str> {
-    std::iter::once(STATE).chain(config.boot_files())
+/// Has what a VM boots from here. A clone does not need it before it boots: it went on from its device state.
+pub fn fetch_boot_files(home: &Home) -> Outcome {
+    let missing = |name: &&str| !home.file(name).exists();
+    let names: Vec<_> = home.config()?.boot_files().filter(missing).collect();
+    let Some(image) = home.here()?.image.filter(|_| !names.is_empty()) else { return Ok(()) };
+    let fetching = format!("have the kernel of the VM {} from its image", home.name);
+    let cannot = |error: std::io::Error| Failure::cannot(&fetching, &error);
+    // One that is there is whole.
+    let draft = home.file(BOOT_DRAFT);
+    let _ = fs::remove_dir_all(&draft);
+    fs::create_dir(&draft).map_err(cannot)?;
+    let image = Image(image);
+    image.check_files()?;
+    image.copy(&names, &draft)?;
+    for name in names {
+        let file = draft.join(name);
+        File::open(&file)
+            .and_then(|file| file.sync_all())
+            .and_then(|()| fs::rename(&file, home.file(name)))
+            .map_err(cannot)?;
+    }
+    fs::remove_dir(&draft).map_err(cannot)
 }
+
+/// Where what comes is until all of it is there.
+const BOOT_DRAFT: &str = "boot.new";
 
 /// Makes an overlay.
 pub fn begin(home: &Home, what: &str, base: &Path) -> Outcome {

@@ -9,6 +9,7 @@ use tombolo_host_vmm::{Monitor, MonitorError};
 
 use super::config::{CONFIG, IDENTITY, MEMORY, STATE, identity};
 use super::home::{Home, Phase};
+use super::image::fetch_boot_files;
 use super::ledger::{LEDGER, Ledger};
 use super::supervisor;
 use crate::assembly::plan::overlay::sync_name;
@@ -38,24 +39,28 @@ fn failed<'a>(home: &'a Home, doing: &'a str) -> impl Fn(MonitorError) -> Failur
 
 /// Boots a VM.
 pub fn boot(home: &Home) -> Outcome {
-    // None begins beside another.
-    drop(home.locked()?);
+    {
+        // None begins beside another.
+        let _turn = home.locked()?;
+        fetch_boot_files(home)?;
+    }
     supervisor::start(home, false)?;
-    let run = || {
-        let failed = failed(home, "start");
-        let mut monitor = reach(home, "start")?;
-        prepare(home, &mut monitor)?;
-        home.set_phase(&Phase::Running)?;
-        plug(home, &mut monitor)?;
-        monitor.proceed().map_err(&failed)
-    };
-    run().inspect_err(|_| drop(stop(home)))
+    let runs = || home.lock().is_ok_and(|lock| lock.is_none());
+    begin(home, runs).inspect_err(|_| drop(stop(home)))
+}
+
+/// Has a guest boot whose VMM was started for that, as long as that runs.
+pub fn begin(home: &Home, runs: impl Fn() -> bool) -> Outcome {
+    let mut monitor = reach(home, "start", runs)?;
+    prepare(home, &mut monitor)?;
+    home.set_phase(&Phase::Running)?;
+    plug(home, &mut monitor)?;
+    monitor.proceed().map_err(failed(home, "start"))
 }
 
 /// The monitor of a VMM that starts.
-fn reach(home: &Home, doing: &str) -> Result<Monitor, Failure> {
+fn reach(home: &Home, doing: &str, runs: impl Fn() -> bool) -> Result<Monitor, Failure> {
     let end = Instant::now() + PATIENCE;
-    let runs = || home.lock().is_ok_and(|lock| lock.is_none());
     let is_starting = || Instant::now() < end && runs();
     Monitor::connect(&home.run().monitor, is_starting, PATIENCE).map_err(|error| {
         if runs() {
@@ -108,7 +113,8 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     let state = File::open(home.file(STATE)).map_err(reading)?;
     let state_bytes = state.metadata().map_err(reading)?.len();
     ledger.enter("servers of memory and disk", None);
-    let mut monitor = reach(home, "resume")?;
+    let runs = || home.lock().is_ok_and(|lock| lock.is_none());
+    let mut monitor = reach(home, "resume", runs)?;
     ledger.enter("start of the VMM", None);
     monitor.load(&state, PATIENCE).map_err(&failed)?;
     ledger.enter("device state", Some(state_bytes));
@@ -158,10 +164,10 @@ pub fn suspend(home: &Home) -> Outcome {
         return Err(Failure::cannot(&suspending, "it does not run").remedy("see tombolo vm list"));
     }
     let mut monitor = Monitor::connect(&home.run().monitor, || false, PATIENCE).map_err(&failed)?;
-    if monitor.status().map_err(&failed)? == "inmigrate" {
+    if matches!(&*monitor.status().map_err(&failed)?, "inmigrate" | "prelaunch") {
         let reason = "it has not begun to run";
         return Err(Failure::cannot(&suspending, reason)
-            .remedy(format_args!("tombolo vm stop {0}, then tombolo vm resume {0}", home.name)));
+            .remedy(format_args!("wait; if that does not help, tombolo vm stop {}", home.name)));
     }
     // Of a suspension that did not come to its end.
     forget(home, SAVED)?;

@@ -1,6 +1,7 @@
 //! `tombolo vm run`: what a VM's processes are the children of. It starts the servers of memory and disk, then the VMM, and ends all when one of
-//! them has ended.
+//! them has ended. After a reset of the guest another VMM boots it.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -12,13 +13,13 @@ use std::time::Duration;
 use clap::Args;
 use tombolo_host_runtime::signals;
 use tombolo_host_service::daemon;
-use tombolo_host_vmm::Launch;
+use tombolo_host_vmm::{End, Events, Launch};
 use tombolo_sys::{packet, process};
 
-use super::config::{Config, Here, MEMORY, uuid};
+use super::config::{MEMORY, uuid};
 use super::home::{Home, Phase, Run};
-use super::image::overlay;
-use super::running::{SAVED, forget, settled};
+use super::image::{fetch_boot_files, overlay};
+use super::running::{SAVED, begin, forget, settled};
 use crate::commands::beside;
 use crate::failure::{Failure, Outcome};
 
@@ -77,13 +78,22 @@ impl RunArgs {
             let _ = stop.send(Part::Signal);
         })
         .map_err(|error| cannot(&error))?;
-        let mut parts = Parts::start(&home, &run, self.incoming, &log)?;
+        let vm = Vm { home: &home, run: &run, log: &log };
+        let mut parts = Parts::start(&vm, self.incoming)?;
         parts.watch(&ended).map_err(|error| cannot(&error))?;
         let mut out = io::stdout();
         out.write_all(READY.as_bytes()).and_then(|()| out.flush()).map_err(|error| cannot(&error))?;
         daemon::leave_terminal(&log).map_err(|error| cannot(&error))?;
-        let first = ends.recv().unwrap_or(Part::Signal);
-        let end = parts.end(first, &ends);
+        let mut first = ends.recv().unwrap_or(Part::Signal);
+        let mut reset = Ok(());
+        while reset.is_ok() && first == Part::Vmm && parts.was_reset() {
+            reset = parts.boot(&vm, &ended).map_err(|failure| format!("after a reset: {failure}"));
+            if reset.is_ok() {
+                first = ends.recv().unwrap_or(Part::Signal);
+            }
+        }
+        let ended = parts.end(first, &ends);
+        let end = reset.and(ended);
         run.remove();
         // One that never ran is what it was.
         if home.phase()? == Phase::Running {
@@ -105,17 +115,27 @@ enum Part {
 /// For a VMM that is told to end.
 const VMM_PATIENCE: Duration = Duration::from_secs(5);
 
+/// What a VM's processes are started of.
+struct Vm<'a> {
+    home: &'a Home,
+    run: &'a Run,
+    log: &'a File,
+}
+
 /// The processes of a VM that runs. Dropping it kills those that are left.
 struct Parts {
     vmm: Child,
+    /// Until they have been heard.
+    events: Option<Events>,
     disk: Server,
     /// Where the memory is an overlay.
     memory: Option<Server>,
 }
 
 impl Parts {
-    fn start(home: &Home, run: &Run, incoming: bool, log: &File) -> Result<Self, Failure> {
-        let (config, here) = (home.config()?, home.here()?);
+    fn start(vm: &Vm<'_>, incoming: bool) -> Result<Self, Failure> {
+        let Vm { home, run, log } = *vm;
+        let here = home.here()?;
         let memory = here.memory.as_deref().map(|base| {
             let words = [Path::new("--mount"), &run.memory, Path::new("--name"), Path::new(MEMORY)];
             Server::spawn(home, "memory", base, &run.memory_control, &words, log)
@@ -126,22 +146,37 @@ impl Parts {
         // Both reach for what they stand on at the same time.
         memory.as_mut().map_or(Ok(()), |memory| memory.is_ready(home))?;
         disk.is_ready(home)?;
-        let vmm = start_vmm(home, run, &config, &here, incoming, log)?;
-        Ok(Self { vmm, disk, memory })
+        let (vmm, events) = start_vmm(vm, incoming)?;
+        Ok(Self { vmm, events: Some(events), disk, memory })
+    }
+
+    /// Whether the VMM has ended as its guest was reset.
+    fn was_reset(&mut self) -> bool {
+        let has_ended = self.vmm.wait().is_ok_and(|status| status.success());
+        let why = self.events.take().map_or(End::Unsaid, Events::ended);
+        tracing::info!(%why, "the VMM has ended");
+        has_ended && why == End::Reset
+    }
+
+    /// Boots the guest in another VMM, with what its memory and its disk have now.
+    fn boot(&mut self, vm: &Vm<'_>, ended: &Sender<Part>) -> Outcome {
+        fetch_boot_files(vm.home)?;
+        let (vmm, events) = start_vmm(vm, false)?;
+        (self.vmm, self.events) = (vmm, Some(events));
+        let child = RefCell::new(&mut self.vmm);
+        let runs = || matches!(child.borrow_mut().try_wait(), Ok(None));
+        begin(vm.home, runs)
+            .and_then(|()| {
+                watch(Part::Vmm, &self.vmm, ended).map_err(|error| Failure::cannot("watch the VMM", &error))
+            })
+            .inspect_err(|_| drop(self.vmm.kill()))
     }
 
     /// Tells of the end of each.
     fn watch(&self, ended: &Sender<Part>) -> io::Result<()> {
         let memory = self.memory.as_ref().map(|memory| (Part::Memory, &memory.child));
-        let all = [(Part::Vmm, &self.vmm), (Part::Disk, &self.disk.child)].into_iter().chain(memory);
-        for (part, child) in all {
-            let (watched, ended) = (process::watched(child.id())?, ended.clone());
-            std::thread::Builder::new().name("watch".into()).spawn(move || {
-                let _ = packet::wait(&watched);
-                let _ = ended.send(part);
-            })?;
-        }
-        Ok(())
+        let mut all = [(Part::Vmm, &self.vmm), (Part::Disk, &self.disk.child)].into_iter().chain(memory);
+        all.try_for_each(|(part, child)| watch(part, child, ended))
     }
 
     /// Ends all of them: the VMM first, so that the others have all that it wrote. What went wrong.
@@ -169,6 +204,16 @@ impl Parts {
     }
 }
 
+/// Tells of the end of a process.
+fn watch(part: Part, child: &Child, ended: &Sender<Part>) -> io::Result<()> {
+    let (watched, ended) = (process::watched(child.id())?, ended.clone());
+    let wait = move || {
+        let _ = packet::wait(&watched);
+        let _ = ended.send(part);
+    };
+    std::thread::Builder::new().name("watch".into()).spawn(wait).map(drop)
+}
+
 impl Drop for Parts {
     fn drop(&mut self) {
         // Of one that has been waited for nothing is done.
@@ -192,14 +237,9 @@ pub fn see(log: &Path) -> String {
     format!("{last}see {}", log.display())
 }
 
-fn start_vmm(
-    home: &Home,
-    run: &Run,
-    config: &Config,
-    here: &Here,
-    incoming: bool,
-    log: &File,
-) -> Result<Child, Failure> {
+fn start_vmm(vm: &Vm<'_>, incoming: bool) -> Result<(Child, Events), Failure> {
+    let Vm { home, run, log } = *vm;
+    let (config, here) = (home.config()?, home.here()?);
     let generation = uuid()?;
     let own_memory = home.file(MEMORY);
     let launch = Launch {
@@ -214,7 +254,7 @@ fn start_vmm(
     };
     let starting = format!("start {}", here.qemu.display());
     let mut command = Command::new(&here.qemu);
-    command.args(launch.arguments()).stdin(Stdio::null()).process_group(0);
+    command.args(launch.arguments()).process_group(0);
     let outputs = log.try_clone().and_then(|out| Ok((out, log.try_clone()?)));
     let (out, err) = outputs.map_err(|error| Failure::cannot(&starting, &error))?;
     tombolo_host_vmm::process::spawn(command.stdout(out).stderr(err)).map_err(|error| {

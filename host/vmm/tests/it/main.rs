@@ -1,16 +1,15 @@
 //! The client of the monitor before a VMM that says what a test wants, and the command line.
 
 use std::cell::Cell;
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tombolo_host_vmm::network::Network;
-use tombolo_host_vmm::{Boot, LINE_BYTES_MAX, Launch, Machine, Monitor, MonitorError};
+use tombolo_host_vmm::{Boot, End, LINE_BYTES_MAX, Launch, Machine, Monitor, MonitorError, process};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const GREETING: &str = r#"{"QMP": {"version": {}, "capabilities": []}}"#;
@@ -142,8 +141,8 @@ fn machine() -> Machine {
     }
 }
 
-fn arguments(machine: &Machine, memory: &Path, monitor: &Path) -> Vec<OsString> {
-    let launch = Launch {
+fn launch<'a>(machine: &'a Machine, memory: &'a Path, monitor: &'a Path, incoming: bool) -> Launch<'a> {
+    Launch {
         machine,
         name: "a,b",
         memory,
@@ -151,9 +150,8 @@ fn arguments(machine: &Machine, memory: &Path, monitor: &Path) -> Vec<OsString> 
         monitor,
         console: Path::new("/dev/null"),
         generation: "5cfbd1ee-7ed4-4c10-a7b4-d6d9ec2f6a3d",
-        incoming: false,
-    };
-    launch.arguments()
+        incoming,
+    }
 }
 
 #[test]
@@ -161,7 +159,8 @@ fn what_is_put_into_the_command_line_adds_no_option_to_it() {
     let boot =
         Boot { kernel: "/k,ro/vmlinuz".into(), initrd: None, append: "console=ttyS0 -monitor stdio".into() };
     let with = Machine { boot: Some(boot), ..machine() };
-    let words = arguments(&with, Path::new("/a,share=off/memory -S"), &PathBuf::from("/m,ode/qmp"));
+    let words =
+        launch(&with, Path::new("/a,share=off/memory -S"), Path::new("/m,ode/qmp"), false).arguments();
     let has = |word: &str| words.iter().any(|known| known == word);
     assert!(has("memory-backend-file,id=memory,size=67108864,share=on,mem-path=/a,,share=off/memory -S"));
     assert!(has("unix:/m,,ode/qmp,server=on,wait=off") && has("guest=a,,b"));
@@ -195,7 +194,39 @@ fn a_vmm_is_started_without_huge_pages() {
     }
     let mut command = std::process::Command::new("perl");
     command.args(["-e", text]).stdout(std::process::Stdio::piped());
-    let said =
-        tombolo_host_vmm::process::spawn(&mut command).expect("perl").wait_with_output().expect("its end");
+    let (child, events) = process::spawn(&mut command).expect("perl");
+    let said = child.wait_with_output().expect("its end");
     assert_eq!(String::from_utf8_lossy(&said.stdout), "0 -1 22");
+    assert_eq!(events.ended(), End::Unsaid);
+}
+
+#[test]
+fn a_vmm_says_why_it_ends() {
+    let event =
+        |reason: &str| format!(r#"{{"event": "SHUTDOWN", "data": {{"guest": true, "reason": "{reason}"}}}}"#);
+    for (says, end) in [
+        (event("guest-reset"), End::Reset),
+        (event("guest-shutdown"), End::Other("guest-shutdown".into())),
+        (r#"{"event": "SHUTDOWN"}"#.into(), End::Other("without a reason".into())),
+        (r#"{"event": "STOP"}"#.into(), End::Unsaid),
+        ("{]".into(), End::Unsaid),
+    ] {
+        // It waits until the monitor is spoken to, as QEMU does.
+        let text =
+            format!("printf '{GREETING}\\r\\n' >&0; read -r command; printf '{DONE}\\r\\n{says}\\r\\n' >&0");
+        let mut command = std::process::Command::new("sh");
+        let (mut child, events) = process::spawn(command.args(["-c", &text])).expect("sh");
+        child.wait().expect("its end");
+        assert_eq!(events.ended(), end, "{says}");
+    }
+}
+
+#[test]
+fn a_machine_that_goes_on_is_told_of_no_kernel() {
+    let boot = Boot { kernel: "/kernel".into(), initrd: Some("/initrd".into()), append: "quiet".into() };
+    let with = Machine { boot: Some(boot), ..machine() };
+    let words = launch(&with, Path::new("/memory"), Path::new("/qmp"), true).arguments();
+    let has = |word: &str| words.iter().any(|known| known == word);
+    assert!(has("-incoming"));
+    assert!(!["-kernel", "-initrd", "-append", "quiet"].into_iter().any(has), "{words:?}");
 }
