@@ -43,6 +43,12 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
     if let (DiskSource::Overlay(overlay), Some(descriptor)) = (&mut plan.source, options.kept_states) {
         overlay.keep_states_in(descriptor)?;
     }
+    if let Some(file) = &options.record {
+        let DiskSource::Overlay(overlay) = &mut plan.source else {
+            return Err(Failure::usage(format!("--record is for overlays, and {} is none", plan.source)));
+        };
+        overlay.record_in(file)?;
+    }
     until_stopped(
         &turn,
         || Prepared::open(&plan, options),

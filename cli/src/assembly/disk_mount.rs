@@ -12,7 +12,7 @@ use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_disk_files::DiskFiles;
 use tombolo_sys::creds;
 
-use crate::assembly::plan::disk::DiskPlan;
+use crate::assembly::plan::disk::{DiskPlan, DiskSource};
 use crate::assembly::plan::needs::{join, of_mounts};
 use crate::assembly::sandbox::Sandbox;
 use crate::commands::mount::reason;
@@ -36,6 +36,15 @@ const SESSION: SessionId = SessionId(u64::MAX);
 const NEAR_READ_AHEAD_BYTES: u32 = 16 << 10;
 const FAR_READ_AHEAD_BYTES: u32 = 128 << 10;
 
+fn read_ahead_bytes(plan: &DiskPlan) -> u32 {
+    match &plan.source {
+        // Just what is touched.
+        DiskSource::Overlay(overlay) if overlay.is_recorded() => 0,
+        source if source.is_of_this_host() => NEAR_READ_AHEAD_BYTES,
+        _ => FAR_READ_AHEAD_BYTES,
+    }
+}
+
 impl PreparedDiskMount {
     /// Looks whether it can be one there, if it is to be.
     pub fn of(plan: &DiskPlan) -> Result<Option<Self>, Failure> {
@@ -52,11 +61,7 @@ impl PreparedDiskMount {
             // Users of the disk that come another way are told of nothing, as with a block device.
             coherence: Coherence::Always,
             xattrs: false,
-            read_ahead_bytes: Some(if plan.source.is_of_this_host() {
-                NEAR_READ_AHEAD_BYTES
-            } else {
-                FAR_READ_AHEAD_BYTES
-            }),
+            read_ahead_bytes: Some(read_ahead_bytes(plan)),
             ..FuseOptions::default()
         };
         let MountPoint { path, .. } = MountPoint::checked(point)?;

@@ -436,6 +436,62 @@ fn a_clone_of_an_image_on_another_host_reads_there_what_it_touches() {
 }
 
 #[test]
+fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
+    let bed = Bed::new();
+    bed.make_image();
+    let image = bed.0.path("image");
+    let info = || {
+        let told = bed.0.run(&["image", "info", "--json", "image"]);
+        told.succeeded();
+        serde_json::from_str::<serde_json::Value>(&told.out).expect("JSON")
+    };
+    let told = info();
+    assert!(told["files"].as_array().expect("files").iter().all(|file| file["state"] == "fits"), "{told}");
+    assert_eq!((told["files"].as_array().map(Vec::len), &told["trace_steps"]), (Some(4), &0.into()));
+
+    let before = fs::read(image.join("memory")).expect("read");
+    let line = "image rehearse image --net none --qemu ./vmm --for 60 --until";
+    let until_done = "echo >> asked; test -e done";
+    let words = line.split(' ').chain([until_done]).collect::<Vec<_>>();
+    let rehearsal = bed.0.tombolo(&words).stdout(std::process::Stdio::piped()).spawn().expect("spawn");
+    let name = format!("rehearsal-{}", rehearsal.id());
+    let told = bed.vmm(&name, Flaw::None);
+    told.iter().find(|(command, _)| command == "cont").expect("it runs");
+    until("it is asked for", || bed.0.path("asked").exists());
+    let memory = bed.memory_of_clone(&name);
+    assert_eq!(at(&memory, MIB, 6), "memory");
+    File::options().write(true).open(&memory).expect("open").write_all_at(b"change", MIB).expect("write");
+    fs::write(bed.0.path("done"), "").expect("write");
+    let said = rehearsal.wait_with_output().expect("it ends");
+    assert!(said.status.success(), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stdout).contains("reads"), "{said:?}");
+    assert_eq!(bed.list().lines().count(), 2, "{}", bed.list());
+    assert!(fs::read(image.join("memory")).expect("read") == before, "the image has changed");
+    // The machine, its device state, and one page of its memory: nothing beside it.
+    let told = info();
+    assert_eq!(told["trace_steps"], 3, "{told}");
+    assert_eq!(told["trace_bytes"], {
+        let len = |name: &str| fs::metadata(image.join(name)).expect("there").len();
+        len("vm.toml") + len("state") + 4096
+    });
+
+    // One that comes to nothing changes nothing, and leaves none.
+    let stopped = bed
+        .0
+        .tombolo(&[&words[..7], &["--for", "1", "--until", "false"]].concat())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("spawn");
+    let _told = bed.vmm(&format!("rehearsal-{}", stopped.id()), Flaw::None);
+    let said = stopped.wait_with_output().expect("it ends");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("has not succeeded within 1 s"), "{said:?}");
+    assert_eq!((said.status.code(), info()), (Some(1), told));
+    assert_eq!(bed.list().lines().count(), 2, "{}", bed.list());
+    bed.0.run(&["vm", "suspend", "golden", "--to", "unscanned", "--no-scan"]).succeeded();
+    assert!(!bed.0.path("unscanned/.tombolo-image").exists());
+}
+
+#[test]
 fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
     let bed = Bed::new();
     fs::create_dir(bed.0.path("empty")).expect("mkdir");

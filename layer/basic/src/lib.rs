@@ -6,6 +6,7 @@
 //! - [`fault`] injects errors and short transfers by a plan.
 //! - [`readonly`] refuses every change.
 //! - [`recall`] recalls the leases of clients before every change.
+//! - [`record`] writes down what is read of a disk, in order.
 //!
 //! `stats`, `delay` and `fault` are also for disks.
 //!
@@ -22,6 +23,7 @@ pub mod delay;
 pub mod fault;
 pub mod readonly;
 pub mod recall;
+pub mod record;
 pub mod stats;
 
 pub use around::{Around, Layered};

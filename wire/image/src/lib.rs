@@ -128,6 +128,18 @@ impl Sidecar {
         self.files.get(at)
     }
 
+    /// How many bytes the trace brings: those of blocks that are no zeroes.
+    pub fn trace_bytes(&self) -> u64 {
+        let len = |range: Range<u64>| range.end - range.start;
+        let of_step = |step: &Step| {
+            let file = self.files.get(step.file as usize)?;
+            let blocks = step.start..step.start.saturating_add(step.count);
+            let zeros: u64 = file.zeros.within(blocks.clone()).map(|run| len(file.bytes_of(run))).sum();
+            Some(len(file.bytes_of(blocks)) - zeros)
+        };
+        self.trace.iter().filter_map(of_step).sum()
+    }
+
     /// Where the tables of digests lie behind a head of this length, in bytes: of each file, where it has one.
     pub fn tables(&self, head_bytes: usize) -> Vec<Option<Range<u64>>> {
         let mut at = head_bytes as u64;

@@ -109,6 +109,10 @@ pub struct DiskServerOptions {
     /// Where an overlay's states are kept, as this descriptor.
     #[arg(long, value_name = "FD", hide = true)]
     pub kept_states: Option<i32>,
+    /// Append to this file what is read of what an overlay stands on, a line for each part when it is read first. The file of --mount is read by
+    /// single pages then.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub record: Option<PathBuf>,
     /// What the server may still do once it is ready: off, auto (what kernel and user allow of strict), or strict: nothing that it does
     /// not need, or it does not start.
     #[arg(long, value_name = "HOW", default_value = "auto")]

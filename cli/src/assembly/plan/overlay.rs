@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use libtombolo::block_on;
@@ -16,6 +17,7 @@ use tombolo_core::fs::Timestamp;
 use tombolo_core::{Ctx, SessionId};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_host_service::sandbox::Needs;
+use tombolo_layer_basic::record;
 use tombolo_layer_overlay::{HEADER_BYTES, Header, Identity, Kept, Overlay, OverlayError};
 use tombolo_sys::memfd;
 
@@ -40,12 +42,14 @@ pub struct OverlaySource {
     depth: u32,
     /// Where a keeper keeps its states.
     states: Option<Kept>,
+    /// Where it is written down what is read of the base.
+    record: Option<Arc<File>>,
 }
 
 impl OverlaySource {
     pub fn new(path: PathBuf, options: &ImageOptions) -> Self {
         let ImageOptions { base: bases, backing_dir, .. } = options.clone();
-        Self { path, bases, backing_dir, depth: 0, states: None }
+        Self { path, bases, backing_dir, depth: 0, states: None, record: None }
     }
 
     fn cannot(&self, error: &(impl std::error::Error + 'static)) -> Failure {
@@ -129,6 +133,19 @@ impl OverlaySource {
         Ok(())
     }
 
+    /// Has what is read of what it stands on written down at the end of this file, which is opened now.
+    pub fn record_in(&mut self, path: &Path) -> Outcome {
+        let opened = File::options().append(true).open(path);
+        let file =
+            opened.map_err(|error| Failure::cannot(format_args!("record in {}", path.display()), &error))?;
+        self.record = Some(Arc::new(file));
+        Ok(())
+    }
+
+    pub fn is_recorded(&self) -> bool {
+        self.record.is_some()
+    }
+
     /// What tells its redo log from another one that has its name later.
     fn identity(&self) -> std::io::Result<Identity> {
         let it = fs::metadata(&self.path)?;
@@ -150,9 +167,13 @@ impl OverlaySource {
         let log = ImageFile::open(&self.path, &of_log, pool.lane()).map_err(|error| self.cannot(&error))?;
         let opened = base.open(&DiskOpenOptions { read_only: true, ..of_log }, pool)?;
         let mark = mark_of(&base)?;
+        let below = match &self.record {
+            Some(file) => record::over(opened.disk, Arc::clone(file), &base.name()),
+            None => opened.disk,
+        };
         let opened_as = match &self.states {
-            None => block_on(Overlay::open(&cx(), opened.disk, &mark, log, options)),
-            Some(kept) => block_on(Overlay::open_kept(&cx(), opened.disk, &mark, log, options, kept.clone())),
+            None => block_on(Overlay::open(&cx(), below, &mark, log, options)),
+            Some(kept) => block_on(Overlay::open_kept(&cx(), below, &mark, log, options, kept.clone())),
         };
         let disk = opened_as.map_err(|error| {
             let failure = self.cannot(&error);

@@ -40,6 +40,8 @@ struct Info {
     files: Vec<FileInfo>,
     /// Steps of the trace of a start.
     trace_steps: usize,
+    /// What they bring.
+    trace_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -91,7 +93,8 @@ impl Info {
             },
             state: state(dir, file),
         });
-        Self { files: files.collect(), trace_steps: whole.sidecar.trace.len() }
+        let trace_bytes = whole.sidecar.trace_bytes();
+        Self { files: files.collect(), trace_steps: whole.sidecar.trace.len(), trace_bytes }
     }
 
     fn text(&self) -> String {
@@ -112,7 +115,7 @@ impl Info {
         let text = table(&["FILE", "ADVICE", "STATE", "SIZE", "ZEROES", "EQUAL"], rows, 3);
         match self.trace_steps {
             0 => text,
-            steps => format!("{text}\ntrace of {steps} steps"),
+            steps => format!("{text}\ntrace of {} in {steps} steps", shown::short_size(self.trace_bytes)),
         }
     }
 }
@@ -123,14 +126,20 @@ fn equal_bytes<'a>(file: &ImageFile, digests: &'a [Digest], seen: &mut HashSet<&
     (again * u64::from(file.block_bytes)).min(file.size)
 }
 
+const FITS: &str = "fits";
+
 /// Whether what is said of a file counts.
+pub fn fits(dir: &Path, file: &ImageFile) -> bool {
+    state(dir, file) == FITS
+}
+
 fn state(dir: &Path, file: &ImageFile) -> &'static str {
     let nanos = |nanos: i64| nanos.try_into().unwrap_or(0);
     match dir.join(OsStr::from_bytes(&file.name)).symlink_metadata() {
         Ok(now)
             if file.is_of(now.size(), Timestamp { secs: now.mtime(), nanos: nanos(now.mtime_nsec()) }) =>
         {
-            "fits"
+            FITS
         }
         Ok(_) => "changed",
         Err(_) => "missing",

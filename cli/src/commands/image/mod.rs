@@ -4,8 +4,9 @@ pub mod catalogue;
 mod contents;
 mod info;
 mod list;
-mod scan;
-mod sidecar;
+mod rehearse;
+pub mod scan;
+pub mod sidecar;
 mod trace;
 
 use clap::{Args, Subcommand};
@@ -14,6 +15,7 @@ use crate::failure::Outcome;
 
 use info::ImageInfoArgs;
 use list::ImageListArgs;
+use rehearse::ImageRehearseArgs;
 use scan::ImageScanArgs;
 
 /// Say of a VM's files (configuration, disk, memory) what saves their readers from fetching all of them.
@@ -30,6 +32,7 @@ pub struct ImageArgs {
 #[derive(Subcommand)]
 enum Action {
     Scan(ImageScanArgs),
+    Rehearse(ImageRehearseArgs),
     Info(ImageInfoArgs),
     List(ImageListArgs),
 }
@@ -37,6 +40,7 @@ enum Action {
 const EXAMPLES: &str = "\
 Examples:
   tombolo image scan /srv/images/debian
+  tombolo image rehearse /srv/images/debian --for 20
   tombolo image info /srv/images/debian
   tombolo image list nfs://ship/images";
 
@@ -44,6 +48,7 @@ impl ImageArgs {
     pub fn run(self) -> Outcome {
         match self.action {
             Action::Scan(asked) => asked.run(),
+            Action::Rehearse(asked) => asked.run(),
             Action::Info(asked) => asked.run(),
             Action::List(asked) => asked.run(),
         }

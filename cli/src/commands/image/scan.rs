@@ -26,7 +26,7 @@ use crate::progress::bar;
 /// All files of the directory itself are read once, but for holes and for those whose names begin with a dot. What is found goes into
 /// .tombolo-image: which blocks are zeroes, and digests (BLAKE3) of the others. It is replaced as a whole, and what it says of a file counts until the
 /// file's size or time of modification changes: then scan again. Whoever may read all of the files may read it too.
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageScanArgs {
     /// The directory of the files.
@@ -93,6 +93,17 @@ struct Found {
 
 impl ImageScanArgs {
     pub fn run(self) -> Outcome {
+        let (whole, len) = self.scan()?;
+        print(&summary(&whole, len))
+    }
+
+    /// What is done without any option.
+    pub fn of(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), ..Self::default() }
+    }
+
+    /// Looks at all files, and replaces the sidecar. What it says, and how long it is.
+    pub fn scan(self) -> Result<(Whole, u64), Failure> {
         let scanning = format!("scan {}", self.dir.display());
         let size = self.block.unwrap_or(Size(4 << 10));
         let block = block_bytes(size).ok_or_else(|| {
@@ -146,7 +157,7 @@ impl ImageScanArgs {
             let failure = Failure::cannot(&scanning, &error);
             if is_large { failure.remedy("say less with --block 64K") } else { failure }
         })?;
-        print(&summary(&whole, len))
+        Ok((whole, len))
     }
 
     /// What goes into the sidecar.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use tombolo_wire_image::{DIGEST_BYTES, Digest, NAME, PREFIX_BYTES, Sidecar, digest, head_bytes};
@@ -43,6 +43,12 @@ impl Whole {
             digests.push(bytes.as_chunks::<DIGEST_BYTES>().0.to_vec());
         }
         Ok(Self { sidecar, digests })
+    }
+
+    /// Replaces the sidecar of this directory, which may be read by those that may read it now.
+    pub fn write_again(&self, dir: &Path) -> io::Result<u64> {
+        let mode = fs::metadata(dir.join(NAME))?.mode();
+        self.write(dir, mode & 0o777)
     }
 
     /// Replaces the sidecar of this directory, as a whole and durably. `mode` is who may read it. How long it is now.

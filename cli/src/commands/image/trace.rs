@@ -1,4 +1,7 @@
-//! What a proxy has recorded, as the steps of a trace.
+//! What a proxy has recorded, or a rehearsal, as the steps of a trace.
+
+use std::mem;
+use std::ops::Range;
 
 use tombolo_wire_image::{ImageFile, STEPS_MAX, Step};
 
@@ -42,6 +45,71 @@ fn step(line: &[u8], dir: &[u8], files: &[ImageFile]) -> Option<Step> {
     Some(Step { file: index.try_into().ok()?, start, count })
 }
 
+/// So much is brought in whatever order takes the fewest steps: over 80 Mbit/s it comes within 26 ms.
+const WINDOW_BYTES: u64 = 256 << 10;
+
+/// So many blocks that nothing has read are brought with those beside them: another start reads a little elsewhere, and a step more costs some
+/// hundred bytes as well. Zeroes cost nothing.
+const GAP_BLOCKS: u64 = 1;
+
+/// The same in fewer steps: those that are near each other in time are put in the order of the files, and joined where they are near each other there
+/// too. What is zeroes is left out.
+pub fn gathered(steps: &[Step], files: &[ImageFile]) -> Vec<Step> {
+    let (mut gathered, mut window, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for step in steps {
+        let Some(file) = files.get(step.file as usize) else { continue };
+        for data in data_of(file, step.start..step.start + step.count) {
+            bytes += (data.end - data.start) * u64::from(file.block_bytes);
+            window.push((step.file, data));
+        }
+        if bytes >= WINDOW_BYTES {
+            gathered.extend(joined(mem::take(&mut window), files));
+            bytes = 0;
+        }
+    }
+    gathered.extend(joined(window, files));
+    gathered.truncate(STEPS_MAX);
+    gathered
+}
+
+/// What of these blocks is no zeroes.
+fn data_of(file: &ImageFile, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let mut next = blocks.start;
+    let zeros = file.zeros.within(blocks.clone()).map(|zeros| (zeros.start, zeros.end));
+    let parts =
+        zeros.chain([(blocks.end, blocks.end)]).map(move |(end, after)| mem::replace(&mut next, after)..end);
+    parts.filter(|data| !data.is_empty())
+}
+
+fn joined(mut window: Vec<(u32, Range<u64>)>, files: &[ImageFile]) -> Vec<Step> {
+    let mut order: Vec<u32> = Vec::new();
+    for (file, _) in &window {
+        if !order.contains(file) {
+            order.push(*file);
+        }
+    }
+    let place = |file: u32| order.iter().position(|other| *other == file);
+    window.sort_by_key(|(file, blocks)| (place(*file), blocks.start));
+    let mut steps: Vec<Step> = Vec::new();
+    for (file, blocks) in window {
+        let is_near = |last: &Step| {
+            let gap = last.start + last.count..blocks.start;
+            let of_data = |gap| {
+                files
+                    .get(file as usize)
+                    .map(|file| data_of(file, gap).map(|data| data.end - data.start).sum())
+            };
+            last.file == file
+                && (gap.is_empty() || of_data(gap).is_some_and(|count: u64| count <= GAP_BLOCKS))
+        };
+        match steps.last_mut().filter(|last| is_near(last)) {
+            Some(last) => last.count = last.count.max(blocks.end - last.start),
+            None => steps.push(Step { file, start: blocks.start, count: blocks.end - blocks.start }),
+        }
+    }
+    steps
+}
+
 #[cfg(test)]
 mod tests {
     use tombolo_core::fs::Timestamp;
@@ -65,5 +133,40 @@ mod tests {
             200000 1 vm/disk\nno line\n5 0 vm/disk\n0 1 memory\n0 1 vm/nothere";
         let step = |file, start, count| Step { file, start, count };
         assert_eq!(steps(text, b"vm", &files), [step(1, 0, 4), step(0, 24, 1), step(1, 0, 1)]);
+    }
+
+    #[test]
+    fn a_start_is_brought_in_few_steps_and_without_zeroes() {
+        let mut zeros = ZeroMap::default();
+        assert!(zeros.add(10..20) && zeros.add(40..90));
+        let file = |name: &str| ImageFile {
+            name: name.into(),
+            size: 4096 * 10_000,
+            mtime: Timestamp::default(),
+            block_bytes: 4096,
+            advice: Advice::OnDemand,
+            zeros: zeros.clone(),
+            table: None,
+        };
+        let files = [file("disk"), file("memory")];
+        let step = |file, start, count| Step { file, start, count };
+        let read = [
+            step(1, 9, 1),
+            step(0, 300, 1),
+            step(1, 7, 1),
+            step(1, 12, 3),
+            step(1, 21, 1),
+            step(1, 95, 3),
+            step(1, 39, 5),
+        ];
+        // 8 is a gap of one, 10 to 19 are zeroes, as are 40 and on.
+        let expected = [step(1, 7, 15), step(1, 39, 1), step(1, 95, 3), step(0, 300, 1)];
+        assert_eq!(gathered(&read, &files), expected);
+        // What is read long after comes after.
+        let read = [step(1, 200, 64), step(1, 100, 1), step(0, 100, 64), step(1, 101, 1)];
+        assert_eq!(
+            gathered(&read, &files),
+            [step(1, 200, 64), step(1, 100, 1), step(0, 100, 64), step(1, 101, 1)]
+        );
     }
 }

@@ -12,6 +12,7 @@ use super::ledger::Ledger;
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::overlay::{OverlaySource, sync_name};
+use crate::commands::image::scan::ImageScanArgs;
 use crate::failure::{Failure, Outcome};
 
 /// This program once more, without what it says when all is well.
@@ -31,8 +32,8 @@ pub fn overlay(what: &str) -> String {
     format!("{what}.overlay")
 }
 
-/// Makes an image of a VM that is suspended. It is there whole or not at all.
-pub fn make(home: &Home, dir: &Path) -> Outcome {
+/// Makes an image of a VM that is suspended, with a sidecar if it `scans`. It is there whole or not at all.
+pub fn make(home: &Home, dir: &Path, scans: bool) -> Outcome {
     let _lock = home.locked()?;
     let making = format!("make the image {}", dir.display());
     if home.phase()? != Phase::Suspended {
@@ -46,6 +47,11 @@ pub fn make(home: &Home, dir: &Path) -> Outcome {
     // What a guest has in its memory is for its user alone.
     fs::DirBuilder::new().mode(0o700).create(&draft).map_err(cannot)?;
     fill(home, &draft, &cannot)
+        .map(|()| {
+            if scans {
+                scan(&draft)
+            }
+        })
         .and_then(|()| fs::rename(&draft, dir).and_then(|()| sync_name(dir)).map_err(cannot))
         .inspect_err(|_| drop(fs::remove_dir_all(&draft)))
 }
@@ -71,6 +77,13 @@ fn fill(home: &Home, draft: &Path, cannot: &impl Fn(std::io::Error) -> Failure) 
         fs::copy(home.file(name), &copy).and_then(|_| File::open(&copy)?.sync_all()).map_err(cannot)?;
     }
     File::open(draft).and_then(|draft| draft.sync_all()).map_err(cannot)
+}
+
+/// Writes the sidecar. Without one it is an image too.
+fn scan(draft: &Path) {
+    if let Err(failure) = ImageScanArgs::of(draft).scan() {
+        failure.remedy("the image is made without a sidecar").print();
+    }
 }
 
 /// Where an image lies: a directory of this host, or a URL of one elsewhere.

@@ -4,6 +4,7 @@ mod config;
 mod home;
 mod image;
 mod ledger;
+pub mod rehearsal;
 mod running;
 mod supervisor;
 
@@ -56,6 +57,9 @@ enum Action {
         /// Make this directory, an image of it. The VM may be suspended already.
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
+        /// Leave out the sidecar, by which less of the image is read from far away (as of tombolo image scan).
+        #[arg(long, requires = "to")]
+        no_scan: bool,
     },
     /// Have a VM go on that is suspended.
     Resume {
@@ -128,7 +132,7 @@ struct StartArgs {
 
 /// What a VM has of the host.
 #[derive(Args)]
-struct PlaceArgs {
+pub struct PlaceArgs {
     /// Its network: user[,hostfwd=tcp:127.0.0.1:PORT-:PORT]… made by QEMU, tap=INTERFACE, or none.
     #[arg(long, value_name = "NETWORK", default_value = "user", value_parser = network)]
     net: String,
@@ -190,7 +194,7 @@ impl VmArgs {
         match &self.action {
             Action::Start(args) => args.run(),
             Action::Boot { name } => boot(name),
-            Action::Suspend { name, to } => suspend(name, to.as_deref()),
+            Action::Suspend { name, to, no_scan } => suspend(name, to.as_deref(), !no_scan),
             Action::Resume { name } => resume(&Home::of(name)?, &mut Ledger::begin()),
             Action::Stop { name } => running::stop(&Home::of(name)?),
             Action::List => list(),
@@ -280,7 +284,7 @@ fn boot(name: &str) -> Outcome {
     running::boot(&home)
 }
 
-fn suspend(name: &str, to: Option<&Path>) -> Outcome {
+fn suspend(name: &str, to: Option<&Path>, scans: bool) -> Outcome {
     let home = Home::of(name)?;
     let to = to.map(whole).transpose()?;
     if let Some(dir) = to.as_deref().filter(|dir| dir.exists()) {
@@ -295,7 +299,7 @@ fn suspend(name: &str, to: Option<&Path>) -> Outcome {
         (Some(_), true) => {}
         (_, false) => running::suspend(&home)?,
     }
-    to.map_or(Ok(()), |dir| image::make(&home, &dir))
+    to.map_or(Ok(()), |dir| image::make(&home, &dir, scans))
 }
 
 /// Has it go on, and says what that cost.

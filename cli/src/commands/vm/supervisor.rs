@@ -19,6 +19,7 @@ use tombolo_sys::{packet, process};
 use super::config::{MEMORY, uuid};
 use super::home::{Home, Phase, Run};
 use super::image::{fetch_boot_files, overlay};
+use super::rehearsal::RECORD;
 use super::running::{SAVED, begin, forget, settled};
 use crate::commands::beside;
 use crate::failure::{Failure, Outcome};
@@ -290,6 +291,10 @@ impl Server {
         let mut command = beside("disk", Some(log)).map_err(|error| cannot(&error))?;
         command.arg(home.file(&overlay(what))).arg("--base").arg(base).args(words);
         command.arg("--control").arg(control).process_group(0);
+        let record = home.file(RECORD);
+        if record.exists() {
+            command.arg("--record").arg(record);
+        }
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| cannot(&error))?;
         let output = child.stdout.take().ok_or_else(|| cannot(&io::ErrorKind::BrokenPipe.into()))?;

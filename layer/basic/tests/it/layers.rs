@@ -1,10 +1,11 @@
 //! What each layer adds, over the reference model.
 
+use std::fs::File as HostFile;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::{Memory, MemoryDisk};
-use tombolo_core::block::{Allocation, Range, Zeroing};
+use tombolo_core::block::{Allocation, BlockDevice, Range, Zeroing};
 use tombolo_core::fs::Op;
 use tombolo_core::fs::{
     AccessMask, Client, Create, Export, File, FileSystem, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
@@ -13,8 +14,8 @@ use tombolo_core::fs::{
 use tombolo_core::{Ctx, Error, Interrupt, SessionId, Stability};
 use tombolo_layer_basic::fault::{Plan, Rule, What, When};
 use tombolo_layer_basic::stats::Counters;
-use tombolo_layer_basic::{delay, fault, readonly, stats};
-use tombolo_mem::Source;
+use tombolo_layer_basic::{delay, fault, readonly, record, stats};
+use tombolo_mem::{Buffer, Source};
 
 fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
     let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
@@ -186,4 +187,26 @@ fn a_disk_fails_by_the_plan_and_what_fails_changes_nothing() {
     assert!(matches!(disk.flush(&cx).wait(), Err(Error::NoSpace)));
     assert!(matches!(disk.resize().unwrap().set_size(&cx, 4096).wait(), Err(Error::NoSpace)));
     assert_eq!(disk.geometry().size_bytes, 8192);
+}
+
+#[test]
+fn what_is_read_of_a_disk_is_written_down_once_in_its_order() {
+    let path = std::env::temp_dir().join(format!("tombolo-record-{}", std::process::id()));
+    let out = || Arc::new(HostFile::options().create(true).append(true).open(&path).unwrap());
+    let disk = |name| record::over(Arc::new(MemoryDisk::new(40_448).unwrap()), out(), name);
+    let (cx, memory, other) = (Ctx::root(SessionId(1)), disk("memory"), disk("disk"));
+    let read = |disk: &dyn BlockDevice, offset, len| {
+        disk.read(&cx, offset, Buffer::new(len).sink(0..len)).wait().unwrap();
+    };
+    read(&*memory, 8192, 4096);
+    read(&*other, 0, 100);
+    // All around what was read before, and the end, which is no whole block.
+    read(&*memory, 5000, 12_000);
+    read(&*memory, 36_864, 3584);
+    read(&*memory, 4096, 30_000);
+    memory.write(&cx, 0, Stability::Unstable, Source::from(vec![7; 4096])).wait().unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let expected = "8192 4096 memory\n0 4096 disk\n4096 4096 memory\n12288 8192 memory\n36864 3584 memory\n20480 16384 memory\n";
+    assert_eq!(text, expected);
 }

@@ -1,0 +1,109 @@
+//! A clone that lives for a while, and of which it is written down what it reads.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::config::{CONFIG, STATE};
+use super::home::Home;
+use super::image::Image;
+use super::ledger::Ledger;
+use super::{PlaceArgs, running};
+use crate::assembly::plan::disk::DiskSource;
+use crate::commands::files::stop;
+use crate::failure::Failure;
+
+/// Where it is written down, in the clone's directory: the servers of a VM that has it record.
+pub const RECORD: &str = "read";
+
+/// How often it is looked whether it is over.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What is rehearsed.
+pub struct Rehearsal<'a> {
+    pub image: &'a Path,
+    pub place: &'a PlaceArgs,
+    pub at_most: Duration,
+    /// A command of the shell that succeeds when it is over.
+    pub until: Option<&'a str>,
+}
+
+/// The clone, which is removed in the end, however that comes.
+struct Clone(Home);
+
+impl Drop for Clone {
+    fn drop(&mut self) {
+        let removed = running::stop(&self.0).and_then(|()| {
+            let _lock = self.0.locked()?;
+            let path = &self.0.path;
+            fs::remove_dir_all(path)
+                .map_err(|error| Failure::cannot(format_args!("remove {}", path.display()), &error))
+        });
+        if let Err(failure) = removed {
+            failure.remedy(format_args!("tombolo vm rm --force {}", self.0.name)).print();
+        }
+    }
+}
+
+impl Rehearsal<'_> {
+    /// Runs the clone. What it has read: lines of an offset, a length and the name of a file, in order.
+    pub fn run(&self) -> Result<Vec<u8>, Failure> {
+        let rehearsing = format!("rehearse {}", self.image.display());
+        let cannot = |error: std::io::Error| Failure::cannot(&rehearsing, &error);
+        if DiskSource::is_elsewhere(self.image) {
+            return Err(Failure::cannot(&rehearsing, "it is no directory of this host")
+                .remedy("rehearse it on its server, or mount it"));
+        }
+        let image = Image::of_word(self.image)?;
+        let is_stopped = Arc::new(AtomicBool::new(false));
+        let stopped = is_stopped.clone();
+        stop::on_signal(move |_| stopped.store(true, Ordering::Relaxed)).map_err(cannot)?;
+
+        let clone = Clone(Home::create(&format!("rehearsal-{}", std::process::id()))?);
+        let home = &clone.0;
+        File::create_new(home.file(RECORD)).map_err(cannot)?;
+        image.clone_to(home, &self.place.qemu()?, self.place.net(), &mut Ledger::begin())?;
+        running::resume(home, &mut Ledger::begin())?;
+        let over = self.wait(&is_stopped);
+        running::stop(home)?;
+        over.map_err(|reason| Failure::cannot(&rehearsing, reason))?;
+        // What every clone reads as a whole, before all else.
+        let mut read = Vec::new();
+        for name in [CONFIG, STATE] {
+            let bytes = fs::metadata(self.image.join(name)).map_err(cannot)?.len();
+            read.extend(format!("0 {bytes} {name}\n").into_bytes());
+        }
+        read.extend(fs::read(home.file(RECORD)).map_err(cannot)?);
+        Ok(read)
+    }
+
+    /// Waits until it is over. Why it ends before.
+    fn wait(&self, is_stopped: &AtomicBool) -> Result<(), String> {
+        let end = Instant::now() + self.at_most;
+        loop {
+            if is_stopped.load(Ordering::Relaxed) {
+                return Err("it was interrupted".into());
+            }
+            match self.until.map(succeeds) {
+                Some(Ok(true)) => return Ok(()),
+                Some(Err(error)) => return Err(format!("the command of --until: {error}")),
+                Some(Ok(false)) if Instant::now() > end => {
+                    let seconds = self.at_most.as_secs();
+                    return Err(format!("the command of --until has not succeeded within {seconds} s"));
+                }
+                None if Instant::now() > end => return Ok(()),
+                _ => thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+}
+
+fn succeeds(command: &str) -> std::io::Result<bool> {
+    let mut shell = Command::new("/bin/sh");
+    let shell = shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    shell.status().map(|status| status.success())
+}

@@ -1,0 +1,111 @@
+//! Writes down what is read of a disk, in order, each block when it is read first: a trace, to be brought before it is asked for another time.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Write;
+use std::ops;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Resize, Zeroing};
+use tombolo_core::{Answer, Ctx, Stability};
+use tombolo_mem::{Sink, Source};
+
+/// What is told apart: a page of memory.
+const BLOCK_BYTES: u64 = 4 << 10;
+
+/// So many blocks are told apart at most: 16 GiB.
+const BLOCKS_MAX: usize = 1 << 22;
+
+/// `inner`, of which a line is written to `out` for each part that is read first: its offset and length in bytes, and `name`. Each line is one
+/// write, so several disks may append to one file, in the order of their reads. When `out` takes nothing more, or 16 GiB were read, the rest is not
+/// written down, and all is read as before.
+pub fn over(inner: Arc<dyn BlockDevice>, out: Arc<File>, name: &str) -> Arc<dyn BlockDevice> {
+    let state = State { out: Some(out), read: HashSet::new() };
+    Arc::new(RecordedDisk { inner, name: name.into(), state: Mutex::new(state) })
+}
+
+struct RecordedDisk {
+    inner: Arc<dyn BlockDevice>,
+    name: String,
+    state: Mutex<State>,
+}
+
+struct State {
+    out: Option<Arc<File>>,
+    read: HashSet<u64>,
+}
+
+impl RecordedDisk {
+    fn note(&self, offset: u64, len: usize) {
+        let end = offset.saturating_add(len as u64).min(self.inner.geometry().size_bytes);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { out, read } = &mut *state;
+        let Some(mut file) = out.as_deref().filter(|_| read.len() < BLOCKS_MAX) else { return };
+        let mut run = 0..0;
+        let mut write = |run: &ops::Range<u64>| -> std::io::Result<()> {
+            let bytes =
+                run.start * BLOCK_BYTES..(run.end * BLOCK_BYTES).min(self.inner.geometry().size_bytes);
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            file.write_all(format!("{} {} {}\n", bytes.start, bytes.end - bytes.start, self.name).as_bytes())
+        };
+        let mut written = Ok(());
+        for block in offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES) {
+            if !read.insert(block) {
+                continue;
+            }
+            if run.end != block {
+                written = written.and_then(|()| write(&run));
+                run.start = block;
+            }
+            run.end = block + 1;
+        }
+        if written.and_then(|()| write(&run)).is_err() {
+            *out = None;
+        }
+    }
+}
+
+impl BlockDevice for RecordedDisk {
+    fn profile(&self) -> Profile {
+        self.inner.profile()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
+        self.note(offset, into.len());
+        self.inner.read(cx, offset, into)
+    }
+
+    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
+        self.inner.write(cx, offset, stability, from)
+    }
+
+    fn flush(&self, cx: &Ctx) -> Answer<()> {
+        self.inner.flush(cx)
+    }
+
+    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
+        self.inner.discard(cx, range)
+    }
+
+    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+        self.inner.write_zeroes(cx, range, how)
+    }
+
+    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+        self.inner.extents(cx, range, count_max)
+    }
+
+    fn submit(&self) {
+        self.inner.submit();
+    }
+
+    fn resize(&self) -> Option<&dyn Resize> {
+        self.inner.resize()
+    }
+}
