@@ -449,6 +449,9 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
     assert!(told["files"].as_array().expect("files").iter().all(|file| file["state"] == "fits"), "{told}");
     assert_eq!((told["files"].as_array().map(Vec::len), &told["trace_steps"]), (Some(4), &0.into()));
 
+    // What lies beside what is read; what was known of the file does not count any more.
+    let changed = File::options().write(true).open(image.join("memory")).expect("open");
+    changed.write_all_at(&[7; 32 << 10], MIB + 4096).expect("write");
     let before = fs::read(image.join("memory")).expect("read");
     let line = "image rehearse image --net none --qemu ./vmm --for 60 --until";
     let until_done = "echo >> asked; test -e done";
