@@ -1,6 +1,7 @@
 //! `tombolo proxy`: a tree that is far away, cached here and served on all front ends.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -31,6 +32,9 @@ pub struct ProxyArgs {
     cache: PathBuf,
     #[command(flatten)]
     cache_options: CacheOptions,
+    /// End when no process has had a link over shared memory for so many seconds. For --shm alone.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    end_when_unused: Option<u32>,
 }
 
 const EXAMPLES: &str = "\
@@ -46,6 +50,8 @@ Examples:
 
 impl ProxyArgs {
     pub fn run(self) -> Outcome {
-        servers::serve(&Plan::of_proxy(self.options, self.cache, self.cache_options)?)
+        let plan = Plan::of_proxy(self.options, self.cache, self.cache_options)?;
+        let unused = self.end_when_unused.map(|seconds| Duration::from_secs(seconds.into()));
+        servers::serve(&plan.ending_when_unused(unused)?)
     }
 }

@@ -32,4 +32,5 @@ mod sessions;
 mod shm;
 mod troubleshooting;
 mod vm;
+mod vm_far;
 mod write_back;

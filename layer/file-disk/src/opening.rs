@@ -43,32 +43,50 @@ impl FileDisk {
         let OpenOptions { read_only, block_bytes, .. } = *options;
         // Said before anything is opened.
         Geometry::of_file(0).in_blocks(block_bytes)?;
-        let entry = find(&*fs, &cx, path).await?;
-        let flags = if read_only { OpenFlags::READ } else { OpenFlags::READ | OpenFlags::WRITE };
-        let opened = match entry.attr.file_type {
-            FileType::Regular => fs.open(&cx, entry.node, flags).resolve().await.map_err(OpenError::from),
-            _ => Err(OpenError::NotAFile),
-        };
-        let open = match opened {
-            Ok(opened) => opened.open,
-            Err(error) => {
-                fs.forget(&cx, &[(entry.node, 1)]);
-                return Err(error);
-            }
-        };
+        let file = find_and_open(&*fs, &cx, path, read_only).await?;
         // From here on it is given back when it is dropped.
-        let mut file = OpenFile::new(fs, cx, File { node: entry.node, open }, read_only);
+        let mut file = OpenFile::new(fs, cx, file, read_only);
         if options.locks {
             file.lock(read_only).await?;
         }
         // As it is now that no other changes it.
-        let attr: Attr = file.fs.getattr(&file.cx, entry.node, Some(file.file)).resolve().await?;
+        let attr: Attr = file.fs.getattr(&file.cx, file.file.node, Some(file.file)).resolve().await?;
         let geometry = Geometry::of_file(attr.size).in_blocks(block_bytes)?;
         if geometry.size_bytes == 0 {
             return Err(OpenError::Empty);
         }
         file.set_geometry(geometry);
         Ok(Arc::new(Self(Arc::new(file))))
+    }
+}
+
+/// Opens the file. A name that is remembered may lead to one that was replaced since, and so may that of each directory: it is looked up anew then.
+async fn find_and_open(
+    fs: &dyn FileSystem,
+    cx: &Ctx,
+    path: &[u8],
+    read_only: bool,
+) -> Result<File, OpenError> {
+    let flags = if read_only { OpenFlags::READ } else { OpenFlags::READ | OpenFlags::WRITE };
+    let mut names_left = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    loop {
+        let opened = match find(fs, cx, path).await {
+            Ok(Entry { node, attr, .. }) => {
+                let opened = match attr.file_type {
+                    FileType::Regular => fs.open(cx, node, flags).resolve().await.map_err(OpenError::from),
+                    _ => Err(OpenError::NotAFile),
+                };
+                if opened.is_err() {
+                    fs.forget(cx, &[(node, 1)]);
+                }
+                opened.map(|opened| File { node, open: opened.open })
+            }
+            Err(error) => Err(error.into()),
+        };
+        match opened {
+            Err(OpenError::Refused(Error::Stale)) if names_left.next().is_some() => {}
+            done => return done,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ pub mod tree;
 pub mod write_back;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tombolo_host_service::sandbox::Strictness;
 use tombolo_layer_idmap::{IdMap, Ids};
@@ -52,6 +53,8 @@ pub struct Plan {
     pub sandbox: Strictness,
     /// Whether guests outlive the server, and how it has their sockets; nothing of them in the process that keeps both.
     pub keep: Option<Vec<i32>>,
+    /// After how long without a client it ends.
+    pub end_when_unused: Option<Duration>,
 }
 
 /// What stands over each export, besides the counters.
@@ -149,7 +152,31 @@ impl Plan {
         let layers = Layers { read_only, submounts: options.submounts.unwrap_or_default(), host_watch, ids };
         let ServerOptions { control, metrics, state, sandbox, .. } = options;
         let sandbox = sandbox.unwrap_or_default();
-        Ok(Self { exports, disks, cache: None, layers, front_ends, control, metrics, state, sandbox, keep })
+        Ok(Self {
+            exports,
+            disks,
+            cache: None,
+            layers,
+            front_ends,
+            control,
+            metrics,
+            state,
+            sandbox,
+            keep,
+            end_when_unused: None,
+        })
+    }
+
+    /// The same, and it ends when no process has had a link for so long.
+    pub fn ending_when_unused(self, after: Option<Duration>) -> Result<Self, Failure> {
+        let FrontEnds { guests, mounts, nfs, shm, .. } = &self.front_ends;
+        if after.is_some()
+            && !(guests.is_empty() && mounts.is_empty() && nfs.ports.is_empty() && shm.is_any())
+        {
+            let problem = "--end-when-unused is for --shm alone: other clients are not seen to come and go";
+            return Err(Failure::usage(problem).remedy("leave it out, or serve by --shm SOCKET alone"));
+        }
+        Ok(Self { end_when_unused: after, ..self })
     }
 }
 

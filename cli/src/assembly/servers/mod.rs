@@ -209,6 +209,9 @@ impl Server {
             .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
         let mut server = Self { serving, sessions, metrics, _control, control_path, sandbox };
         server.serving.admit(plan)?;
+        if let (Some(after), Some(shm)) = (plan.end_when_unused, &server.serving.shm) {
+            shm.end_when_unused(after).map_err(|error| Failure::cannot("wait for clients", &error))?;
+        }
         if let Some(sessions) = &server.sessions {
             sessions.obey_signals()?;
             sessions.resume();

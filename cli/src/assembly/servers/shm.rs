@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{PathBuf, absolute};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tombolo_core::{Squash, SquashMode};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
@@ -14,6 +16,7 @@ use tombolo_host_links::rendezvous::MemoryListener;
 use tombolo_host_links::server::Server;
 use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
 use tombolo_shm::link::{Limits, Protocol};
+use tombolo_sys::process;
 
 use super::nfs_over_links::NfsOverLinks;
 use super::shm_registry::Listed;
@@ -29,6 +32,9 @@ pub struct ShmServers {
     _listed: Option<Listed>,
     endpoints: Arc<[Endpoint]>,
 }
+
+/// How often it is looked whether there are clients.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 pub struct Endpoint {
     at: At,
@@ -75,6 +81,25 @@ impl ShmServers {
             }
         }
         Ok(())
+    }
+
+    /// Ends this process when no client has been seen for so long.
+    pub fn end_when_unused(&self, after: Duration) -> io::Result<()> {
+        let endpoints = Arc::downgrade(&self.endpoints);
+        let look_every = (after / 8).min(LOOK_EVERY);
+        let look = move || {
+            let mut last_used = Instant::now();
+            while last_used.elapsed() < after {
+                thread::sleep(look_every);
+                let Some(endpoints) = endpoints.upgrade() else { return };
+                if endpoints.iter().any(|endpoint| !endpoint.guests().is_empty()) {
+                    last_used = Instant::now();
+                }
+            }
+            tracing::info!("no client for {} seconds", after.as_secs());
+            let _ = process::terminate(std::process::id());
+        };
+        thread::Builder::new().name("unused".into()).spawn(look).map(drop)
     }
 
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointStatus> + '_ {

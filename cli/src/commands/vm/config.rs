@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tombolo_host_vmm::{Boot, Machine};
 
+use super::origin::CacheArgs;
 use crate::failure::Failure;
 
 /// The version of both files.
@@ -51,6 +52,9 @@ pub struct Here {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub net: Option<String>,
     pub mac: String,
+    /// How its image is reached, where that is an NFS server's.
+    #[serde(default, skip_serializing_if = "CacheArgs::is_default")]
+    pub cache: CacheArgs,
     /// What its guest is told that it is (machine-id(5)).
     pub machine_id: String,
 }
@@ -114,12 +118,13 @@ impl Here {
         memory: Option<PathBuf>,
         qemu: PathBuf,
         net: Option<String>,
+        cache: CacheArgs,
     ) -> Result<Self, Failure> {
         let [a, b, c, d] = random()?;
         // QEMU's own range.
         let mac = format!("52:54:00:{:02x}:{b:02x}:{c:02x}", a ^ d);
         let machine_id = uuid()?.replace('-', "");
-        Ok(Self { version: VERSION, disk, memory, image: None, qemu, net, mac, machine_id })
+        Ok(Self { version: VERSION, disk, memory, image: None, qemu, net, mac, cache, machine_id })
     }
 }
 
@@ -182,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_guest_is_told_another_seed_each_time_and_the_same_identity() {
-        let here = Here::new("disk".into(), None, "qemu".into(), None).expect("random");
+        let here = Here::new("disk".into(), None, "qemu".into(), None, CacheArgs::default()).expect("random");
         let [one, two] = [(); 2].map(|()| identity("vm", &here).expect("random"));
         let word =
             |text: &str, key: &str| text.lines().find_map(|line| line.strip_prefix(key).map(str::to_owned));

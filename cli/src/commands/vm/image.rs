@@ -9,6 +9,7 @@ use std::thread::{self, ScopedJoinHandle};
 use super::config::{CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, STATE, uuid};
 use super::home::{Home, Phase};
 use super::ledger::Ledger;
+use super::origin::{CacheArgs, Origin};
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::overlay::{OverlaySource, sync_name};
@@ -59,8 +60,10 @@ pub fn make(home: &Home, dir: &Path, scans: bool) -> Outcome {
 /// Writes all files of an image.
 fn fill(home: &Home, draft: &Path, cannot: &impl Fn(std::io::Error) -> Failure) -> Outcome {
     let here = home.here()?;
-    let bases = [(DISK, Some(&here.disk)), (MEMORY, here.memory.as_ref())];
+    let origin = Origin::of_file(&here.disk, &here.cache)?;
+    let bases = [(DISK, Some(here.disk)), (MEMORY, here.memory)];
     for (what, base) in bases {
+        let base = base.map(|base| near(origin.as_ref(), &base));
         this_program(|command| {
             command.args(["disk", "convert"]);
             match base {
@@ -87,30 +90,43 @@ fn scan(draft: &Path) {
 }
 
 /// Where an image lies: a directory of this host, or a URL of one elsewhere.
-pub struct Image(PathBuf);
+pub struct Image {
+    place: PathBuf,
+    cache: CacheArgs,
+    /// What it is read through, if that is not the place itself.
+    origin: Option<Origin>,
+}
 
 impl Image {
-    pub fn of_word(word: &Path) -> Result<Self, Failure> {
-        if DiskSource::is_elsewhere(word) {
-            return Ok(Self(word.to_owned()));
-        }
-        let looking = |error| Failure::cannot(format_args!("find the image {}", word.display()), &error);
-        word.canonicalize().map(Self).map_err(looking)
+    pub fn of_word(word: &Path, cache: CacheArgs) -> Result<Self, Failure> {
+        let place = if DiskSource::is_elsewhere(word) {
+            word.to_owned()
+        } else {
+            let looking = |error| Failure::cannot(format_args!("find the image {}", word.display()), &error);
+            word.canonicalize().map_err(looking)?
+        };
+        let origin = Origin::of_image(&place, &cache)?;
+        Ok(Self { place, cache, origin })
     }
 
     /// A file of it. What a URL says behind `?` stays there.
     fn file(&self, name: &str) -> PathBuf {
-        match self.0.to_str().and_then(|url| url.split_once('?')) {
-            Some((path, query)) if DiskSource::is_elsewhere(&self.0) => {
+        match self.place.to_str().and_then(|url| url.split_once('?')) {
+            Some((path, query)) if DiskSource::is_elsewhere(&self.place) => {
                 format!("{}/{name}?{query}", path.trim_end_matches('/')).into()
             }
-            _ => self.0.join(name),
+            _ => self.place.join(name),
         }
+    }
+
+    /// The same as this host has it.
+    fn near(&self, name: &str) -> PathBuf {
+        near(self.origin.as_ref(), &self.file(name))
     }
 
     fn copy(&self, names: &[&str], to: &Path) -> Outcome {
         this_program(|command| {
-            command.arg("cp").args(names.iter().map(|name| self.file(name))).arg(to);
+            command.arg("cp").args(names.iter().map(|name| self.near(name))).arg(to);
         })
     }
 
@@ -119,8 +135,8 @@ impl Image {
         self.check_files()?;
         // Each waits for the line most of its time.
         let (config, disk, memory) = thread::scope(|scope| {
-            let disk = scope.spawn(|| begin(home, DISK, &self.file(DISK)));
-            let memory = scope.spawn(|| begin(home, MEMORY, &self.file(MEMORY)));
+            let disk = scope.spawn(|| begin(home, DISK, &self.near(DISK)));
+            let memory = scope.spawn(|| begin(home, MEMORY, &self.near(MEMORY)));
             let config = self.copy_files(home);
             let ended = |thread: ScopedJoinHandle<'_, Outcome>| {
                 thread.join().unwrap_or_else(|_| Err(Failure::silent()))
@@ -132,21 +148,22 @@ impl Image {
         let fetched_bytes = fs::metadata(home.file(STATE)).map_or(0, |file| file.len());
         ledger.enter("device state, overlays", Some(fetched_bytes));
         self.check_length(home, &config)?;
-        let here = Here::new(self.file(DISK), Some(self.file(MEMORY)), qemu.into(), net)?;
-        home.write(HERE, &Here { image: Some(self.0.clone()), ..here })?;
+        let (disk, memory) = (self.file(DISK), self.file(MEMORY));
+        let here = Here::new(disk, Some(memory), qemu.into(), net, self.cache.clone())?;
+        home.write(HERE, &Here { image: Some(self.place.clone()), ..here })?;
         home.set_phase(&Phase::Suspended)
     }
 
     /// One that comes from elsewhere may have links that lead out of it, to what its maker may not read.
     fn check_files(&self) -> Outcome {
-        if DiskSource::is_elsewhere(&self.0) {
+        if DiskSource::is_elsewhere(&self.place) {
             return Ok(());
         }
         for file in [CONFIG, DISK, MEMORY, STATE, KERNEL, INITRD].map(|name| self.file(name)) {
             // What is missing is told when it is needed.
             if fs::symlink_metadata(&file).is_ok_and(|found| !found.is_file()) {
                 let reason = format!("{} is not a file", file.display());
-                return Err(Failure::cannot(format_args!("use the image {}", self.0.display()), reason));
+                return Err(Failure::cannot(format_args!("use the image {}", self.place.display()), reason));
             }
         }
         Ok(())
@@ -166,22 +183,28 @@ impl Image {
             return Ok(());
         }
         let reason = format!("its memory has {found} bytes, and is to have {}", config.memory_bytes);
-        Err(Failure::cannot(format_args!("use the image {}", self.0.display()), reason))
+        Err(Failure::cannot(format_args!("use the image {}", self.place.display()), reason))
     }
+}
+
+/// Where something far away is read on this host.
+fn near(origin: Option<&Origin>, place: &Path) -> PathBuf {
+    origin.map_or_else(|| place.to_owned(), |origin| origin.near(place))
 }
 
 /// Has what a VM boots from here. A clone does not need it before it boots: it went on from its device state.
 pub fn fetch_boot_files(home: &Home) -> Outcome {
     let missing = |name: &&str| !home.file(name).exists();
     let names: Vec<_> = home.config()?.boot_files().filter(missing).collect();
-    let Some(image) = home.here()?.image.filter(|_| !names.is_empty()) else { return Ok(()) };
+    let here = home.here()?;
+    let Some(image) = here.image.filter(|_| !names.is_empty()) else { return Ok(()) };
     let fetching = format!("have the kernel of the VM {} from its image", home.name);
     let cannot = |error: std::io::Error| Failure::cannot(&fetching, &error);
     // One that is there is whole.
     let draft = home.file(BOOT_DRAFT);
     let _ = fs::remove_dir_all(&draft);
     fs::create_dir(&draft).map_err(cannot)?;
-    let image = Image(image);
+    let image = Image::of_word(&image, here.cache)?;
     image.check_files()?;
     image.copy(&names, &draft)?;
     for name in names {
@@ -209,7 +232,8 @@ mod tests {
 
     #[test]
     fn a_file_of_an_image_elsewhere_is_named_before_what_is_said_of_its_server() {
-        let file = |word: &str| Image(word.into()).file("disk");
+        let file =
+            |word: &str| Image { place: word.into(), cache: CacheArgs::default(), origin: None }.file("disk");
         assert_eq!(file("nfs://h/golden/").to_str(), Some("nfs://h/golden/disk"));
         assert_eq!(file("nfs://h/golden?soft").to_str(), Some("nfs://h/golden/disk?soft"));
         assert_eq!(file("/a?b").to_str(), Some("/a?b/disk"));

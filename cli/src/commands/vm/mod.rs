@@ -4,6 +4,7 @@ mod config;
 mod home;
 mod image;
 mod ledger;
+mod origin;
 pub mod rehearsal;
 mod running;
 mod supervisor;
@@ -29,6 +30,7 @@ pub use home::checked_name;
 use home::{Home, Phase};
 use image::Image;
 use ledger::{LEDGER, Ledger};
+use origin::CacheArgs;
 use supervisor::RunArgs;
 
 /// Run virtual machines that can be suspended, resumed, and made into images, of which `tombolo clone` makes others.
@@ -181,6 +183,8 @@ pub struct CloneArgs {
     needs: Option<Needs>,
     #[command(flatten)]
     place: PlaceArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
 }
 
 const CLONE_EXAMPLES: &str = "\
@@ -247,7 +251,10 @@ impl StartArgs {
             .and_then(|file| file.set_len(config.memory_bytes))
             .map_err(|error| Failure::cannot(format_args!("make {}", memory.display()), &error))?;
         home.write(CONFIG, config)?;
-        home.write(HERE, &Here::new(disk, None, self.place.qemu()?, self.place.net())?)?;
+        home.write(
+            HERE,
+            &Here::new(disk, None, self.place.qemu()?, self.place.net(), CacheArgs::default())?,
+        )?;
         home.set_phase(&Phase::Off)
     }
 }
@@ -264,10 +271,11 @@ fn accelerator() -> &'static str {
 
 impl CloneArgs {
     pub fn run(&self) -> Outcome {
+        let cache = self.cache.clone().absolute()?;
         let found = self.needs.as_ref().map(|needs| catalogue::find(&self.image, needs)).transpose()?;
-        let image = Image::of_word(found.as_ref().unwrap_or(&self.image))?;
-        let qemu = self.place.qemu()?;
         let mut ledger = Ledger::begin();
+        let image = Image::of_word(found.as_ref().unwrap_or(&self.image), cache)?;
+        let qemu = self.place.qemu()?;
         let home = Home::create(&self.name)?;
         made(&home, || image.clone_to(&home, &qemu, self.place.net(), &mut ledger))?;
         resume(&home, &mut ledger)

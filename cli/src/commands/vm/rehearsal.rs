@@ -12,6 +12,7 @@ use super::config::{CONFIG, STATE};
 use super::home::Home;
 use super::image::Image;
 use super::ledger::Ledger;
+use super::origin::CacheArgs;
 use super::{PlaceArgs, running};
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::stop;
@@ -58,7 +59,7 @@ impl Rehearsal<'_> {
             return Err(Failure::cannot(&rehearsing, "it is no directory of this host")
                 .remedy("rehearse it on its server, or mount it"));
         }
-        let image = Image::of_word(self.image)?;
+        let image = Image::of_word(self.image, CacheArgs::default())?;
         let is_stopped = Arc::new(AtomicBool::new(false));
         let stopped = is_stopped.clone();
         stop::on_signal(move |_| stopped.store(true, Ordering::Relaxed)).map_err(cannot)?;

@@ -19,6 +19,7 @@ use tombolo_sys::{packet, process};
 use super::config::{MEMORY, uuid};
 use super::home::{Home, Phase, Run};
 use super::image::{fetch_boot_files, overlay};
+use super::origin::Origin;
 use super::rehearsal::RECORD;
 use super::running::{SAVED, begin, forget, settled};
 use crate::commands::beside;
@@ -137,18 +138,25 @@ impl Parts {
     fn start(vm: &Vm<'_>, incoming: bool) -> Result<Self, Failure> {
         let Vm { home, run, log } = *vm;
         let here = home.here()?;
+        let origin = Origin::of_file(&here.disk, &here.cache)?;
+        let near = |base: &Path| origin.as_ref().map_or_else(|| base.to_owned(), |origin| origin.near(base));
         let memory = here.memory.as_deref().map(|base| {
             let words = [Path::new("--mount"), &run.memory, Path::new("--name"), Path::new(MEMORY)];
-            Server::spawn(home, "memory", base, &run.memory_control, &words, log)
+            Server::spawn(home, "memory", &near(base), &run.memory_control, &words, log)
         });
         let mut memory = memory.transpose()?;
         let words = [Path::new("--vhost-user"), &run.disk];
-        let mut disk = Server::spawn(home, "disk", &here.disk, &run.disk_control, &words, log)?;
+        let mut disk = Server::spawn(home, "disk", &near(&here.disk), &run.disk_control, &words, log)?;
         // Both reach for what they stand on at the same time.
         memory.as_mut().map_or(Ok(()), |memory| memory.is_ready(home))?;
         disk.is_ready(home)?;
         let (vmm, events) = start_vmm(vm, incoming)?;
-        Ok(Self { vmm, events: Some(events), disk, memory })
+        let parts = Self { vmm, events: Some(events), disk, memory };
+        if let Some(origin) = origin {
+            let kept = origin.keep(&here.disk, &here.cache);
+            kept.map_err(|error| Failure::cannot(format_args!("start the VM {}", home.name), &error))?;
+        }
+        Ok(parts)
     }
 
     /// Whether the VMM has ended as its guest was reset.

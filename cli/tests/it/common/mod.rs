@@ -46,7 +46,7 @@ impl Scratch {
         let mut command = Command::new(program);
         command.args(words).current_dir(self.dir.path()).stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.path("run")).env("XDG_STATE_HOME", self.path("state"));
-        command.env("XDG_CONFIG_HOME", self.path("state"));
+        command.env("XDG_CONFIG_HOME", self.path("state")).env("XDG_CACHE_HOME", self.path("state/cache"));
         command.env_remove("TOMBOLO_LOG");
         command
     }

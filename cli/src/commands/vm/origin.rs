@@ -1,0 +1,302 @@
+//! The caches of images that lie on NFS servers: for each tree a proxy that all VMs of this user share. The command that needs one starts it, the supervisors
+//! of the VMs start it again, and it ends by itself when no VM has used it for a while.
+
+use std::env;
+use std::fs::{DirBuilder, File};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf, absolute};
+use std::process::Stdio;
+use std::str::FromStr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use tombolo_back_vrpc_client::{Patience, VrpcExport};
+use tombolo_host_service::control::{self, Client};
+use tombolo_shm::doorbell::Mode;
+use tombolo_sys::{creds, packet, process};
+use tombolo_wire_image::digest;
+
+use super::supervisor::see;
+use crate::assembly::options::cache::Size;
+use crate::commands::beside;
+use crate::failure::{Failure, Reason};
+use crate::location::{Backoff, Location, NfsUrl, ShmLocation, mount_shm};
+use crate::service::status::{self, Status};
+
+/// How an image on an NFS server is cached.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CacheArgs {
+    /// Where caches of images on NFS servers lie (by default $XDG_CACHE_HOME/tombolo, for root /var/cache/tombolo).
+    ///
+    /// All VMs of a server's images share one, which a proxy of this user has as long as any of them runs, and five minutes longer.
+    #[arg(long = "cache", value_name = "DIR", help_heading = CACHE)]
+    #[serde(rename = "dir", skip_serializing_if = "Option::is_none")]
+    dir: Option<PathBuf>,
+    /// Read the image where it lies each time.
+    #[arg(long, help_heading = CACHE, conflicts_with_all = ["dir", "cache_size", "data_from"])]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    no_cache: bool,
+    /// How much data the cache may hold (by default 8G). It counts when its proxy is started.
+    #[arg(long, value_name = "SIZE", value_parser = checked::<Size>, help_heading = CACHE)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_size: Option<String>,
+    /// Read data where the cache of another host has them, that a proxy of the same tree serves there as nfs://HOST[:PORT]/NAME. It need not be trusted.
+    #[arg(long, value_name = "URL", value_parser = checked::<NfsUrl>, help_heading = CACHE)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_from: Option<String>,
+}
+
+const CACHE: &str = "Cache";
+
+/// A word that is passed on, if it will be understood.
+fn checked<T: FromStr<Err = String>>(text: &str) -> Result<String, String> {
+    text.parse::<T>().map(|_| text.into())
+}
+
+impl CacheArgs {
+    /// With directories that count from the root, whichever the next command is called in.
+    pub fn absolute(self) -> Result<Self, Failure> {
+        let finding = |error: io::Error| Failure::cannot("find the directory of caches", &error);
+        let dir = self.dir.map(|dir| absolute(dir).map_err(finding)).transpose()?;
+        Ok(Self { dir, ..self })
+    }
+
+    /// Whether nothing is asked for.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn base(&self) -> Result<PathBuf, Failure> {
+        let given = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let usual = || match (given("XDG_CACHE_HOME"), given("HOME")) {
+            (Some(cache), _) => Some(cache.join("tombolo")),
+            (None, _) if creds::own_ids().0 == 0 => Some("/var/cache/tombolo".into()),
+            (None, home) => home.map(|home| home.join(".cache/tombolo")),
+        };
+        self.dir.clone().or_else(usual).ok_or_else(|| {
+            Failure::cannot("cache the image", "neither XDG_CACHE_HOME nor HOME is set")
+                .remedy("name a directory with --cache DIR, or say --no-cache")
+        })
+    }
+}
+
+/// A proxy that nothing has a link to ends after this time, in seconds.
+const UNUSED_SECONDS: &str = "300";
+
+/// For a proxy that is just ending.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Between attempts to start one again whose server is away.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// A proxy that runs, as long as this lives at least.
+pub struct Origin {
+    url: NfsUrl,
+    name: String,
+    place: ShmLocation,
+    /// Its process.
+    pid: u32,
+    _link: VrpcExport,
+}
+
+impl Origin {
+    /// Of an image, or of a file of one, that lies on an NFS server.
+    pub fn of_image(image: &Path, args: &CacheArgs) -> Result<Option<Self>, Failure> {
+        let Some(url) = far(image).filter(|_| !args.no_cache) else { return Ok(None) };
+        // The directory that images lie in, if it can be had, so that they share what is equal in them.
+        let trees = [above(&url).filter(|above| above.path != b"/"), Some(url)];
+        let mut proxies = trees.into_iter().flatten().map(|url| Proxy::new(url, args));
+        let mut proxies = proxies.by_ref().collect::<Result<Vec<_>, _>>()?;
+        let running = proxies.iter().position(|proxy| proxy.status().is_some());
+        if let Some(running) = running {
+            proxies.drain(..running);
+        }
+        let mut failed = None;
+        for proxy in proxies {
+            match proxy.linked() {
+                Ok(origin) => return Ok(Some(origin)),
+                Err(failure) => failed = Some(failure),
+            }
+        }
+        failed.map_or(Ok(None), Err)
+    }
+
+    /// Of the image that a file is of.
+    pub fn of_file(file: &Path, args: &CacheArgs) -> Result<Option<Self>, Failure> {
+        let image = far(file).and_then(|url| above(&url));
+        image.map_or(Ok(None), |image| Self::of_image(Path::new(&image.to_string()), args))
+    }
+
+    /// Where a location of that server is to be had here.
+    pub fn near(&self, location: &Path) -> PathBuf {
+        let path = far(location).filter(|url| is_same_server(url, &self.url)).map(|url| url.path);
+        let within = path.as_deref().and_then(|path| path.strip_prefix(&*self.url.path));
+        let within = within.and_then(|within| str::from_utf8(within).ok());
+        match within.filter(|within| within.is_empty() || within.starts_with('/')) {
+            Some(within) => format!("{}{within}", self.place).into(),
+            None => location.to_owned(),
+        }
+    }
+
+    /// Waits until its process has ended.
+    fn wait(&self) {
+        let Ok(watched) = process::watched(self.pid) else { return };
+        // The number may be another one's by now.
+        if status_of(&self.name).is_some_and(|status| status.pid == self.pid) {
+            let _ = packet::wait(&watched);
+        }
+    }
+
+    /// Has it started again whenever it ends, as long as this process lives: what stands on it waits for that.
+    pub fn keep(self, file: &Path, args: &CacheArgs) -> io::Result<()> {
+        let (file, args) = (file.to_owned(), args.clone());
+        let keep = move || {
+            let mut origin = self;
+            loop {
+                origin.wait();
+                tracing::warn!(image = %file.display(), "its cache has ended, and is started again");
+                let mut backoff = Backoff::new(PAUSE_MAX, None);
+                origin = loop {
+                    match Self::of_file(&file, &args) {
+                        Ok(Some(again)) => break again,
+                        Ok(None) => return,
+                        Err(error) => tracing::warn!("{error}"),
+                    }
+                    backoff.wait();
+                };
+            }
+        };
+        thread::Builder::new().name("origin".into()).spawn(keep).map(drop)
+    }
+}
+
+/// The URL, if it is one of an NFS server over a network or ssh.
+fn far(word: &Path) -> Option<NfsUrl> {
+    match Location::of_word(word.as_os_str()) {
+        Ok(Location::Nfs(url)) if str::from_utf8(&url.path).is_ok() => Some(url),
+        _ => None,
+    }
+}
+
+/// The directory that it lies in.
+fn above(url: &NfsUrl) -> Option<NfsUrl> {
+    let end = url.path.iter().rposition(|byte| *byte == b'/')?;
+    let path = url.path.get(..end.max(1)).filter(|path| path.len() < url.path.len())?.to_vec();
+    Some(NfsUrl { path, ..url.clone() })
+}
+
+fn is_same_server(one: &NfsUrl, other: &NfsUrl) -> bool {
+    NfsUrl { path: Vec::new(), ..one.clone() } == NfsUrl { path: Vec::new(), ..other.clone() }
+}
+
+fn control_of(name: &str) -> PathBuf {
+    control::default_directory().join(format!("{name}.sock"))
+}
+
+fn status_of(name: &str) -> Option<Status> {
+    let control = control_of(name);
+    let mut client = Client::connect(&control).ok()?;
+    status::ask(&mut client, &control, "status").ok()
+}
+
+/// The proxy of a tree, whether it runs or not.
+struct Proxy<'a> {
+    url: NfsUrl,
+    args: &'a CacheArgs,
+    /// Of its cache, its export and its sockets.
+    name: String,
+    base: PathBuf,
+}
+
+impl<'a> Proxy<'a> {
+    fn new(url: NfsUrl, args: &'a CacheArgs) -> Result<Self, Failure> {
+        let base = args.base()?;
+        let identity = [url.to_string().as_bytes(), base.as_os_str().as_encoded_bytes()].join(&0);
+        let digest: String = digest(&identity).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { url, args, name: format!("images-{digest}"), base })
+    }
+
+    fn file(&self, ending: &str) -> PathBuf {
+        self.base.join(format!("{}{ending}", self.name))
+    }
+
+    fn socket(&self) -> PathBuf {
+        control::default_directory().join(format!("{}.link", self.name))
+    }
+
+    fn status(&self) -> Option<Status> {
+        status_of(&self.name)
+    }
+
+    /// A link to it, for which it is started if need be.
+    fn linked(self) -> Result<Origin, Failure> {
+        let place = ShmLocation::new("shm", &format!("{}/{}", self.socket().display(), self.name))
+            .map_err(|reason| self.cannot(reason))?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let pid = self.started()?;
+            match mount_shm(&place, Mode::default(), Patience::Hard) {
+                Ok(link) => {
+                    let (url, name) = (self.url, self.name);
+                    return Ok(Origin { url, name, place, pid, _link: link });
+                }
+                Err(no) if Instant::now() > end => return Err(self.cannot(no.reason)),
+                // It ends just now.
+                Err(_) => thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+
+    fn cannot(&self, reason: impl Into<Reason>) -> Failure {
+        Failure::cannot(format_args!("cache {}", self.url), reason)
+    }
+
+    /// Starts it unless it runs; one command at a time. Its process.
+    fn started(&self) -> Result<u32, Failure> {
+        if let Some(status) = self.status() {
+            return Ok(status.pid);
+        }
+        let cannot = |error: io::Error| self.cannot(&error);
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.base).map_err(cannot)?;
+        let log = File::options().create(true).append(true).open(self.file(".log")).map_err(cannot)?;
+        log.lock().map_err(cannot)?;
+        match self.status() {
+            Some(status) => Ok(status.pid),
+            None => self.start(),
+        }
+    }
+
+    fn start(&self) -> Result<u32, Failure> {
+        let cannot = |error: io::Error| self.cannot(&error);
+        // Another opening than the one that is locked.
+        let log = File::options().append(true).open(self.file(".log")).map_err(cannot)?;
+        let mut command = beside("proxy", Some(&log)).map_err(cannot)?;
+        command.arg(format!("{}=/{}", self.url, self.name)).arg("--cache").arg(self.file(""));
+        command.args(["--mode", "read-only", "--end-when-unused", UNUSED_SECONDS]);
+        command.arg("--shm").arg(self.socket()).arg("--control").arg(control_of(&self.name));
+        let sized = self.args.cache_size.iter().flat_map(|size| ["--cache-size", size]);
+        command.args(sized.chain(self.args.data_from.iter().flat_map(|url| ["--data-from", url])));
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(cannot)?;
+        let mut output = BufReader::new(child.stdout.take().ok_or_else(|| self.cannot("it says nothing"))?);
+        let mut line = String::new();
+        while !line.starts_with("ready control") {
+            line.clear();
+            if !matches!(output.read_line(&mut line), Ok(1..)) {
+                let _ = child.wait();
+                return Err(self.cannot(see(&self.file(".log"))));
+            }
+        }
+        let pid = child.id();
+        // Nothing is left of it when it has ended.
+        let reap = thread::Builder::new().name("reap".into()).spawn(move || child.wait());
+        reap.map(|_| pid).map_err(cannot)
+    }
+}
