@@ -106,6 +106,9 @@ pub struct CacheCounters {
     pub hit_bytes: u64,
     /// File data that were read at the origin.
     pub fetched_bytes: u64,
+    /// What of them did not cross the line, as it came compressed.
+    #[serde(default)]
+    pub saved_bytes: u64,
     /// File data that another cache has lent, and that were lent to others.
     #[serde(default)]
     pub borrowed_bytes: u64,
@@ -160,6 +163,7 @@ impl From<CacheCounts> for CacheCounters {
             served_bytes: counts.served_bytes,
             hit_bytes: counts.hit_bytes,
             fetched_bytes: counts.fetched_bytes,
+            saved_bytes: counts.saved_bytes,
             borrowed_bytes: counts.borrowed_bytes,
             lent_bytes: counts.lent_bytes,
             refused_bytes: counts.refused_bytes,
@@ -181,6 +185,7 @@ impl CacheCounters {
             served_bytes: self.served_bytes.saturating_sub(earlier.served_bytes),
             hit_bytes: self.hit_bytes.saturating_sub(earlier.hit_bytes),
             fetched_bytes: self.fetched_bytes.saturating_sub(earlier.fetched_bytes),
+            saved_bytes: self.saved_bytes.saturating_sub(earlier.saved_bytes),
             borrowed_bytes: self.borrowed_bytes.saturating_sub(earlier.borrowed_bytes),
             lent_bytes: self.lent_bytes.saturating_sub(earlier.lent_bytes),
             refused_bytes: self.refused_bytes.saturating_sub(earlier.refused_bytes),

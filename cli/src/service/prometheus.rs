@@ -142,6 +142,9 @@ const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
     ("cache_served_bytes", "File data that readers got", |cache| cache.served_bytes),
     ("cache_hit_bytes", "File data that were here when they were asked for", |cache| cache.hit_bytes),
     ("cache_fetched_bytes", "File data that were read at the origin", |cache| cache.fetched_bytes),
+    ("cache_saved_bytes", "What of these did not cross the line, as it came compressed", |cache| {
+        cache.saved_bytes
+    }),
     ("cache_borrowed_bytes", "File data that another cache has lent", |cache| cache.borrowed_bytes),
     ("cache_lent_bytes", "File data that were lent to other caches", |cache| cache.lent_bytes),
     (

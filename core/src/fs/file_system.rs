@@ -7,8 +7,8 @@ use tombolo_mem::{Sink, Source};
 use super::{
     AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Descriptors, Device,
     Digests, DirPage, Entry, File, FileType, Leases, Lending, LockOwner, Locks, Made, Name, NewMode, NodeId,
-    OpenFlags, Opened, PersistentHandles, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat,
-    Versions, Write, Written, Xattrs,
+    OpenFlags, Opened, Packing, PersistentHandles, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
+    SyncWhat, Versions, Write, Written, Xattrs,
 };
 use crate::{Answer, Ctx, Result, SessionId};
 
@@ -177,6 +177,10 @@ pub trait FileSystem: Send + Sync {
     }
     /// Digests of files' parts, where the server makes them.
     fn digests(&self) -> Option<&dyn Digests> {
+        None
+    }
+    /// Compressed reading, where the server does that.
+    fn packing(&self) -> Option<&dyn Packing> {
         None
     }
     /// Leases of the tree, where the server may grant them.

@@ -139,6 +139,7 @@ macro_rules! forward {
     (@backing_files $($to:tt)+) => { $crate::forward!($($to)+ backing_files BackingFiles); };
     (@descriptors $($to:tt)+) => { $crate::forward!($($to)+ descriptors Descriptors); };
     (@digests $($to:tt)+) => { $crate::forward!($($to)+ digests Digests); };
+    (@packing $($to:tt)+) => { $crate::forward!($($to)+ packing Packing); };
     (@lending $($to:tt)+) => { $crate::forward!($($to)+ lending Lending); };
     (@profile to $me:ident $inner:tt) => {
         fn profile(&$me) -> $crate::fs::Profile { $me.$inner.profile() }

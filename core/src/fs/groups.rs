@@ -207,6 +207,27 @@ pub trait Digests: Send + Sync {
 /// Of so much there is one digest.
 pub const DIGESTED_BYTES: u64 = 64 << 10;
 
+/// Parts of files that come compressed, several at a time: for what is far away.
+pub trait Packing: Send + Sync {
+    /// Reads these parts of a file, one after the other, into `into`, which is as long as all of them together: at most
+    /// [`PACKED_BYTES_MAX`] and [`PACKED_PARTS_MAX`]. All of it, or a failure.
+    fn read_packed(&self, cx: &Ctx, node: NodeId, parts: &[Range<u64>], into: Sink) -> Answer<Packed>;
+}
+
+/// What a packed read has brought.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed {
+    /// The attributes that the file had meanwhile.
+    pub attr: Attr,
+    /// What came over the line for it, in bytes.
+    pub packed_bytes: usize,
+}
+
+/// As much is read packed at a time.
+pub const PACKED_BYTES_MAX: u64 = 1 << 20;
+/// So many parts are.
+pub const PACKED_PARTS_MAX: usize = 256;
+
 /// Leases of the tree, where the server grants them.
 pub trait Leases: Send + Sync {
     /// Asks about a lease. [`LeaseAsk::Keep`] is answered when it is recalled, or after a while.

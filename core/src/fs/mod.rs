@@ -3,7 +3,7 @@
 //! [`Export`] is what a server offers; attaching to it gives one session's [`FileSystem`]. Operations take a [`Ctx`](crate::Ctx) and
 //! return an [`Answer`](crate::Answer): `Done` when nothing had to wait, `Later` when something did. Operations that only some file
 //! systems have are in optional groups ([`Xattrs`], [`Locks`], [`PersistentHandles`], [`Ranges`], [`Changes`],
-//! [`Versions`], [`BackingFiles`], [`Descriptors`], [`Digests`], [`Leases`], [`Lending`]).
+//! [`Versions`], [`BackingFiles`], [`Descriptors`], [`Digests`], [`Packing`], [`Leases`], [`Lending`]).
 
 mod attr;
 mod backing;
@@ -33,7 +33,8 @@ pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
 pub use forward::within;
 pub use groups::{
     AllocateMode, DIGESTED_BYTES, DataCache, Digests, Leases, Lending, Lock, LockFamily, LockKind, LockRange,
-    Locks, PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrSet, Xattrs,
+    Locks, PACKED_BYTES_MAX, PACKED_PARTS_MAX, Packed, Packing, PersistentHandle, PersistentHandles, Ranges,
+    Volume, Whence, XattrSet, Xattrs,
 };
 pub use held_locks::{Granted, HeldLocks};
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId};

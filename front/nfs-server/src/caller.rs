@@ -17,6 +17,7 @@ use crate::export::{NfsService, Served};
 use crate::failure::{Failure, Result};
 use crate::handle::Signer;
 use crate::nodes::Node;
+use crate::packer::Packer;
 
 /// The most that one READ or WRITE transfers over TCP, and over a link.
 const TCP_TRANSFER_MAX: u32 = 1 << 20;
@@ -117,6 +118,11 @@ impl<'a> Caller<'a> {
     /// Of all exports.
     pub fn digests(&self) -> &Digests {
         &self.service.digests
+    }
+
+    /// Of all exports.
+    pub fn packer(&self) -> &Packer {
+        &self.service.packer
     }
 
     /// The most that a READ or a WRITE of this caller transfers, in bytes.

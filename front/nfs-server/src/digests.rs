@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use quick_cache::sync::Cache;
 use tombolo_core::fs::{Attr, NodeId, WeakAttr};
 use tombolo_core::{Ctx, Result, SessionId};
-use tombolo_host_runtime::thread_pool::{Lane, ThreadPool, ThreadPoolLimits};
+use tombolo_host_runtime::thread_pool::Lane;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::side::{CHUNK_BYTES, DIGEST_BYTES};
 
@@ -14,9 +14,6 @@ use crate::caller::Target;
 /// So many are kept: of 4 GiB of files, in some 10 MiB.
 const KEPT_MAX: usize = 1 << 16;
 
-/// A thread makes those of 1 GB a second or more: the rest of the machine is for those that ask otherwise.
-const MAKING: ThreadPoolLimits = ThreadPoolLimits { threads: 2, queue_len: 256 };
-
 /// The digest of a younger version is not kept: the file may change again, and not show it in its times.
 const YOUNG: Duration = Duration::from_secs(2);
 
@@ -24,7 +21,6 @@ const YOUNG: Duration = Duration::from_secs(2);
 pub(crate) struct Digests {
     known: Cache<Key, (WeakAttr, [u8; DIGEST_BYTES])>,
     lane: Lane,
-    _pool: ThreadPool,
 }
 
 /// A chunk of a file.
@@ -36,9 +32,9 @@ struct Key {
 }
 
 impl Digests {
-    pub(crate) fn new() -> Self {
-        let pool = ThreadPool::new("nfs-digests", MAKING);
-        Self { known: Cache::new(KEPT_MAX), lane: pool.lane(), _pool: pool }
+    /// None yet; a thread of the lane makes those of 1 GB a second or more.
+    pub(crate) fn new(lane: Lane) -> Self {
+        Self { known: Cache::new(KEPT_MAX), lane }
     }
 
     /// Those of `count` chunks of a version, if all are kept.

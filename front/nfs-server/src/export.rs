@@ -9,6 +9,7 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Ctx, Error, RequestId, Result, SessionId};
 use tombolo_host_rpc::server::Origin;
+use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
 use crate::access::{AllowList, Identities, Squash};
 use crate::digests::Digests;
@@ -18,6 +19,7 @@ use crate::mount_table::MountTable;
 use crate::nodes::{HeldNode, Node, Nodes};
 use crate::openings::{Opening, Openings, WriteVerifier};
 use crate::options::{Durability, ExportOptions, Options, ServeError};
+use crate::packer::Packer;
 use crate::permission::Permissions;
 use crate::unchecked_creates::UncheckedCreates;
 
@@ -215,10 +217,16 @@ pub struct NfsService {
     requests: AtomicU64,
     subtrees: Arc<()>,
     pub(crate) digests: Digests,
+    pub(crate) packer: Packer,
+    /// What makes both.
+    _pool: ThreadPool,
 }
 
 /// So many calls at a time bring more than the directory that they ask for: each holds a long answer while the file system works.
 const SUBTREES_MAX: usize = 64;
+
+/// Digests and compression: the rest of the machine is for those that ask otherwise.
+const SIDE: ThreadPoolLimits = ThreadPoolLimits { threads: 2, queue_len: 256 };
 
 impl NfsService {
     /// Attaches to all exports.
@@ -229,13 +237,16 @@ impl NfsService {
             .into_iter()
             .map(|export| Served::attach(export, options.signer.clone()).map(Arc::new))
             .collect::<std::result::Result<_, _>>()?;
+        let pool = ThreadPool::new("nfs-side", SIDE);
         Ok(Arc::new(Self {
             exports: attached,
             identities: options.identities,
             mounts: MountTable::default(),
             requests: AtomicU64::new(1),
             subtrees: Arc::default(),
-            digests: Digests::new(),
+            digests: Digests::new(pool.lane()),
+            packer: Packer::new(pool.lane()),
+            _pool: pool,
         }))
     }
 

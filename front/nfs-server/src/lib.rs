@@ -24,6 +24,7 @@ mod mount_table;
 mod nodes;
 mod openings;
 mod options;
+mod packer;
 mod permission;
 mod procedures;
 mod server;

@@ -13,7 +13,7 @@ use crate::caller::Caller;
 use crate::export::NfsService;
 use crate::mount;
 use crate::procedures::{
-    attributes, data, digests, lease, lending, listing, making, names, removing, subtree, volume,
+    attributes, data, digests, lease, lending, listing, making, names, packing, removing, subtree, volume,
 };
 
 impl NfsService {
@@ -116,6 +116,7 @@ impl NfsService {
                 results.value(&reply);
                 return Ok(data);
             }
+            side::Call::Pack(args) => packing::pack(&caller, args, buffers, results).await,
             side::Call::Lease(args) => drop(results.value(&lease::lease(&caller, args).await)),
         }
         Ok(None)

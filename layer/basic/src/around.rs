@@ -176,7 +176,7 @@ impl<A: Around> FileSystem for Layered<dyn FileSystem, A> {
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges);
 
     // Not calls to be counted, delayed or refused: changes pend until something happens.
-    tombolo_core::forward!(to self.inner; changes versions backing_files descriptors digests lending);
+    tombolo_core::forward!(to self.inner; changes versions backing_files descriptors digests packing lending);
 }
 
 impl<A: Around> Xattrs for Layered<dyn FileSystem, A> {

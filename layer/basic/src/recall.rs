@@ -69,7 +69,7 @@ impl FileSystem for Recalling {
     );
     tombolo_core::forward!(to self.inner;
         profile lookup forget getattr access readlink release flush fsync read readdir statfs syncfs
-        locks persistent_handles changes versions backing_files descriptors digests lending
+        locks persistent_handles changes versions backing_files descriptors digests packing lending
     );
     tombolo_core::forward!(offer self.inner; xattrs ranges);
 

@@ -1,5 +1,6 @@
 //! What all sessions of a cache share.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -59,6 +60,8 @@ pub(crate) struct Cache {
     pub middle: OnceLock<Middle>,
     /// Writes down what is read, if that is wanted.
     pub recorder: OnceLock<Recorder>,
+    /// The origin is a server that has no compressed reading.
+    pub packs_nothing: AtomicBool,
     /// The sessions that are to be told of changes.
     pub watchers: Watchers<Session>,
 }

@@ -13,6 +13,7 @@ pub struct Counters {
     served_bytes: AtomicU64,
     hit_bytes: AtomicU64,
     fetched_bytes: AtomicU64,
+    saved_bytes: AtomicU64,
     borrowed_bytes: AtomicU64,
     lent_bytes: AtomicU64,
     refused_bytes: AtomicU64,
@@ -38,6 +39,8 @@ pub struct Counts {
     pub hit_bytes: u64,
     /// Bytes that were read at the origin.
     pub fetched_bytes: u64,
+    /// Those of them that did not cross the line, as what came was compressed.
+    pub saved_bytes: u64,
     /// Bytes that another cache has lent.
     pub borrowed_bytes: u64,
     /// Bytes that were lent to others.
@@ -72,6 +75,7 @@ impl Counters {
             served_bytes: read(&self.served_bytes),
             hit_bytes: read(&self.hit_bytes),
             fetched_bytes: read(&self.fetched_bytes),
+            saved_bytes: read(&self.saved_bytes),
             borrowed_bytes: read(&self.borrowed_bytes),
             lent_bytes: read(&self.lent_bytes),
             refused_bytes: read(&self.refused_bytes),
@@ -103,6 +107,10 @@ impl Counters {
 
     pub(crate) fn fetched(&self, bytes: usize) {
         self.fetched_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn saved(&self, bytes: usize) {
+        self.saved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn borrowed(&self, bytes: u64) {

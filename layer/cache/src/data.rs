@@ -15,6 +15,7 @@ use crate::cache::Cache;
 use crate::images::Advice;
 use crate::object::Object;
 use crate::origin::OriginFile;
+use crate::packs;
 use crate::read_ahead::Ahead;
 use crate::sharing::Borrowed;
 use crate::store::DataFile;
@@ -38,6 +39,8 @@ pub(crate) struct Data {
     pub is_lent: AtomicBool,
     /// It takes in what is written here.
     was_written: AtomicBool,
+    /// It hardly gets smaller by compression.
+    pub is_dense: AtomicBool,
     /// What a sidecar says of the file.
     advice: Mutex<Option<Arc<Advice>>>,
     /// What is on its way.
@@ -112,6 +115,7 @@ impl Data {
             fetches_rest: AtomicBool::new(false),
             is_lent: AtomicBool::new(false),
             was_written: AtomicBool::new(false),
+            is_dense: AtomicBool::new(false),
             advice: Mutex::new(advice),
             fetches: Mutex::default(),
         }
@@ -210,7 +214,7 @@ impl Data {
     }
 
     /// What of a range is not here, in whole blocks.
-    fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let borrowed = self.borrowed();
         let is_lent = |block: &Range<u64>| borrowed.as_ref().is_some_and(|borrowed| borrowed.covers(block));
         self.file.missing(range.clone(), is_lent)
@@ -313,8 +317,46 @@ impl Drop for Expected {
     }
 }
 
+/// Begins fetches, each by itself or several that travel together.
+pub(crate) fn start<'a>(
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    data: &Arc<Data>,
+    from: &Arc<OriginFile>,
+    fetches: impl IntoIterator<Item = &'a Arc<Fetch>>,
+) {
+    let begun = fetches.into_iter().cloned();
+    if !packs::are_worth_it(cache, data) {
+        return begun.for_each(|fetch| start_one(cache, object, data, from, fetch));
+    }
+    for fetches in packs::groups(begun) {
+        let (cache, object, data, from) = (cache.clone(), object.clone(), data.clone(), from.clone());
+        let mut group = Group { data, fetches };
+        task::spawn(async move {
+            let ranges: Vec<_> = group.fetches.iter().map(|fetch| fetch.range.clone()).collect();
+            packs::bring(&cache, &object, &group.data, &from, &ranges).await;
+            // What has not come so comes otherwise.
+            for fetch in std::mem::take(&mut group.fetches) {
+                start_one(&cache, &object, &group.data, &from, fetch);
+            }
+        });
+    }
+}
+
+/// Fetches that are not begun by themselves yet. Also when what was to begin them panics, others wait for them.
+struct Group {
+    data: Arc<Data>,
+    fetches: Vec<Arc<Fetch>>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.fetches.iter().for_each(|fetch| self.data.end(fetch, Came::Failed));
+    }
+}
+
 /// Begins a fetch.
-pub(crate) fn start(
+fn start_one(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
     data: &Arc<Data>,
@@ -362,12 +404,7 @@ async fn bring(
     from: &OriginFile,
     range: &Range<u64>,
 ) -> Result<Came> {
-    if data.advice().is_some_and(|advice| advice.has_digests()) {
-        let (copier, into, range) = (cache.clone(), data.clone(), range.clone());
-        let uid = object.state().attr.uid;
-        let copied = cache.in_pool(&from.cx, move || copier.copy_twins(uid, &into, &range)).resolve().await;
-        copied.unwrap_or_else(|error| cache.complain(&error));
-    }
+    copy_equal(cache, object, data, from, range).await;
     let Some(borrower) = cache.borrower.get() else {
         return fetch_missing(cache, object, data, from, range).await;
     };
@@ -377,6 +414,22 @@ async fn bring(
         cache.counters.borrowed(bytes);
     }
     fetch_missing(cache, object, data, from, range).await
+}
+
+/// Copies what is here of a range under another name.
+pub(crate) async fn copy_equal(
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    data: &Arc<Data>,
+    from: &OriginFile,
+    range: &Range<u64>,
+) {
+    if data.advice().is_some_and(|advice| advice.has_digests()) {
+        let (copier, into, range) = (cache.clone(), data.clone(), range.clone());
+        let uid = object.state().attr.uid;
+        let copied = cache.in_pool(&from.cx, move || copier.copy_twins(uid, &into, &range)).resolve().await;
+        copied.unwrap_or_else(|error| cache.complain(&error));
+    }
 }
 
 /// Reads what is not here of a range at the origin.
@@ -411,17 +464,32 @@ async fn fetch(
     let got = get(cache, object, data, from, &(range.start..end), asked).await;
     cache.line.came(sent, got.as_ref().map_or(0, |(_, read, _)| *read) as u64, Instant::now());
     let (buffer, read, attr) = got?;
+    let parts = if read == len { vec![(range.start, buffer)] } else { Vec::new() };
+    take_in(cache, object, data, from, (attr, asked), parts).await
+}
+
+/// Keeps parts that came with these attributes when asked for then, if they are of this version. No parts: they did not come whole.
+pub(crate) async fn take_in(
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    data: &Arc<Data>,
+    from: &OriginFile,
+    (attr, asked): (Attr, Instant),
+    parts: Vec<(u64, Buffer)>,
+) -> Result<Came> {
     if !object.learn(&attr, asked, cache.options_of(object).contract) {
         return Err(Error::Stale);
     }
     let version = data.version();
     let is_in_parts = object.is_written_in_parts(data);
-    if read != len || (WeakAttr::from(&attr) != version && !is_in_parts) {
+    if parts.is_empty() || (WeakAttr::from(&attr) != version && !is_in_parts) {
         return Ok(Came::Changed);
     }
     cache.came_young(object, data, &version);
-    let (data, keeper, start) = (data.clone(), cache.clone(), range.start);
-    let keep = move || keep(&keeper, attr.uid, &data, start, buffer);
+    let (data, keeper) = (data.clone(), cache.clone());
+    let keep = move || {
+        parts.into_iter().try_for_each(|(start, buffer)| keep(&keeper, attr.uid, &data, start, buffer))
+    };
     let kept = cache.in_pool(&from.cx, keep).resolve().await;
     object.weigh();
     cache.make_room();

@@ -33,6 +33,7 @@ mod objects;
 mod openings;
 mod options;
 mod origin;
+mod packs;
 mod read_ahead;
 mod recorder;
 mod removals;
@@ -50,6 +51,7 @@ mod written;
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -144,6 +146,7 @@ fn put_over(
         borrower: OnceLock::new(),
         middle: OnceLock::new(),
         recorder: OnceLock::new(),
+        packs_nothing: AtomicBool::new(false),
         watchers: Watchers::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);

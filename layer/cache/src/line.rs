@@ -20,6 +20,8 @@ struct State {
     rates: VecDeque<f64>,
     /// How long an answer takes that waits for no other, without the time that its data take.
     delay: Option<Duration>,
+    /// Whether those of the last answers took long that had little to bring.
+    far: VecDeque<bool>,
 }
 
 /// A fetch that is under way.
@@ -37,6 +39,12 @@ const WINDOW_BYTES_MIN: u64 = 1 << 20;
 /// A rate is taken over this time at least, while there is anything to come; and the highest of so many counts.
 const PERIOD: Duration = Duration::from_millis(100);
 const RATES: usize = 8;
+
+/// What is farther lies behind a line that has less than the processors of both sides can compress.
+const FAR: Duration = Duration::from_millis(5);
+/// A line of 1 Gbit/s takes 2 ms for so much. So many answers count.
+const LITTLE_BYTES: u64 = 256 << 10;
+const ANSWERS: usize = 16;
 
 impl Line {
     /// So much is asked for.
@@ -63,6 +71,9 @@ impl Line {
             state.period_bytes = 0;
             state.period = (state.in_flight_bytes > 0).then_some(now);
         }
+        if (1..=LITTLE_BYTES).contains(&bytes) {
+            state.answered(now.saturating_duration_since(sent.at));
+        }
         // One that stood behind others tells how long these took.
         if bytes > 0 && sent.before_bytes <= state.product().max(WINDOW_BYTES_MIN / 2) {
             let rate = state.rate();
@@ -88,12 +99,30 @@ impl Line {
         state.window_bytes().saturating_sub(state.in_flight_bytes)
     }
 
+    /// An answer that had little to bring took so long.
+    pub(crate) fn answered(&self, took: Duration) {
+        self.state().answered(took);
+    }
+
+    /// Whether most answers take long, however little is asked for.
+    pub(crate) fn is_far(&self) -> bool {
+        let state = self.state();
+        state.far.iter().filter(|is_far| **is_far).count() * 2 > state.far.len()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
+    fn answered(&mut self, took: Duration) {
+        self.far.push_back(took >= FAR);
+        if self.far.len() > ANSWERS {
+            self.far.pop_front();
+        }
+    }
+
     fn rate(&self) -> f64 {
         self.rates.iter().copied().fold(0.0, f64::max)
     }
@@ -149,6 +178,20 @@ mod tests {
         let fast = read_over(&line, 125e6, Duration::from_millis(35), 5);
         let slow = read_over(&line, 2e6, Duration::from_millis(35), 20);
         assert!(slow < fast / 2, "{slow} after {fast}");
+    }
+
+    #[test]
+    fn a_line_is_far_whose_answers_take_long_even_one_page_at_a_time() {
+        for (took_ms, is_far) in [(35, true), (1, false)] {
+            let (line, mut now) = (Line::default(), Instant::now());
+            assert!(!line.is_far(), "nothing is known yet");
+            for _ in 0..100 {
+                let sent = line.sent(4096, now);
+                now += Duration::from_millis(took_ms);
+                line.came(sent, 4096, now);
+                assert_eq!(line.is_far(), is_far);
+            }
+        }
     }
 
     #[test]

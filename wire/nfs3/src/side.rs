@@ -26,6 +26,8 @@ xdr_enum! {
         Lend = 3,
         /// A lease of the tree: to have one, to keep it until it is recalled, to give it back.
         Lease = 4,
+        /// Parts of a file, compressed.
+        Pack = 5,
     }
 }
 
@@ -38,6 +40,7 @@ pub enum Call<'a> {
     Digests(DigestsArgs<'a>),
     Lend(LendArgs<'a>),
     Lease(LeaseArgs<'a>),
+    Pack(PackArgs<'a>),
 }
 
 impl<'a> Call<'a> {
@@ -52,6 +55,7 @@ impl<'a> Call<'a> {
             Procedure::Digests => xdr.value().map(Self::Digests),
             Procedure::Lend => xdr.value().map(Self::Lend),
             Procedure::Lease => xdr.value().map(Self::Lease),
+            Procedure::Pack => xdr.value().map(Self::Pack),
         }
     }
 
@@ -64,6 +68,7 @@ impl<'a> Call<'a> {
             Self::Digests(_) => Procedure::Digests,
             Self::Lend(_) => Procedure::Lend,
             Self::Lease(_) => Procedure::Lease,
+            Self::Pack(_) => Procedure::Pack,
         }
     }
 }
@@ -76,6 +81,7 @@ impl Encode for Call<'_> {
             Self::Digests(args) => drop(xdr.value(args)),
             Self::Lend(args) => drop(xdr.value(args)),
             Self::Lease(args) => drop(xdr.value(args)),
+            Self::Pack(args) => drop(xdr.value(args)),
         }
     }
 }
@@ -219,3 +225,42 @@ xdr_struct! {
 
 /// What LEASE answers. NOTSUPP: no leases of this tree are granted.
 pub type LeaseReply = Reply<LeaseOk, ()>;
+
+/// One call asks for so many bytes at most, of all parts together.
+pub const PACKED_BYTES_MAX: u32 = 1 << 20;
+
+/// And for so many parts.
+pub const PACKED_PARTS_MAX: usize = 256;
+
+xdr_struct! {
+    /// A part of a file.
+    pub struct FilePart {
+        /// Where it begins.
+        pub offset: u64,
+        /// Its length, in bytes.
+        pub count: u32,
+    }
+}
+
+xdr_struct! {
+    /// PACK.
+    pub struct PackArgs<'a> {
+        /// The file.
+        pub file: FileHandle<'a>,
+        /// What is wanted of it, none of it past the end of the file.
+        pub parts: List<'a, FilePart>,
+    }
+}
+
+xdr_struct! {
+    /// What is in a file.
+    pub struct PackOk<'a> {
+        /// Its attributes while it was read: nothing has changed it then.
+        pub attributes: Fattr3,
+        /// All parts, one after the other, as one frame of Zstandard (RFC 8878).
+        pub frame: &'a [u8],
+    }
+}
+
+/// What PACK answers. INVAL: there is not as much in the file.
+pub type PackReply<'a> = Reply<PackOk<'a>, PostOpAttr>;

@@ -1,17 +1,19 @@
 //! The side program of our own servers (`docs/protocols/side.md`).
 
+use std::ops::Range;
+
 use tombolo_core::Result;
 use tombolo_host_rpc::client::{Call as RpcCall, CallError, ReceiveBuffer, Reply as RpcReply};
 use tombolo_mem::Sink;
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::side::{
-    self, Call, DigestsArgs, DigestsReply, LeaseArgs, LeaseOk, LeaseReply, LendArgs, LendReply, ListArgs,
-    ListReply,
+    self, Call, DigestsArgs, DigestsReply, FilePart, LeaseArgs, LeaseOk, LeaseReply, LendArgs, LendReply,
+    ListArgs, ListReply, PackArgs, PackReply,
 };
 use tombolo_wire_nfs3::{
     Cookie3, CookieVerifier, Fattr3, FileHandleBuf, PostOpAttr, Procedure, Reply, Status,
 };
-use tombolo_wire_xdr::{Decode, Decoder, Error as XdrError, Result as XdrResult};
+use tombolo_wire_xdr::{Decode, Decoder, Encoder, Error as XdrError, List, Result as XdrResult};
 
 use super::answers::{Listing, owned};
 use super::data::read_data;
@@ -121,6 +123,34 @@ impl Nfs {
         }
     }
 
+    /// PACK, likewise: fills `sink` with all parts, or fails. How many bytes came for it.
+    pub(crate) async fn packed(
+        &self,
+        caller: &Caller,
+        file: FileHandleBuf,
+        parts: &[Range<u64>],
+        sink: Sink,
+    ) -> Result<Reply<(Fattr3, usize), PostOpAttr>> {
+        let listed = listed(parts);
+        let parts = List::decode(&mut Decoder::new(&listed))
+            .map_err(|_| self.invalid_reply(Procedure::Read, "parts of a file that cannot be listed"))?;
+        let args = PackArgs { file: file.as_handle(), parts };
+        let results_bytes = sink.len() + PACKED_REST_BYTES;
+        let Some(reply) = self.side(caller, Call::Pack(args), results_bytes, None).await? else {
+            return Ok(Reply::Failed(Status::NotSupp, None));
+        };
+        let read = match PackReply::decode(&mut Decoder::new(&reply.results)) {
+            Ok(Reply::Ok(ok)) => match unpack(ok.frame, &sink) {
+                true => Ok(Reply::Ok((ok.attributes, ok.frame.len()))),
+                false => Err(self.invalid_reply(Procedure::Read, "not the data requested, compressed")),
+            },
+            Ok(Reply::Failed(status, attributes)) => Ok(Reply::Failed(status, attributes)),
+            Err(error) => self.read(Procedure::Read, Err(error)),
+        };
+        self.rpc.recycle(reply.results);
+        read
+    }
+
     /// LEASE. One that keeps a lease is answered when that is recalled, or after a while.
     pub(crate) async fn lease(&self, caller: &Caller, args: LeaseArgs<'_>) -> Result<Reply<LeaseOk, ()>> {
         let Some(reply) = self.side(caller, Call::Lease(args), 0, None).await? else {
@@ -158,6 +188,27 @@ impl Nfs {
             Err(source) => Err(Failure::Call { procedure: STANDS_FOR, source }.into()),
         }
     }
+}
+
+/// What results of PACK have beside the data, and a frame beside what it holds where that cannot be compressed.
+const PACKED_REST_BYTES: usize = 4 << 10;
+
+fn listed(parts: &[Range<u64>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut xdr = Encoder::new(&mut bytes);
+    for part in parts {
+        let count = u32::try_from(part.end.saturating_sub(part.start)).unwrap_or(u32::MAX);
+        xdr.value(&Some(FilePart { offset: part.start, count }));
+    }
+    xdr.value(&None::<FilePart>);
+    bytes
+}
+
+/// Fills `sink` with what is in a frame. False if that is not just as much.
+fn unpack(frame: &[u8], sink: &Sink) -> bool {
+    let mut data = vec![0; sink.len()];
+    let count = zstd::bulk::decompress_to_buffer(frame, &mut data);
+    count.is_ok_and(|count| count == data.len()) && sink.write_at(0, &data) == data.len()
 }
 
 fn subtree(results: &[u8]) -> XdrResult<Reply<Subtree, PostOpAttr>> {

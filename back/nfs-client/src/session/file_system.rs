@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Cookie, Create, Created, Device, Digests, DirPage, Entry, File, FileSystem,
-    FileType, Leases, Lending, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
-    Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    FileType, Leases, Lending, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, Packing,
+    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_mem::{Sink, Source};
@@ -201,6 +201,10 @@ impl FileSystem for NfsFileSystem {
 
     fn digests(&self) -> Option<&dyn Digests> {
         self.0.has_side_program.load(Relaxed).then_some(self as &dyn Digests)
+    }
+
+    fn packing(&self) -> Option<&dyn Packing> {
+        self.0.has_side_program.load(Relaxed).then_some(self as &dyn Packing)
     }
 
     fn leases(&self) -> Option<&dyn Leases> {

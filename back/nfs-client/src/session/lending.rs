@@ -4,23 +4,32 @@ use std::ops::Range;
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    Attr, DIGESTED_BYTES, Digests, LeaseAnswer, LeaseAsk, Leases, Lending, NodeId, PersistentHandle, WeakAttr,
+    Attr, DIGESTED_BYTES, Digests, LeaseAnswer, LeaseAsk, Leases, Lending, NodeId, PACKED_BYTES_MAX,
+    PACKED_PARTS_MAX, Packed, Packing, PersistentHandle, WeakAttr,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::Sink;
 use tombolo_wire_nfs3::FileHandle;
 use tombolo_wire_nfs3::attr::wcc_attr;
-use tombolo_wire_nfs3::side::{CHUNK_BYTES, LeaseAct, LeaseArgs, LeaseState, LendArgs};
+use tombolo_wire_nfs3::side::{self, CHUNK_BYTES, LeaseAct, LeaseArgs, LeaseState, LendArgs};
 
 use super::file_system::NfsFileSystem;
 use super::view::View;
 use crate::calls::answered;
 
 const _: () = assert!(CHUNK_BYTES == DIGESTED_BYTES);
+const _: () = assert!(side::PACKED_BYTES_MAX as u64 == PACKED_BYTES_MAX);
+const _: () = assert!(side::PACKED_PARTS_MAX == PACKED_PARTS_MAX);
 
 impl Digests for NfsFileSystem {
     fn digests(&self, cx: &Ctx, node: NodeId, range: Range<u64>) -> Answer<(Attr, Vec<u8>)> {
         Answer::later(View::new(self.session(), cx).digests(node, range))
+    }
+}
+
+impl Packing for NfsFileSystem {
+    fn read_packed(&self, cx: &Ctx, node: NodeId, parts: &[Range<u64>], into: Sink) -> Answer<Packed> {
+        Answer::later(View::new(self.session(), cx).packed(node, parts.to_vec(), into))
     }
 }
 
@@ -50,6 +59,13 @@ impl View {
         let call = |handle| self.session.nfs.digests(&self.caller, handle, range.start, count);
         let (fattr, digests) = answered(self.on(&node, call).await?)?;
         Ok((self.told(&node, &fattr, asked)?, digests))
+    }
+
+    async fn packed(self, node: NodeId, parts: Vec<Range<u64>>, into: Sink) -> Result<Packed> {
+        let (node, asked) = (self.session.nodes.node(node)?, self.now());
+        let call = |handle| self.session.nfs.packed(&self.caller, handle, &parts, into.clone());
+        let (fattr, packed_bytes) = answered(self.on(&node, call).await?)?;
+        Ok(Packed { attr: self.told(&node, &fattr, asked)?, packed_bytes })
     }
 
     async fn lease(self, ask: LeaseAsk) -> Result<LeaseAnswer> {

@@ -8,6 +8,7 @@ pub(crate) mod lending;
 pub(crate) mod listing;
 pub(crate) mod making;
 pub(crate) mod names;
+pub(crate) mod packing;
 pub(crate) mod removing;
 pub(crate) mod subtree;
 pub(crate) mod volume;

@@ -115,8 +115,9 @@ impl View {
             for start in range.clone().step_by(PIECE_BYTES as usize) {
                 let data = cache.data(object);
                 let piece = start..range.end.min(start.saturating_add(PIECE_BYTES));
-                for fetch in data.want(&piece, &Ahead::NONE, 0).own {
-                    data::start(cache, object, &data, origin, fetch.clone());
+                let begun = data.want(&piece, &Ahead::NONE, 0).own;
+                data::start(cache, object, &data, origin, &begun);
+                for fetch in begun {
                     let Some(left) = left_bytes.checked_sub(fetch.bytes()) else { return };
                     left_bytes = left;
                     coming.push_back(fetch);

@@ -339,9 +339,7 @@ impl View {
             cache.counters.guessed(size);
             cache.files_ahead.guessed(size);
         }
-        for fetch in &begun {
-            data::start(cache, object, &data, &origin, fetch.clone());
-        }
+        data::start(cache, object, &data, &origin, &begun);
         Ok(begun)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{AccessMask, Entry, FileType, NameBuf, NodeId};
-use tombolo_core::{Ctx, Error, Result};
+use tombolo_core::{Answer, Ctx, Error, Result};
 
 use super::view::View;
 use crate::names::{Known, Target};
@@ -83,7 +83,12 @@ impl View {
         let node = self.node(dir).await?;
         let (asked, epoch) = (Instant::now(), dir.state().names.epoch());
         let cx = Ctx { known_since: self.cx.known_since, ..self.at_origin() };
-        let found = self.cache().origin.fs.lookup(&cx, node, name.as_name()).resolve().await;
+        let looking = self.cache().origin.fs.lookup(&cx, node, name.as_name());
+        let is_asked = matches!(looking, Answer::Later(_));
+        let found = looking.resolve().await;
+        if is_asked {
+            self.cache().line.answered(asked.elapsed());
+        }
         let is_told = self.cache().told(&self.cx, dir, asked);
         let (known, answer) = match found {
             Ok(entry) => {

@@ -132,9 +132,7 @@ impl View {
     ) -> Result<()> {
         let origin = self.open_unasked(object, OpenFlags::READ).await?;
         let wanted = data.want(range, &Ahead::NONE, 0);
-        for fetch in &wanted.own {
-            data::start(self.cache(), object, data, &origin, fetch.clone());
-        }
+        data::start(self.cache(), object, data, &origin, &wanted.own);
         for fetch in wanted.own.iter().chain(&wanted.theirs) {
             reading::unless_interrupted(&self.cx.interrupt, fetch.came()).await?;
         }

@@ -169,8 +169,8 @@ impl View {
         if wants_all {
             self.fetch_rest(opening, data, &origin);
         }
-        for fetch in wanted.own.iter().chain(&wanted.ahead) {
-            data::start(self.cache(), &opening.object, data, &origin, fetch.clone());
+        for fetches in [&wanted.own, &wanted.ahead] {
+            data::start(self.cache(), &opening.object, data, &origin, fetches);
         }
         for fetch in &wanted.own {
             match unless_interrupted(&self.cx.interrupt, fetch.came()).await? {
@@ -203,9 +203,7 @@ impl View {
             while start < data.version().size {
                 let end = start.saturating_add(cache.line.window_bytes()).min(data.version().size);
                 let wanted = data.want(&(start..end), &Ahead::NONE, 0);
-                for fetch in &wanted.own {
-                    data::start(&cache, &object, &data, &origin, fetch.clone());
-                }
+                data::start(&cache, &object, &data, &origin, &wanted.own);
                 for fetch in wanted.own.iter().chain(&wanted.theirs) {
                     if fetch.came().await != Came::Here {
                         return data.end_rest();

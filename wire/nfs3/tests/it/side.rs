@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::listing::{DirEntry3, DirEntryPlus3, ReaddirplusOk, ReaddirplusReply};
 use tombolo_wire_nfs3::side::{
-    Call, DigestsArgs, DigestsOk, DigestsReply, LeaseAct, LeaseArgs, LeaseOk, LeaseReply, LeaseState,
-    LendArgs, ListArgs, ListReply, ListedDir, PROGRAM, Procedure,
+    Call, DigestsArgs, DigestsOk, DigestsReply, FilePart, LeaseAct, LeaseArgs, LeaseOk, LeaseReply,
+    LeaseState, LendArgs, ListArgs, ListReply, ListedDir, PROGRAM, PackArgs, PackOk, PackReply, Procedure,
 };
 use tombolo_wire_nfs3::{
     Cookie3, CookieVerifier, FATTR_BYTES, Fattr3, FileHandle, NfsTime3, Reply, Status, WccAttr,
@@ -97,6 +97,24 @@ fn lease_word_by_word() {
     survives(&bytes, |bytes| LeaseReply::decode(&mut Decoder::new(bytes)).map(drop));
     let reply = LeaseReply::Failed(Status::NotSupp, ());
     assert_eq!(encoded(&reply), words(&[10004]));
+}
+
+#[test]
+fn words_of_pack() {
+    let file = FileHandle::new(b"file").unwrap();
+    let parts = [FilePart { offset: 1 << 32, count: 5 }, FilePart { offset: 6, count: 7 }];
+    let args = PackArgs { file, parts: list(&parts) };
+    let bytes = encoded(&Call::Pack(args));
+    assert_eq!(bytes, words(&[4, u32::from_be_bytes(*b"file"), 1, 1, 0, 5, 1, 0, 6, 7, 0]));
+    assert_eq!(Call::decode(Procedure::Pack, &mut Decoder::new(&bytes)), Ok(Call::Pack(args)));
+    survives(&bytes, |bytes| Call::decode(Procedure::Pack, &mut Decoder::new(bytes)).map(drop));
+    let fattr: Vec<u8> = words(&[1].repeat(FATTR_BYTES / 4));
+    let attributes = Fattr3::decode(&mut Decoder::new(&fattr)).unwrap();
+    let reply: PackReply<'_> = Reply::Ok(PackOk { attributes, frame: &[7; 5] });
+    let bytes = encoded(&reply);
+    assert_eq!(bytes, [words(&[0]), fattr, words(&[5]), vec![7; 5], vec![0; 3]].concat());
+    assert_eq!(PackReply::decode(&mut Decoder::new(&bytes)), Ok(reply));
+    survives(&bytes, |bytes| PackReply::decode(&mut Decoder::new(bytes)).map(drop));
 }
 
 fn page<'a>(entries: &[DirEntryPlus3<'static>], eof: bool) -> ReaddirplusReply<'a> {

@@ -9,6 +9,7 @@ mod listing;
 mod making;
 mod mount;
 mod names;
+mod packing;
 mod removing;
 mod side;
 mod volume;

@@ -1,0 +1,80 @@
+//! PACK of the side program: parts of a file, compressed (`docs/protocols/side.md`).
+
+use tombolo_core::fs::{Attr, WeakAttr, read_whole};
+use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
+use tombolo_wire_nfs3::attr::fattr3;
+use tombolo_wire_nfs3::side::{FilePart, PACKED_BYTES_MAX, PACKED_PARTS_MAX, PackArgs, PackOk, PackReply};
+use tombolo_wire_nfs3::{Reply, Status};
+use tombolo_wire_xdr::{Encoder, List};
+
+use crate::caller::{Caller, Target};
+use crate::failure::{Failure, Result};
+
+/// PACK.
+pub(crate) async fn pack(
+    caller: &Caller<'_>,
+    args: PackArgs<'_>,
+    buffers: &Buffers,
+    results: &mut Encoder<'_>,
+) {
+    let file = match caller.target(args.file).await {
+        Ok(file) => file,
+        Err(Failure(status)) => {
+            results.value(&PackReply::Failed(status, None));
+            return;
+        }
+    };
+    match packed(caller, &file, args.parts, buffers).await {
+        Ok((attr, frame)) => {
+            results.value(&Reply::Ok::<_, ()>(PackOk { attributes: fattr3(&attr), frame: &frame }));
+        }
+        Err(Failure(status)) => {
+            results.value(&PackReply::Failed(status, file.post_op().await));
+        }
+    }
+}
+
+/// The attributes before and after are the same: the data between are of that version.
+async fn packed(
+    caller: &Caller<'_>,
+    file: &Target,
+    parts: List<'_, FilePart>,
+    buffers: &Buffers,
+) -> Result<(Attr, Vec<u8>)> {
+    let len: u64 = parts.into_iter().map(|part| u64::from(part.count)).sum();
+    let len_max = PACKED_BYTES_MAX.min(caller.transfer_max());
+    let is_too_much = len > u64::from(len_max) || parts.into_iter().count() > PACKED_PARTS_MAX;
+    if is_too_much || len == 0 {
+        return Err(Failure(Status::Inval));
+    }
+    let before = file.file_attr().await?;
+    file.export.permissions.check_read(&file.cx, file.node.id, &before).await?;
+    let is_past = |part: FilePart| part.offset.saturating_add(part.count.into()) > before.size;
+    if parts.into_iter().any(is_past) {
+        return Err(Failure(Status::Inval));
+    }
+    let lease = buffers.take(len as usize).ok_or(Failure(Status::Jukebox))?;
+    let is_whole = read_parts(file, parts, &lease).await?;
+    let attr = file.file_attr().await?;
+    if !is_whole || WeakAttr::from(&attr) != WeakAttr::from(&before) {
+        return Err(Failure(Status::Jukebox));
+    }
+    let frame = caller.packer().pack(&file.cx, lease.source(0..len as usize)).await?;
+    Ok((attr, frame))
+}
+
+/// Reads them one after the other into a buffer: whether there is as much of each.
+async fn read_parts(file: &Target, parts: List<'_, FilePart>, lease: &Lease) -> Result<bool> {
+    let (export, mut start) = (&file.export, 0);
+    let opening = export.openings.for_reading(file.node.id).await?;
+    for part in parts {
+        let end = start + part.count as usize;
+        let reading =
+            read_whole(&export.file_system, &file.cx, opening.file(), part.offset, lease.sink(start..end));
+        if reading.resolve().await?.count != part.count as usize {
+            return Ok(false);
+        }
+        start = end;
+    }
+    Ok(true)
+}

@@ -1,0 +1,107 @@
+//! Parts of a file that come together and compressed, from a server of ours that is far away. What does not come so comes by READs: without this
+//! file all would.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use tombolo_core::fs::{PACKED_BYTES_MAX, PACKED_PARTS_MAX, within};
+use tombolo_core::{Error, Result};
+use tombolo_mem::{Buffer, Sink};
+
+use crate::cache::Cache;
+use crate::data::{self, Came, Data, Fetch};
+use crate::object::Object;
+use crate::origin::OriginFile;
+
+/// So much travels together, unless a single fetch is larger: its first byte is there with its last.
+const PACK_BYTES: u64 = 256 << 10;
+
+/// What of it remains after compression, in per cent, when a file is not worth more tries.
+const DENSE_PERCENT: usize = 90;
+
+/// Whether fetches of these data are to travel so.
+pub(crate) fn are_worth_it(cache: &Cache, data: &Data) -> bool {
+    // Others that have them are nearer.
+    let has_nearer = cache.borrower.get().is_some() || cache.middle.get().is_some();
+    !has_nearer
+        && !data.is_dense.load(Ordering::Relaxed)
+        && cache.line.is_far()
+        && !cache.packs_nothing.load(Ordering::Relaxed)
+        && cache.origin.fs.packing().is_some()
+}
+
+/// Those that travel together, in order.
+pub(crate) fn groups(fetches: impl Iterator<Item = Arc<Fetch>>) -> Vec<Vec<Arc<Fetch>>> {
+    let (mut groups, mut bytes) = (Vec::<Vec<_>>::new(), 0);
+    for fetch in fetches {
+        bytes += fetch.bytes();
+        match groups.last_mut().filter(|group| bytes <= PACK_BYTES && group.len() < PACKED_PARTS_MAX) {
+            Some(group) => group.push(fetch),
+            None => {
+                bytes = fetch.bytes();
+                groups.push(vec![fetch]);
+            }
+        }
+    }
+    groups
+}
+
+/// Has what is missing of these ranges here, as far as it comes so.
+pub(crate) async fn bring(
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    data: &Arc<Data>,
+    from: &OriginFile,
+    ranges: &[Range<u64>],
+) {
+    for range in ranges {
+        data::copy_equal(cache, object, data, from, range).await;
+    }
+    let size = data.version().size;
+    let up_to_end = |part: Range<u64>| part.start..part.end.min(size);
+    let parts: Vec<_> = ranges.iter().flat_map(|range| data.missing(range)).map(up_to_end).collect();
+    let bytes: u64 = parts.iter().map(|part| part.end.saturating_sub(part.start)).sum();
+    let is_fit = parts.len() <= PACKED_PARTS_MAX && (1..=PACKED_BYTES_MAX).contains(&bytes);
+    if !is_fit || parts.iter().any(Range::is_empty) {
+        return;
+    }
+    let asked = Instant::now();
+    let sent = cache.line.sent(bytes, asked);
+    let came = read(cache, object, data, from, (&parts, bytes as usize, asked)).await;
+    cache.line.came(sent, if came.is_ok() { bytes } else { 0 }, Instant::now());
+    match came {
+        // An older server of ours.
+        Err(Error::NotSupported) => cache.packs_nothing.store(true, Ordering::Relaxed),
+        Err(error) => tracing::debug!(%error, "parts of a file did not come compressed"),
+        Ok(_) => {}
+    }
+}
+
+/// Reads parts at the origin, makes sure that they are of this version, and keeps them.
+async fn read(
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    data: &Arc<Data>,
+    from: &OriginFile,
+    (parts, bytes, asked): (&[Range<u64>], usize, Instant),
+) -> Result<Came> {
+    let (mut into, mut buffers) = (Sink::new(), Vec::new());
+    for part in parts {
+        let len = (part.end - part.start) as usize;
+        let buffer = Buffer::new(len);
+        into.append(buffer.sink(0..len));
+        buffers.push((part.start, buffer));
+    }
+    let reading = within(cache.origin.fs.packing(), |packing| {
+        packing.read_packed(&from.cx, from.file.node, parts, into)
+    });
+    let packed = reading.resolve().await?;
+    cache.counters.fetched(bytes);
+    cache.counters.saved(bytes.saturating_sub(packed.packed_bytes));
+    if packed.packed_bytes * 100 > bytes * DENSE_PERCENT {
+        data.is_dense.store(true, Ordering::Relaxed);
+    }
+    data::take_in(cache, object, data, from, (packed.attr, asked), buffers).await
+}

@@ -1,0 +1,173 @@
+//! Data of a server of ours that is far away come compressed, several parts at a time.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_back_memory::Memory;
+use tombolo_back_nfs_client::Options;
+use tombolo_conformance::waist::World;
+use tombolo_core::fs::{OpenFlags, Volume};
+use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::{CacheExport, Contract, Options as CacheOptions, Prefetch, over};
+use tombolo_nfs_client_tests::mount::{hard, mounted, world};
+use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
+use tombolo_nfs_tests::test_server::TestServer;
+use tombolo_wire_nfs3::{Status, side};
+use tombolo_wire_rpc::{Accepted, ReplyHeader};
+
+const SIZE: usize = (1 << 20) + 100_000;
+
+const BLOCK: usize = 4096;
+
+/// A line longer than what counts as far, also when the processor is late.
+const DELAY: Duration = Duration::from_millis(20);
+
+fn text(seed: usize) -> Vec<u8> {
+    (0..SIZE).map(|at| (at / 1000 + seed) as u8).collect()
+}
+
+fn noise() -> Vec<u8> {
+    let mut state = 1_u64;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..SIZE).map(next).collect()
+}
+
+fn is_pack(asked: &ReceivedCall<'_>) -> bool {
+    (asked.program, asked.procedure) == (side::PROGRAM, side::Procedure::Pack.number())
+}
+
+/// A server, a line that answers like this, and a cache on this side of it.
+struct Site {
+    direct: World,
+    line: Scripted,
+    cache: Arc<CacheExport>,
+    _origin: TestServer,
+    _dir: tempfile::TempDir,
+}
+
+impl Site {
+    fn new(delay: Duration, says: impl Fn(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static) -> Self {
+        let origin = TestServer::over(Memory::default());
+        let direct = world(mounted(origin.address(), Options::default()));
+        let line = Scripted::start(origin.address(), move |asked| {
+            let reply = if is_pack(asked) { says(asked) } else { ScriptedReply::Forward };
+            if delay.is_zero() { reply } else { ScriptedReply::After(delay, Box::new(reply)) }
+        });
+        let (dir, cache) = cached(line.address());
+        Self { direct, line, cache, _origin: origin, _dir: dir }
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        let there = self.direct.through(self.cache.clone());
+        there.contents(there.lookup(there.dir, name).expect("there").node)
+    }
+
+    fn packs(&self) -> usize {
+        let is_pack =
+            |program, procedure| (program, procedure) == (side::PROGRAM, side::Procedure::Pack.number());
+        self.line.seen().iter().filter(|seen| is_pack(seen.program, seen.procedure)).count()
+    }
+}
+
+fn cached(origin: SocketAddr) -> (tempfile::TempDir, Arc<CacheExport>) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let identity = OriginIdentity { location: "nfs:".into(), volume: Volume::default() };
+    let store = Store::open(dir.path(), &identity, StoreOptions::default()).expect("a store");
+    let options = CacheOptions {
+        contract: Contract::CloseToOpen,
+        prefetch: Prefetch::Off,
+        block_bytes: Some(BLOCK as u32),
+        ahead_bytes_max: 0,
+        ..CacheOptions::default()
+    };
+    let client = mounted(origin, Options { read_ahead_bytes: 0, ..hard() });
+    (dir, Arc::new(over(&*client, store, options).expect("a cache")))
+}
+
+#[test]
+fn what_is_far_comes_compressed_and_is_what_is_there() {
+    let site = Site::new(DELAY, |_| ScriptedReply::Forward);
+    for (seed, name) in ["first", "second"].into_iter().enumerate() {
+        site.direct.file_with(name, &text(seed));
+        assert!(site.read(name) == text(seed), "{name}");
+    }
+    let counts = site.cache.counts();
+    assert_eq!(counts.fetched_bytes, 2 * SIZE as u64);
+    // What came before the distance was known came as it is.
+    assert!(counts.saved_bytes > SIZE as u64 * 9 / 10, "{counts:?}");
+}
+
+#[test]
+fn parts_that_lie_apart_come_together() {
+    let site = Site::new(DELAY, |_| ScriptedReply::Forward);
+    site.direct.file_with("far", &text(1));
+    site.read("far");
+    site.direct.file_with("file", &text(0));
+    let there = site.direct.through(site.cache.clone());
+    let file =
+        there.open(there.lookup(there.dir, "file").expect("there").node, OpenFlags::READ).expect("open");
+    for block in (0..64).step_by(2) {
+        let at = block * BLOCK;
+        assert_eq!(there.get(file, at as u64, 100), text(0)[at..at + 100]);
+    }
+    let before = site.packs();
+    assert!(there.get(file, 0, 64 * BLOCK) == text(0)[..64 * BLOCK]);
+    assert_eq!(site.packs() - before, 1, "one call for 32 parts");
+    there.release(file);
+}
+
+#[test]
+fn what_is_near_comes_as_it_is() {
+    let site = Site::new(Duration::ZERO, |_| ScriptedReply::Forward);
+    site.direct.file_with("file", &text(0));
+    assert!(site.read("file") == text(0));
+    assert_eq!((site.cache.counts().saved_bytes, site.packs()), (0, 0));
+}
+
+#[test]
+fn a_file_that_gets_no_smaller_is_given_up() {
+    let site = Site::new(DELAY, |_| ScriptedReply::Forward);
+    site.direct.file_with("file", &noise());
+    let there = site.direct.through(site.cache.clone());
+    let file =
+        there.open(there.lookup(there.dir, "file").expect("there").node, OpenFlags::READ).expect("open");
+    for at in (0..SIZE).step_by(64 * BLOCK) {
+        let len = (64 * BLOCK).min(SIZE - at);
+        assert!(there.get(file, at as u64, len) == noise()[at..at + len]);
+    }
+    assert_eq!(site.packs(), 1);
+    there.release(file);
+}
+
+/// Whatever is wrong with what comes compressed: the data are right, by READ.
+#[test]
+fn what_does_not_come_so_comes_otherwise() {
+    let says: [fn(&ReceivedCall<'_>) -> ScriptedReply; 5] = [
+        |asked| asked.results(&side::PackReply::Failed(Status::Inval, None)),
+        |asked| asked.results(&side::PackReply::Failed(Status::Jukebox, None)),
+        // Its last bytes are the frame's.
+        |_| ScriptedReply::edited(|results| results.truncate(results.len() - 8)),
+        |_| {
+            ScriptedReply::edited(|results| {
+                let middle = results.len() / 2;
+                results[middle..].fill(0xff);
+            })
+        },
+        |asked| asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProcUnavail)),
+    ];
+    for (n, says) in says.into_iter().enumerate() {
+        let site = Site::new(DELAY, says);
+        for (seed, name) in ["first", "second"].into_iter().enumerate() {
+            site.direct.file_with(name, &text(seed));
+            assert!(site.read(name) == text(seed), "{n}: {name}");
+        }
+        assert!(site.packs() > 0, "{n}");
+        assert_eq!(site.cache.counts().saved_bytes, 0, "{n}");
+    }
+}

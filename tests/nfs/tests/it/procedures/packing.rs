@@ -1,0 +1,63 @@
+//! PACK of the side program.
+#![expect(clippy::single_range_in_vec_init, reason = "one part is meant")]
+
+use std::ops::Range;
+
+use tombolo_nfs_tests::client::{Expect, Message, Nfs};
+use tombolo_nfs_tests::fixture::{on_each, weak};
+use tombolo_wire_nfs3::side::{self, FilePart, PACKED_BYTES_MAX, PACKED_PARTS_MAX, PackArgs, PackReply};
+use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, Reply, Sattr3, Status};
+use tombolo_wire_xdr::{Decode, Decoder, Encoder, List};
+
+fn ask(nfs: &Nfs, file: &FileHandleBuf, parts: &[Range<u64>]) -> Result<(Fattr3, Vec<u8>), Status> {
+    let mut listed = Vec::new();
+    let mut xdr = Encoder::new(&mut listed);
+    for part in parts {
+        xdr.value(&Some(FilePart { offset: part.start, count: (part.end - part.start) as u32 }));
+    }
+    xdr.value(&None::<FilePart>);
+    let parts = List::decode(&mut Decoder::new(&listed)).expect("a list");
+    let mut message =
+        Message::new(7, side::PROGRAM, side::VERSION, side::Procedure::Pack.number(), nfs.caller());
+    Encoder::new(&mut message.arguments).value(&PackArgs { file: file.as_handle(), parts });
+    match nfs.send(&message).results::<PackReply<'_>>() {
+        Reply::Ok(ok) => Ok((ok.attributes, ok.frame.to_vec())),
+        Reply::Failed(status, _) => Err(status),
+    }
+}
+
+fn unpacked(frame: &[u8]) -> Vec<u8> {
+    zstd::bulk::decompress(frame, PACKED_BYTES_MAX as usize).expect("a frame")
+}
+
+#[test]
+fn parts_of_a_file_come_one_after_the_other_and_take_less() {
+    on_each(|fixture| {
+        let bytes: Vec<u8> = (0..200_000u32).flat_map(|n| (n / 100).to_le_bytes()).collect();
+        let file = fixture.file("file", &bytes);
+        let parts = [600_000..800_000, 5..6, 0..100_000];
+        let (attributes, frame) = ask(&fixture.nfs, &file, &parts).expect("packed");
+        assert_eq!(weak(&attributes), weak(&fixture.attr(&file)));
+        let wanted: Vec<u8> =
+            parts.iter().flat_map(|part| bytes[part.start as usize..part.end as usize].to_vec()).collect();
+        assert!(unpacked(&frame) == wanted);
+        assert!(frame.len() < wanted.len() / 10, "{} of {}", frame.len(), wanted.len());
+    });
+}
+
+#[test]
+fn what_is_wrong_with_a_call_is_said() {
+    on_each(|fixture| {
+        let file = fixture.file("file", b"secret");
+        fixture.nfs.setattr(&file, Sattr3 { mode: Some(0o600), ..Sattr3::default() }, None).done();
+        assert_eq!(ask(&fixture.as_user(1000), &file, &[0..6]), Err(Status::Acces));
+        assert_eq!(ask(&fixture.nfs, &file, &[0..7]), Err(Status::Inval), "past the end");
+        assert_eq!(ask(&fixture.nfs, &file, &[u64::MAX - 1..u64::MAX]), Err(Status::Inval));
+        assert_eq!(ask(&fixture.nfs, &file, &[]), Err(Status::Inval));
+        assert_eq!(ask(&fixture.nfs, &file, &vec![0..1; PACKED_PARTS_MAX + 1]), Err(Status::Inval));
+        assert_eq!(ask(&fixture.nfs, &file, &[0..u64::from(PACKED_BYTES_MAX) + 1]), Err(Status::Inval));
+        assert_eq!(ask(&fixture.nfs, &fixture.root, &[0..1]), Err(Status::IsDir));
+        let (_, frame) = ask(&fixture.nfs, &file, &vec![0..1; PACKED_PARTS_MAX]).expect("packed");
+        assert_eq!(unpacked(&frame), vec![b's'; PACKED_PARTS_MAX]);
+    });
+}
