@@ -32,6 +32,8 @@ fn cache(bed: &Bed) -> u32 {
 fn a_clone_of_an_image_on_another_host_reads_there_what_it_touches() {
     let bed = Bed::new();
     let (server, image) = far_image(&bed);
+    // As where nothing of ours has run yet.
+    fs::remove_dir_all(bed.0.path("run/tombolo")).expect("remove");
     clone(&bed, &image, "one", &[]);
     let memory = bed.memory_of_clone("one");
     assert_eq!(at(&memory, MIB, 6), "memory");

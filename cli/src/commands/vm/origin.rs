@@ -274,6 +274,7 @@ impl<'a> Proxy<'a> {
     }
 
     fn start(&self) -> Result<u32, Failure> {
+        control::prepare(&control::default_directory()).map_err(|error| self.cannot(&error))?;
         let cannot = |error: io::Error| self.cannot(&error);
         // Another opening than the one that is locked.
         let log = File::options().append(true).open(self.file(".log")).map_err(cannot)?;
