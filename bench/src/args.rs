@@ -138,6 +138,16 @@ pub enum TableArgs {
         /// Which client it is.
         client: u64,
     },
+    /// Wait until a guest's service says its own name; `gvfs` runs it.
+    #[command(hide = true)]
+    Answer {
+        /// Where it is reached.
+        address: SocketAddr,
+        /// The name; `-`: any.
+        name: String,
+        /// How long, in seconds.
+        seconds: u64,
+    },
     /// Answer bytes with bytes, or NFS calls with the same replies always; `nfs` runs it.
     #[command(hide = true)]
     Limit {
@@ -226,6 +236,9 @@ pub struct GvfsArgs {
     /// Only these columns.
     #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',')]
     pub column: Vec<Column>,
+    /// Clones of machines as large as the paper's, 320 MB of memory and 1.6 GB of disk, beside a copy of all of that.
+    #[arg(long)]
+    pub full: bool,
     /// How much is read as a stream, with K, M or G (by default 1G).
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     pub bytes: Option<u64>,
@@ -234,7 +247,7 @@ pub struct GvfsArgs {
 impl Default for GvfsArgs {
     fn default() -> Self {
         let (only, column, source) = (Vec::new(), Vec::new(), Source::default());
-        Self { only, disk: DISK.into(), profile: None, source, column, bytes: None }
+        Self { only, disk: DISK.into(), profile: None, source, column, full: false, bytes: None }
     }
 }
 

@@ -22,6 +22,7 @@ mod table;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
 
@@ -60,6 +61,9 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     if let TableArgs::RingGuest { memory, link_bytes, client } = &args.table {
         return table::ring::serve_orders(memory, *link_bytes, *client, out);
     }
+    if let TableArgs::Answer { address, name, seconds } = &args.table {
+        return table::gvfs::answered(*address, name, Duration::from_secs(*seconds));
+    }
     // Remembered before anything is pinned.
     let _all = measure::spare_cores();
     measure::end_on_signals()?;
@@ -94,6 +98,7 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
         }
         // Done above.
         TableArgs::Limit { .. }
+        | TableArgs::Answer { .. }
         | TableArgs::Drive(_)
         | TableArgs::RingServer { .. }
         | TableArgs::RingIdle { .. }

@@ -1,11 +1,11 @@
 //! A server that gives one guest a disk, by virtio-blk over a vhost-user socket.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::server::beside;
 use super::{AtSocket, Program, find};
-use crate::error::Result;
+use crate::error::{Doing, Error, Result};
 
 /// Our own server, with the image through the page cache or past it.
 pub fn tombolo(image: &Path, socket: &Path, is_direct: bool) -> Result<AtSocket> {
@@ -16,6 +16,18 @@ pub fn tombolo(image: &Path, socket: &Path, is_direct: bool) -> Result<AtSocket>
         command.args(["--cache", "none"]);
     }
     AtSocket::start(Program::Tombolo, socket, &mut command)
+}
+
+/// Our own server, of a new overlay over the image.
+pub fn redo_log(image: &Path, overlay: &Path, socket: &Path) -> Result<AtSocket> {
+    let mut create = Command::new(find(Program::Tombolo)?);
+    create.args(["disk", "create"]).arg(overlay).arg("--base").arg(image).stdout(Stdio::null());
+    let made = create.status().doing_to("make", overlay)?;
+    if !made.success() {
+        let what = format!("tombolo disk create {}", overlay.display());
+        return Err(Error::Wrong { what, answer: made.to_string() });
+    }
+    tombolo(overlay, socket, false)
 }
 
 /// QEMU's, with the same and io_uring.

@@ -1,4 +1,4 @@
-//! `disk`: virtio-blk straight on the queue, Tombolo's server against QEMU's storage daemon, with no guest in between.
+//! `disk`: virtio-blk straight on the queue, Tombolo's server against QEMU's storage daemon, with no guest in between; and its redo log against a raw image.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -29,7 +29,29 @@ const ROWS: [(&str, Requests, f64); 6] = [
     ("write 1 MiB", Requests { way: Way::Write, bytes: LARGE, depth: 1 }, 1.0),
 ];
 
-const COLUMNS: [Program; 2] = [Program::Tombolo, Program::StorageDaemon];
+/// Who serves, and from what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Tombolo,
+    /// An overlay over a raw image, in which nothing is yet.
+    RedoLog,
+    StorageDaemon,
+}
+
+impl Column {
+    const ALL: [Self; 3] = [Self::Tombolo, Self::RedoLog, Self::StorageDaemon];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tombolo => Program::Tombolo.name(),
+            Self::RedoLog => "tombolo, redo log",
+            Self::StorageDaemon => Program::StorageDaemon.name(),
+        }
+    }
+}
+
+/// What a redo log shall reach of a raw image when small pieces are written.
+const REDO_TARGET: f64 = 0.7;
 
 /// `disk` is a directory on a disk.
 pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
@@ -41,8 +63,8 @@ pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
         Variant { name: "on a disk, direct", place: folder(disk)?, is_direct: true },
     ];
     let mut sides = Vec::new();
-    for column in COLUMNS {
-        for variant in &variants {
+    for column in Column::ALL {
+        for variant in variants.iter().filter(|it| column != Column::RedoLog || !it.is_direct) {
             match Side::start(column, variant, disk_bytes) {
                 Ok(side) => sides.push(side),
                 Err(error) => report.absent(error.to_string()),
@@ -57,11 +79,13 @@ pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
             report.enter(&mut entrants, row, name, Ok(work), &[side.server.server()], Placement::TwoCores);
         }
         report.contest(row, &contest, entrants);
-        let [ours, other] = COLUMNS.map(Program::name);
+        let [ours, redo, other] = Column::ALL.map(Column::name);
         for Variant { name, is_direct, .. } in &variants {
             // What the disk itself takes is the same for both.
             let target = if *is_direct { 1.0 } else { target };
             report.compare_cells(row, (ours, name), (other, name), Some(target));
+            let is_small_write = requests.way == Way::Write && requests.bytes == SMALL;
+            report.compare_cells(row, (redo, name), (ours, name), is_small_write.then_some(REDO_TARGET));
         }
     }
     Placement::leave()?;
@@ -89,7 +113,7 @@ struct Variant {
 
 /// One contestant of the table: a server of its own, with an image of its own, and a guest.
 struct Side<'a> {
-    column: Program,
+    column: Column,
     variant: &'a str,
     // The guest leaves before its server ends: fields are dropped in order.
     guest: Rc<RefCell<DiskGuest>>,
@@ -97,13 +121,14 @@ struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn start(column: Program, variant: &'a Variant, disk_bytes: u64) -> Result<Self> {
+    fn start(column: Column, variant: &'a Variant, disk_bytes: u64) -> Result<Self> {
         let at = |end: &str| variant.place.path().join(format!("{}.{end}", column.name()));
         let (image, socket) = (at("img"), at("sock"));
         fill(&image, disk_bytes)?;
         let server = match column {
-            Program::Tombolo => virtio_blk::tombolo(&image, &socket, variant.is_direct)?,
-            _ => virtio_blk::storage_daemon(&image, &socket, variant.is_direct)?,
+            Column::Tombolo => virtio_blk::tombolo(&image, &socket, variant.is_direct)?,
+            Column::RedoLog => virtio_blk::redo_log(&image, &at("overlay"), &socket)?,
+            Column::StorageDaemon => virtio_blk::storage_daemon(&image, &socket, variant.is_direct)?,
         };
         let guest = DiskGuest::connect(server.socket(), Wait::Poll, DEPTH, LARGE, disk_bytes)?;
         Ok(Self { column, variant: variant.name, guest, server })

@@ -8,9 +8,10 @@
 //! not there and why.
 //!
 //! Reading order: [`site`] (the tree, the line and the columns), [`twice`] (a job's two runs), the parts in any order; [`vm`] has the paper's own, in
-//! virtual machines.
+//! virtual machines, and [`clone`](mod@clone) makes such.
 
 mod build;
+mod clone;
 mod peers;
 mod site;
 mod store;
@@ -28,6 +29,7 @@ use crate::error::Result;
 use crate::report::Report;
 
 pub use build::Source;
+pub use clone::answered;
 pub use site::Column;
 
 type Part = fn(&Plan, &GvfsArgs) -> Result<Report>;
@@ -44,6 +46,8 @@ const PARTS: &[(&str, Part)] = &[
     ("vm-build", vm::build),
     ("vm-latex", vm::latex),
     ("vm-seismic", vm::seismic),
+    ("clone", clone::run),
+    ("clone-eight", clone::eight),
 ];
 
 /// Hands each part that is wanted to `done`; what this machine cannot do too.

@@ -273,6 +273,19 @@ impl Site {
         &self.origin
     }
 
+    pub fn near(&self) -> &End {
+        self.line.near()
+    }
+
+    pub fn far(&self) -> &End {
+        self.line.far()
+    }
+
+    /// A host of the LAN, and where its cache has the tree for it, if there is one.
+    pub fn second(&self) -> Option<(&End, String)> {
+        self.second.as_ref().map(|second| (second.line.near(), second.server.url()))
+    }
+
     /// Says what the lines were, and whether they held.
     pub fn describe(&self, report: &mut Report) {
         let Profile { name, rate_bits_per_s, round_trip_us, congestion, .. } = self.profile;

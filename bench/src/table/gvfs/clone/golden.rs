@@ -1,0 +1,39 @@
+//! Images of virtual machines that have run a service, as `tests/guests/golden` makes them.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::host::ended_well;
+use crate::error::{Doing, Result};
+use crate::peer::{Program, find, in_checkout, this_program};
+
+/// How large a machine is.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    pub memory: &'static str,
+    pub disk: &'static str,
+    /// Of its disk, what cannot be compressed.
+    pub filled: &'static str,
+}
+
+pub const QUICK: Size = Size { memory: "128M", disk: "16M", filled: "4M" };
+pub const USUAL: Size = Size { memory: "192M", disk: "64M", filled: "16M" };
+/// The paper's.
+pub const FULL: Size = Size { memory: "320M", disk: "1600M", filled: "400M" };
+
+/// Makes one, which is rehearsed.
+pub fn make(image: &Path, size: Size) -> Result<()> {
+    let mut command = Command::new(in_checkout(Path::new("tests/guests/golden"))?);
+    command.arg(image).args(["--memory", size.memory, "--disk", size.disk, "--filled", size.filled]);
+    command.env("TOMBOLO", find(Program::Tombolo)?).env("TOMBOLO_BENCH", this_program()?);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    ended_well("tests/guests/golden", command.spawn().doing(|| "start tests/guests/golden".to_owned())?)
+}
+
+/// The bytes of an image, as what copies files whole moves them.
+pub fn bytes(image: &Path) -> Result<u64> {
+    let entries = fs::read_dir(image).doing_to("list", image)?;
+    Ok(entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|file| file.size()).sum())
+}

@@ -1,0 +1,194 @@
+//! A host on which clones are made: a network, and directories in which nothing is yet.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tombolo_wan::Side as End;
+
+use crate::error::{Doing, Error, Result};
+use crate::peer::{Program, find, this_program};
+
+/// For a clone to be made, and to answer.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// For the proxies of a host that is left.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
+const FIRST_PORT: u16 = 8080;
+
+/// Dropping it ends its clones, and all that they have started.
+pub struct Host<'a> {
+    place: TempDir,
+    network: &'a End,
+    clones: Cell<u16>,
+}
+
+/// A clone that is being made.
+pub struct Starting {
+    pub name: String,
+    begun: Instant,
+    clone: Child,
+    answer: Child,
+}
+
+/// How long a clone took: until its command has ended, and until its service answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Took {
+    pub ready: Duration,
+    pub answered: Duration,
+}
+
+impl<'a> Host<'a> {
+    pub fn new(network: &'a End, beside: &Path) -> Result<Self> {
+        let place = crate::table::folder(beside)?;
+        for name in ["run", "state", "cache"] {
+            let path = place.path().join(name);
+            fs::DirBuilder::new().mode(0o700).create(&path).doing_to("make", &path)?;
+        }
+        Ok(Self { place, network, clones: Cell::new(0) })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// A program in the host's network, which finds its directories.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.network.command(program);
+        for (variable, name) in
+            [("XDG_RUNTIME_DIR", "run"), ("XDG_STATE_HOME", "state"), ("XDG_CACHE_HOME", "cache")]
+        {
+            command.env(variable, self.place.path().join(name));
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
+    /// A network for one more guest, and where its service answers then.
+    pub fn port(&self) -> (String, SocketAddr) {
+        let port = FIRST_PORT + self.clones.get();
+        self.clones.set(self.clones.get() + 1);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        (format!("user,hostfwd=tcp:{address}-:80"), address)
+    }
+
+    /// Waits for the service of this name, in the host's network.
+    pub fn answer(&self, address: SocketAddr, name: &str) -> Result<Child> {
+        let mut command = self.command(this_program()?);
+        command.arg("answer").arg(address.to_string()).args([name, &PATIENCE.as_secs().to_string()]);
+        command.spawn().doing(|| "start what asks a guest".to_owned())
+    }
+
+    /// Begins to make one more clone.
+    pub fn begin(&self, image: &str, options: &[&str]) -> Result<Starting> {
+        let (net, address) = self.port();
+        let name = format!("clone-{}", self.clones.get());
+        let answer = self.answer(address, &name)?;
+        let mut command = self.command(find(Program::Tombolo)?);
+        command.args(["clone", image, &name, "--net", &net]).args(options);
+        let begun = Instant::now();
+        let clone = command.spawn().doing(|| "start tombolo clone".to_owned())?;
+        Ok(Starting { name, begun, clone, answer })
+    }
+
+    /// Makes one more clone.
+    pub fn clone(&self, image: &str, options: &[&str]) -> Result<(String, Took)> {
+        let starting = self.begin(image, options)?;
+        Ok((starting.name.clone(), starting.done()?))
+    }
+
+    /// Removes a clone that runs.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        ended_well("tombolo vm rm", self.tombolo(&["vm", "rm", "--force", name])?)
+    }
+
+    /// Has the program do something, and waits for its end.
+    pub fn tombolo(&self, words: &[&str]) -> Result<Child> {
+        let mut command = self.command(find(Program::Tombolo)?);
+        command.args(words).spawn().doing(|| format!("start tombolo {}", words.join(" ")))
+    }
+
+    /// The process of this host whose command line has all of these in it.
+    pub fn process(&self, words: &[&str]) -> Option<u32> {
+        self.processes().into_iter().find(|process| {
+            let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            words.iter().all(|word| line.contains(word))
+        })
+    }
+
+    /// Where a clone's memory is while it runs.
+    pub fn memory(&self, name: &str) -> PathBuf {
+        self.place.path().join(format!("run/tombolo/vm-{name}/memory/memory"))
+    }
+
+    /// All that was started here, by whatever.
+    fn processes(&self) -> Vec<u32> {
+        let mark =
+            [b"XDG_RUNTIME_DIR=", self.place.path().join("run").as_os_str().as_bytes(), b"\0"].concat();
+        let is_ours = |process: &u32| {
+            let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+            environment.windows(mark.len()).any(|part| part == mark)
+        };
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
+    }
+}
+
+impl Drop for Host<'_> {
+    fn drop(&mut self) {
+        for clone in 1..=self.clones.get() {
+            let _not_there = self.remove(&format!("clone-{clone}"));
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < END_PATIENCE {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            for process in left {
+                let _gone = tombolo_sys::process::terminate(process);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Starting {
+    /// Waits until the clone's service has answered.
+    pub fn done(self) -> Result<Took> {
+        let Self { begun, clone, answer, .. } = self;
+        let answered = thread::spawn(move || {
+            let done = ended_well("the guest", answer);
+            (begun.elapsed(), done)
+        });
+        let made = ended_well("tombolo clone", clone);
+        let ready = begun.elapsed();
+        made?;
+        let (answered, done) = answered.join().map_err(|_| Error::Interrupted)?;
+        done.map(|()| Took { ready, answered })
+    }
+}
+
+/// Waits for the end of a process, and quotes one that failed.
+pub fn ended_well(program: &str, child: Child) -> Result<()> {
+    let output = child.wait_with_output().doing(|| format!("wait for {program}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let what = format!("{}: {}", shown(output.status), said.trim());
+    Err(Error::Server { program: program.to_owned(), what })
+}
+
+fn shown(status: ExitStatus) -> String {
+    status.code().map_or_else(|| status.to_string(), |code| format!("status {code}"))
+}
