@@ -1,11 +1,14 @@
 //! The process itself: its session, its standard streams, its limits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getrlimit,
-    kill_process, kill_process_group, pidfd_open, set_child_subreaper, setrlimit, setsid, waitid, waitpgid,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid,
+    getrlimit, kill_process, kill_process_group, pidfd_open, set_child_subreaper,
+    set_parent_process_death_signal, setrlimit, setsid, waitid, waitpgid,
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdin, stdout};
 
@@ -19,6 +22,37 @@ pub fn leave_session() -> Result<()> {
 /// Asks a process to end (SIGTERM). ESRCH when there is none.
 pub fn terminate(process: u32) -> Result<()> {
     kill_process(pid(process)?, Signal::TERM)
+}
+
+/// Kills a process (SIGKILL). ESRCH when there is none.
+pub fn kill(process: u32) -> Result<()> {
+    kill_process(pid(process)?, Signal::KILL)
+}
+
+/// How a process ends that does not outlive another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// It is asked to (SIGTERM).
+    Asked,
+    /// It is killed (SIGKILL).
+    Killed,
+}
+
+/// Has the process that `command` starts end when the thread that starts it ends, at the latest with this process (prctl(2),
+/// `PR_SET_PDEATHSIG`). One that gives up its user or gains capabilities does not.
+pub fn ends_with_this_thread(command: &mut Command, death: Death) {
+    let parent = getpid();
+    let signal = match death {
+        Death::Asked => Signal::TERM,
+        Death::Killed => Signal::KILL,
+    };
+    let set = move || {
+        set_parent_process_death_signal(Some(signal))?;
+        // It may have ended before.
+        if getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
+    };
+    // SAFETY: between fork(2) and execve(2) only system calls are made: nothing is allocated and no lock is taken (signal-safety(7)).
+    unsafe { command.pre_exec(set) };
 }
 
 /// Kills all processes of a group (SIGKILL). ESRCH when there are none.

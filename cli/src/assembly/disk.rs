@@ -96,7 +96,7 @@ impl Prepared {
     fn open(plan: &DiskPlan, options: &DiskServerOptions) -> Result<Self, Failure> {
         let control = service::control_socket(options.control.as_deref(), || plan.name.clone())?;
         let disk = PreparedDisk::open(plan, &options.kept)?;
-        let mut mount = PreparedDiskMount::of(plan)?;
+        let mut mount = PreparedDiskMount::of(plan, options.end_at_failed_write)?;
         let metrics = prometheus::listen(options.metrics.as_ref())?;
         let mut needs = disk.needs();
         needs.removes.extend(directories_of([control.path().to_owned()]));

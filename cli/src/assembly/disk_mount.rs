@@ -16,7 +16,7 @@ use crate::assembly::plan::disk::{DiskPlan, DiskSource};
 use crate::assembly::plan::needs::{join, of_mounts};
 use crate::assembly::sandbox::Sandbox;
 use crate::commands::mount::reason;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Code, Failure, Outcome};
 use crate::mount_point::MountPoint;
 use crate::service::status::EndpointStatus;
 
@@ -26,6 +26,7 @@ pub struct PreparedDiskMount {
     options: FuseOptions,
     /// The file's, and the disk's.
     name: String,
+    ends_at_failed_write: bool,
 }
 
 /// A session of its own: guests have those behind it.
@@ -47,7 +48,7 @@ fn read_ahead_bytes(plan: &DiskPlan) -> u32 {
 
 impl PreparedDiskMount {
     /// Looks whether it can be one there, if it is to be.
-    pub fn of(plan: &DiskPlan) -> Result<Option<Self>, Failure> {
+    pub fn of(plan: &DiskPlan, ends_at_failed_write: bool) -> Result<Option<Self>, Failure> {
         let Some(point) = &plan.options.mount else { return Ok(None) };
         Name::new(plan.name.as_bytes()).map_err(|error| {
             Failure::usage(format!("no file can be called {:?}: {error}", plan.name))
@@ -65,7 +66,7 @@ impl PreparedDiskMount {
             ..FuseOptions::default()
         };
         let MountPoint { path, .. } = MountPoint::checked(point)?;
-        Ok(Some(Self { point: path, options, name: plan.name.clone() }))
+        Ok(Some(Self { point: path, options, name: plan.name.clone(), ends_at_failed_write }))
     }
 
     /// What serving it goes on to need.
@@ -87,6 +88,10 @@ impl PreparedDiskMount {
         let (uid, gid) = creds::own_ids();
         let name = Name::new(self.name.as_bytes()).map_err(|error| Failure::cannot(&mounting, &error))?;
         let files = DiskFiles::new([(name.to_owned(), disk)], Identity { uid, gid, groups: None });
+        if self.ends_at_failed_write {
+            // The kernel then tells all that have it mapped (SIGBUS).
+            files.when_failed(|| std::process::exit(Code::Failed as i32));
+        }
         let mount = FuseMount::start(&files, SESSION, &self.point, &self.options)
             .map_err(|error| Failure::cannot(&mounting, reason(&error)))?;
         Ok(DiskMount { mount, files, name: self.name })

@@ -15,6 +15,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::common::{Scratch, signal, until};
 
+mod kills;
+
 pub const MIB: u64 = 1 << 20;
 const STATE: &str = "the state of all devices";
 
@@ -38,6 +40,8 @@ exit "$status"
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     None,
+    /// It says nothing to this command, and serves the next client once the test says so.
+    Silent(&'static str),
     /// It dies when it has saved its devices.
     DiesSaved,
     /// It never has taken its devices in.
@@ -87,10 +91,14 @@ impl Bed {
 
     /// Answers as the VMM of `name`, until it is told to end. What it was told, with the VM's phase then.
     pub fn vmm(&self, name: &str, flaw: Flaw) -> Receiver<(String, String)> {
+        self.vmm_at(name, self.monitor(name), flaw)
+    }
+
+    /// The same where its monitor is elsewhere.
+    fn vmm_at(&self, name: &str, monitor: PathBuf, mut flaw: Flaw) -> Receiver<(String, String)> {
         let (told, tells) = channel();
-        let monitor = self.monitor(name);
         let phase = self.vm(name).join("phase");
-        let file = self.0.path(&format!("vmm.{name}"));
+        let [file, free] = ["", ".free"].map(|ending| self.0.path(&format!("vmm.{name}{ending}")));
         thread::spawn(move || {
             let listener = loop {
                 match UnixListener::bind(&monitor) {
@@ -104,6 +112,11 @@ impl Bed {
                     let phase = fs::read_to_string(&phase).unwrap_or_default();
                     // The test may have had enough.
                     let _ = told.send((command.clone(), phase));
+                    if matches!(flaw, Flaw::Silent(word) if word == command) {
+                        until("the test goes on", || free.exists());
+                        flaw = Flaw::None;
+                        break;
+                    }
                     session.answer(&command, flaw);
                     match (command.as_str(), flaw) {
                         ("quit", Flaw::StaysTold) => return,

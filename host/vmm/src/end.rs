@@ -1,9 +1,9 @@
 //! Why a VMM ended, in its own words.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::monitor::{Monitor, MonitorError};
@@ -31,43 +31,42 @@ impl fmt::Display for End {
 
 const RESET: &str = "guest-reset";
 
-/// What a VMM says of its end, which a thread listens for. What it says of anything else is read, so that it is never held up, and forgotten.
+/// What a VMM says of its end, which a thread listens for.
 #[derive(Debug)]
 pub struct Events(JoinHandle<End>);
 
-/// Between two looks; the length does not matter.
-const LISTEN: Duration = Duration::from_secs(3600);
-
 impl Events {
-    /// Of a VMM that serves its monitor on the other end.
-    ///
-    /// # Errors
-    /// Those of starting a thread.
-    pub fn listen(mut stream: UnixStream) -> io::Result<Self> {
-        let listening = thread::Builder::new().name("vmm-events".into()).spawn(move || {
-            // It is taken once the VMM has greeted. One that has gone already says nothing.
-            let _ = stream.write_all(b"{\"execute\": \"qmp_capabilities\"}\n");
-            let mut monitor = Monitor::over(stream, LISTEN);
-            let mut end = End::Unsaid;
-            loop {
-                match monitor.message("why it ends", Instant::now() + LISTEN) {
-                    Ok(message) if message["event"] == "SHUTDOWN" => {
-                        end = match message["data"]["reason"].as_str() {
-                            Some(RESET) => End::Reset,
-                            reason => End::Other(reason.unwrap_or("without a reason").into()),
-                        };
-                    }
-                    Ok(_) | Err(MonitorError::Late { .. }) => {}
-                    Err(_) => return end,
-                }
-            }
-        })?;
-        Ok(Self(listening))
+    pub(crate) fn new(listening: JoinHandle<End>) -> Self {
+        Self(listening)
     }
 
     /// Why it ended. Waits until it has.
     #[must_use]
     pub fn ended(self) -> End {
         self.0.join().unwrap_or(End::Unsaid)
+    }
+}
+
+/// Between two looks; the length does not matter.
+const LISTEN: Duration = Duration::from_secs(3600);
+
+/// Listens to a VMM that serves its monitor on the other end until it closes that, as a rule by its end. What it says of anything else is read, so
+/// that it is never held up, and forgotten.
+pub(crate) fn heard(mut stream: UnixStream) -> End {
+    // It is taken once the VMM has greeted. One that has gone already says nothing.
+    let _ = stream.write_all(b"{\"execute\": \"qmp_capabilities\"}\n");
+    let mut monitor = Monitor::over(stream, LISTEN);
+    let mut end = End::Unsaid;
+    loop {
+        match monitor.message("why it ends", Instant::now() + LISTEN) {
+            Ok(message) if message["event"] == "SHUTDOWN" => {
+                end = match message["data"]["reason"].as_str() {
+                    Some(RESET) => End::Reset,
+                    reason => End::Other(reason.unwrap_or("without a reason").into()),
+                };
+            }
+            Ok(_) | Err(MonitorError::Late { .. }) => {}
+            Err(_) => return end,
+        }
     }
 }

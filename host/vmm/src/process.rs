@@ -4,16 +4,19 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::thread;
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     apply_filter,
 };
+use tombolo_sys::process::{Death, await_end, ends_with_this_thread};
 
-use crate::end::Events;
+use crate::end::{End, Events, heard};
 
-/// Starts a VMM whose memory is a file that is far away, or an overlay of one, with a monitor at its standard input that tells of its end.
+/// Starts a VMM whose memory is a file that is far away, or an overlay of one, with a monitor at its standard input that tells of its end. It
+/// is killed when this process ends.
 ///
 /// QEMU asks for huge pages for all of a guest's memory (madvise(2), `MADV_HUGEPAGE`). For a file that means that the kernel reads 2 MiB
 /// around each page that the guest touches, whatever it was told to read ahead (Linux 5.18, `do_sync_mmap_readahead`). So the process is
@@ -21,23 +24,28 @@ use crate::end::Events;
 ///
 /// # Errors
 /// Those of starting a process.
-pub fn spawn(command: &mut Command) -> io::Result<(Child, Events)> {
+pub fn spawn(mut command: Command) -> io::Result<(Child, Events)> {
     let filter = without_huge_pages().map_err(io::Error::other)?;
     let (ours, theirs) = UnixStream::pair()?;
-    let events = Events::listen(ours)?;
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
-    // It holds for the thread that asks for it, and for what that starts.
-    let spawned = thread::scope(|scope| {
-        let start = || {
-            apply_filter(&filter).map_err(io::Error::other)?;
-            command.spawn()
-        };
-        scope.spawn(start).join()
-    });
-    // Its end of the connection is nowhere else then, and ends with it.
-    command.stdin(Stdio::null());
-    let child = spawned.unwrap_or_else(|_| Err(io::Error::other("the thread that starts it has panicked")));
-    Ok((child?, events))
+    let (sender, started) = channel();
+    // The filter holds for the thread that asks for it, and for what that starts; and what it starts dies with it.
+    let listening = thread::Builder::new().name("vmm-events".into()).spawn(move || {
+        ends_with_this_thread(&mut command, Death::Killed);
+        let child = apply_filter(&filter).map_err(io::Error::other).and_then(|()| command.spawn());
+        // The other end of the connection is the VMM's alone then, and ends with it.
+        drop(command);
+        let number = child.as_ref().ok().map(Child::id);
+        let _ = sender.send(child);
+        let Some(number) = number else { return End::Unsaid };
+        let end = heard(ours);
+        // Also one that says what makes no sense.
+        let _ = await_end(number);
+        end
+    })?;
+    let child =
+        started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it has panicked")));
+    Ok((child?, Events::new(listening)))
 }
 
 fn without_huge_pages() -> Result<BpfProgram, seccompiler::BackendError> {

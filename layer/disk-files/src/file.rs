@@ -1,7 +1,7 @@
 //! The bytes of a disk, as a file has them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use async_lock::RwLock;
 use tombolo_core::block::{Allocation, BlockDevice, Range, Zeroing};
@@ -17,11 +17,20 @@ pub(crate) struct DiskFile {
     writing: Arc<RwLock<()>>,
     /// A write has failed. A kernel that wrote back pages forgets them all the same, and tells of it once (fsync(2)).
     has_failed: AtomicBool,
+    /// What is done then, once.
+    pub(crate) when_failed: OnceLock<WhenFailed>,
 }
+
+pub(crate) type WhenFailed = Arc<dyn Fn() + Send + Sync>;
 
 impl DiskFile {
     pub(crate) fn new(disk: Arc<dyn BlockDevice>) -> Self {
-        Self { disk, writing: Arc::default(), has_failed: AtomicBool::new(false) }
+        Self {
+            disk,
+            writing: Arc::default(),
+            has_failed: AtomicBool::new(false),
+            when_failed: OnceLock::new(),
+        }
     }
 
     pub(crate) fn disk(&self) -> &dyn BlockDevice {
@@ -41,7 +50,11 @@ impl DiskFile {
     fn noted<T>(&self, done: Result<T>) -> Result<T> {
         if let Err(error) = &done {
             tracing::error!(%error, "a write failed: the file is not what was written to it");
-            self.has_failed.store(true, Ordering::Release);
+            if !self.has_failed.swap(true, Ordering::AcqRel)
+                && let Some(when_failed) = self.when_failed.get()
+            {
+                when_failed();
+            }
         }
         done
     }

@@ -9,7 +9,7 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Identity, Result};
 
-use crate::file::DiskFile;
+use crate::file::{DiskFile, WhenFailed};
 use crate::file_system::Session;
 
 /// Disks as the files of one directory, which belong to one user.
@@ -31,6 +31,14 @@ impl DiskFiles {
         let made = Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };
         let files = disks.into_iter().map(|(name, disk)| (name, Arc::new(DiskFile::new(disk)))).collect();
         Self(Arc::new(Files { files, owner, made }))
+    }
+
+    /// Has this done when a write to one of the files has failed, at each the first time, where that write is answered. What was said before stays.
+    pub fn when_failed(&self, told: impl Fn() + Send + Sync + 'static) {
+        let told: WhenFailed = Arc::new(told);
+        for (_, file) in &self.0.files {
+            let _ = file.when_failed.set(told.clone());
+        }
     }
 
     /// Whether a write to one of the files has failed: then it is not what was written to it, whatever a kernel between has told of that.

@@ -103,6 +103,9 @@ pub struct DiskServerOptions {
     /// when this one is killed. For VMMs that do not connect again.
     #[arg(long)]
     pub keep: bool,
+    /// End at once when a write to the file of --mount has failed: what has it mapped would go on with what is lost.
+    #[arg(long, requires = "mount", hide = true)]
+    pub end_at_failed_write: bool,
     /// This is such a server, and has the sockets of its guests as these descriptors.
     #[arg(long, value_name = "FD", hide = true)]
     pub kept: Vec<i32>,

@@ -193,9 +193,12 @@ impl Home {
             .map_err(|error| Failure::cannot(format_args!("use {}", path.display()), &error))
     }
 
-    /// Where its sockets are while it runs.
+    /// Where its sockets are while it runs: where the session that started it has them, whichever asks.
     pub fn run(&self) -> Run {
-        let usual = control::default_directory();
+        let written = fs::read_to_string(self.file(RUN)).ok().map(PathBuf::from);
+        // What answers in a directory of another user may be that user's.
+        let written = written.filter(|usual| control::prepare(usual).is_ok());
+        let usual = written.unwrap_or_else(control::default_directory);
         let own = usual.join(format!("{PREFIX}{}", self.name));
         let control = |what: &str| usual.join(format!("{PREFIX}{}-{what}.sock", self.name));
         Run {
@@ -208,7 +211,22 @@ impl Home {
             own,
         }
     }
+
+    /// The same, for the process that runs it from now on, in its own session.
+    pub fn make_run(&self) -> Result<Run, Failure> {
+        let usual = control::default_directory();
+        let usual = usual
+            .to_str()
+            .ok_or_else(|| Failure::cannot("use the directory of sockets", "it has no name in UTF-8"))?;
+        self.files.write(RUN, usual.as_bytes()).map_err(|error| failed(&error))?;
+        let run = self.run();
+        run.make().map_err(|error| Failure::cannot(format_args!("make {}", run.own.display()), &error))?;
+        Ok(run)
+    }
 }
+
+/// The directory of sockets in which its own is.
+const RUN: &str = "run";
 
 /// The places of a VM that runs.
 pub struct Run {
@@ -234,19 +252,30 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Run {
     /// Makes them, for this process.
-    pub fn make(&self) -> io::Result<()> {
+    fn make(&self) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.memory)?;
         fs::write(&self.supervisor, std::process::id().to_string())
     }
 
     /// Has the process that watches it end it.
     pub fn stop(&self) -> io::Result<()> {
-        let pid = fs::read_to_string(&self.supervisor)?.parse().map_err(io::Error::other)?;
-        Ok(process::terminate(pid)?)
+        Ok(process::terminate(self.supervisor()?)?)
     }
 
+    /// Kills the process that watches it, and with that the VMM.
+    pub fn kill(&self) -> io::Result<()> {
+        Ok(process::kill(self.supervisor()?)?)
+    }
+
+    fn supervisor(&self) -> io::Result<u32> {
+        fs::read_to_string(&self.supervisor)?.parse().map_err(io::Error::other)
+    }
+
+    /// Removes what those who have ended have left.
     pub fn remove(&self) {
-        for file in [&self.supervisor, &self.monitor, &self.disk] {
+        // Of a server that was killed.
+        let _ = fuse_dev::unmount(&self.memory, true);
+        for file in [&self.supervisor, &self.monitor, &self.disk, &self.disk_control, &self.memory_control] {
             let _ = fs::remove_file(file);
         }
         let _ = fs::remove_dir(&self.memory);
@@ -254,32 +283,27 @@ impl Run {
     }
 
     /// Ends what a supervisor that was killed has left, in the order in which it would have.
-    pub fn clear(&self) -> Outcome {
+    pub fn clear(&self) {
         if let Ok(mut monitor) = Monitor::connect(&self.monitor, || false, PATIENCE) {
             let _ = monitor.quit();
         }
         for socket in [&self.disk_control, &self.memory_control] {
-            end_server(socket)?;
+            end_server(socket);
         }
-        // One whose server is dead.
-        let _ = fuse_dev::unmount(&self.memory, true);
         self.remove();
-        Ok(())
     }
 }
 
-/// Ends the server with this control socket, if there is one, and waits until it has.
-fn end_server(socket: &Path) -> Outcome {
-    let Ok(mut client) = Client::connect(socket) else { return Ok(()) };
-    let Ok(Status { pid, .. }) = status::ask(&mut client, socket, "status") else { return Ok(()) };
+/// Ends the server with this control socket, if there is one, and waits until it has. One that does not is killed.
+fn end_server(socket: &Path) {
+    let Ok(mut client) = Client::connect(socket) else { return };
+    let Ok(Status { pid, .. }) = status::ask(&mut client, socket, "status") else { return };
     let _ = process::terminate(pid);
     let end = Instant::now() + PATIENCE;
     while client.ask("status").is_ok() {
         if Instant::now() > end {
-            let reason = format!("process {pid} does not end");
-            return Err(Failure::cannot("end what is left of the VM", reason).remedy("kill it"));
+            let _ = process::kill(pid);
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    Ok(())
 }

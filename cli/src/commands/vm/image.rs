@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::{self, ScopedJoinHandle};
 
+use tombolo_sys::process::{Death, ends_with_this_thread};
+
 use super::config::{CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, STATE, uuid};
 use super::home::{Home, Phase};
 use super::ledger::Ledger;
@@ -20,6 +22,7 @@ use crate::failure::{Failure, Outcome};
 fn this_program(words: impl FnOnce(&mut Command)) -> Outcome {
     let mut command = Command::new("/proc/self/exe");
     words(&mut command);
+    ends_with_this_thread(&mut command, Death::Killed);
     match command.stdout(std::process::Stdio::null()).status() {
         Ok(status) if status.success() => Ok(()),
         // It has said why.

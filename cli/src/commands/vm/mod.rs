@@ -8,6 +8,7 @@ mod origin;
 pub mod rehearsal;
 mod running;
 mod supervisor;
+mod watch;
 
 use std::fs;
 use std::io;

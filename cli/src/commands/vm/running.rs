@@ -18,6 +18,11 @@ use crate::failure::{Failure, Outcome};
 /// For each answer of a VMM. One that starts reads its kernel before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// For what watches a VM and is to end it. It waits less for what may hold it up.
+const STOP_PATIENCE: Duration = Duration::from_secs(40);
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// For a guest that is to give up its network card.
 const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -42,11 +47,19 @@ pub fn boot(home: &Home) -> Outcome {
     {
         // None begins beside another.
         let _turn = home.locked()?;
+        if home.phase()? == Phase::Incomplete {
+            return Err(incomplete(home, "boot"));
+        }
         fetch_boot_files(home)?;
     }
     supervisor::start(home, false)?;
     let runs = || home.lock().is_ok_and(|lock| lock.is_none());
     begin(home, runs).inspect_err(|_| drop(stop(home)))
+}
+
+fn incomplete(home: &Home, doing: &str) -> Failure {
+    Failure::cannot(format_args!("{doing} the VM {}", home.name), "making it was not finished")
+        .remedy(format_args!("tombolo vm rm {}", home.name))
 }
 
 /// Has a guest boot whose VMM was started for that, as long as that runs.
@@ -78,13 +91,7 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
         let _turn = home.locked()?;
         match home.phase()? {
             Phase::Suspended => {}
-            Phase::Incomplete => {
-                return Err(Failure::cannot(
-                    format_args!("resume the VM {}", home.name),
-                    "making it was not finished",
-                )
-                .remedy(format_args!("tombolo vm rm {}", home.name)));
-            }
+            Phase::Incomplete => return Err(incomplete(home, "resume")),
             _ => {
                 let reason = "it was not suspended: what was in its memory is lost";
                 return Err(Failure::cannot(format_args!("resume the VM {}", home.name), reason)
@@ -264,12 +271,21 @@ fn memory_of(home: &Home) -> Result<PathBuf, Failure> {
 /// Ends a VM, as if its power went. Also what is left of one whose supervisor was killed.
 pub fn stop(home: &Home) -> Outcome {
     if let Some(_turn) = home.lock()? {
-        return home.run().clear();
+        home.run().clear();
+        return Ok(());
     }
-    home.run().stop().map_err(|error| Failure::cannot(format_args!("stop the VM {}", home.name), &error))?;
-    match home.lock_within(PATIENCE)? {
-        Some(_) => Ok(()),
-        None => Err(Failure::cannot(format_args!("stop the VM {}", home.name), "it does not end")
-            .remedy(supervisor::see(&supervisor::log_of(home)))),
+    let end = Instant::now() + STOP_PATIENCE;
+    // One that starts cannot be found yet, and one that ends cannot be found any more.
+    while home.run().stop().is_err() && Instant::now() < end {
+        if home.lock_within(LOOK_EVERY)?.is_some() {
+            return Ok(());
+        }
     }
+    if home.lock_within(end.saturating_duration_since(Instant::now()))?.is_none() {
+        let run = home.run();
+        run.kill().map_err(|error| Failure::cannot(format_args!("stop the VM {}", home.name), &error))?;
+        let _turn = home.locked()?;
+        run.clear();
+    }
+    Ok(())
 }

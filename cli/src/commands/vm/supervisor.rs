@@ -3,18 +3,16 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use clap::Args;
-use tombolo_host_runtime::signals;
 use tombolo_host_service::daemon;
 use tombolo_host_vmm::{End, Events, Launch};
-use tombolo_sys::{packet, process};
+use tombolo_sys::process::{self, Death};
 
 use super::config::{MEMORY, uuid};
 use super::home::{Home, Phase, Run};
@@ -22,6 +20,7 @@ use super::image::{fetch_boot_files, overlay};
 use super::origin::Origin;
 use super::rehearsal::RECORD;
 use super::running::{SAVED, begin, forget, settled};
+use super::watch::{Event, Part, Watch};
 use crate::commands::beside;
 use crate::failure::{Failure, Outcome};
 
@@ -66,35 +65,29 @@ impl RunArgs {
     pub fn run(&self) -> Outcome {
         let home = Home::of(&self.name)?;
         let _lock = home.locked()?;
-        let run = home.run();
-        run.clear()?;
+        home.run().clear();
         forget(&home, SAVED)?;
         let starting = format!("start the VM {}", home.name);
         let cannot = |error: &io::Error| Failure::cannot(&starting, error);
         let log =
             File::options().create(true).append(true).open(log_of(&home)).map_err(|error| cannot(&error))?;
-        run.make().map_err(|error| cannot(&error))?;
-        let (ended, ends) = channel();
-        let stop = ended.clone();
-        signals::on_stop(move |_| {
-            let _ = stop.send(Part::Signal);
-        })
-        .map_err(|error| cannot(&error))?;
-        let vm = Vm { home: &home, run: &run, log: &log };
-        let mut parts = Parts::start(&vm, self.incoming)?;
-        parts.watch(&ended).map_err(|error| cannot(&error))?;
+        let run = home.make_run()?;
+        let watch = Watch::new().map_err(|error| cannot(&error))?;
+        let vm = Vm { home: &home, run: &run, log: &log, watch: &watch };
+        let started = Parts::start(&vm, self.incoming);
+        let mut parts = started.inspect_err(|_| run.remove())?;
         let mut out = io::stdout();
         out.write_all(READY.as_bytes()).and_then(|()| out.flush()).map_err(|error| cannot(&error))?;
         daemon::leave_terminal(&log).map_err(|error| cannot(&error))?;
-        let mut first = ends.recv().unwrap_or(Part::Signal);
+        let mut first = watch.end();
         let mut reset = Ok(());
-        while reset.is_ok() && first == Part::Vmm && parts.was_reset() {
-            reset = parts.boot(&vm, &ended).map_err(|failure| format!("after a reset: {failure}"));
+        while reset.is_ok() && first == Event::Ended(Part::Vmm) && parts.was_reset() {
+            reset = parts.boot(&vm).map_err(|failure| format!("after a reset: {failure}"));
             if reset.is_ok() {
-                first = ends.recv().unwrap_or(Part::Signal);
+                first = watch.end();
             }
         }
-        let ended = parts.end(first, &ends);
+        let ended = parts.end(first, &watch);
         let end = reset.and(ended);
         run.remove();
         // One that never ran is what it was.
@@ -105,16 +98,7 @@ impl RunArgs {
     }
 }
 
-/// What may end first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    Memory,
-    Disk,
-    Vmm,
-    Signal,
-}
-
-/// For a VMM that is told to end.
+/// For a VMM that is told to end, and then for one that is killed.
 const VMM_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a VM's processes are started of.
@@ -122,6 +106,7 @@ struct Vm<'a> {
     home: &'a Home,
     run: &'a Run,
     log: &'a File,
+    watch: &'a Watch,
 }
 
 /// The processes of a VM that runs. Dropping it kills those that are left.
@@ -136,21 +121,23 @@ struct Parts {
 
 impl Parts {
     fn start(vm: &Vm<'_>, incoming: bool) -> Result<Self, Failure> {
-        let Vm { home, run, log } = *vm;
+        let Vm { home, run, log, watch } = *vm;
         let here = home.here()?;
         let origin = Origin::of_file(&here.disk, &here.cache)?;
         let near = |base: &Path| origin.as_ref().map_or_else(|| base.to_owned(), |origin| origin.near(base));
         let memory = here.memory.as_deref().map(|base| {
-            let words = [Path::new("--mount"), &run.memory, Path::new("--name"), Path::new(MEMORY)];
+            let [mount, name, failing] = ["--mount", "--name", "--end-at-failed-write"].map(Path::new);
+            let words = [mount, &run.memory, name, Path::new(MEMORY), failing];
             Server::spawn(home, "memory", &near(base), &run.memory_control, &words, log)
         });
         let mut memory = memory.transpose()?;
         let words = [Path::new("--vhost-user"), &run.disk];
         let mut disk = Server::spawn(home, "disk", &near(&here.disk), &run.disk_control, &words, log)?;
         // Both reach for what they stand on at the same time.
-        memory.as_mut().map_or(Ok(()), |memory| memory.is_ready(home))?;
-        disk.is_ready(home)?;
+        memory.as_mut().map_or(Ok(()), |memory| memory.is_ready(vm, Part::Memory))?;
+        disk.is_ready(vm, Part::Disk)?;
         let (vmm, events) = start_vmm(vm, incoming)?;
+        watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
         let parts = Self { vmm, events: Some(events), disk, memory };
         if let Some(origin) = origin {
             let kept = origin.keep(&here.disk, &here.cache);
@@ -168,59 +155,39 @@ impl Parts {
     }
 
     /// Boots the guest in another VMM, with what its memory and its disk have now.
-    fn boot(&mut self, vm: &Vm<'_>, ended: &Sender<Part>) -> Outcome {
+    fn boot(&mut self, vm: &Vm<'_>) -> Outcome {
         fetch_boot_files(vm.home)?;
         let (vmm, events) = start_vmm(vm, false)?;
         (self.vmm, self.events) = (vmm, Some(events));
         let child = RefCell::new(&mut self.vmm);
         let runs = || matches!(child.borrow_mut().try_wait(), Ok(None));
-        begin(vm.home, runs)
-            .and_then(|()| {
-                watch(Part::Vmm, &self.vmm, ended).map_err(|error| Failure::cannot("watch the VMM", &error))
-            })
-            .inspect_err(|_| drop(self.vmm.kill()))
-    }
-
-    /// Tells of the end of each.
-    fn watch(&self, ended: &Sender<Part>) -> io::Result<()> {
-        let memory = self.memory.as_ref().map(|memory| (Part::Memory, &memory.child));
-        let mut all = [(Part::Vmm, &self.vmm), (Part::Disk, &self.disk.child)].into_iter().chain(memory);
-        all.try_for_each(|(part, child)| watch(part, child, ended))
+        let watch = |vmm: &Child| {
+            let watching = |error| Failure::cannot("watch the VMM", &error);
+            vm.watch.process(Part::Vmm, vmm).map_err(watching)
+        };
+        begin(vm.home, runs).and_then(|()| watch(&self.vmm)).inspect_err(|_| drop(self.vmm.kill()))
     }
 
     /// Ends all of them: the VMM first, so that the others have all that it wrote. What went wrong.
-    fn end(&mut self, first: Part, ends: &Receiver<Part>) -> Result<(), String> {
+    fn end(&mut self, first: Event, watch: &Watch) -> Result<(), String> {
         tracing::info!(?first, "ending");
-        match first {
-            Part::Vmm => {}
-            Part::Signal => {
-                let _ = process::terminate(self.vmm.id());
-                if ends.recv_timeout(VMM_PATIENCE) != Ok(Part::Vmm) {
-                    let _ = self.vmm.kill();
-                }
-            }
-            // It waits for what is not there any more, and may not heed any other signal.
-            Part::Memory | Part::Disk => drop(self.vmm.kill()),
+        let is_asked = first == Event::Stop && process::terminate(self.vmm.id()).is_ok();
+        if !is_asked || !watch.ends(&mut self.vmm, Some(VMM_PATIENCE)) {
+            // It may wait for what is not there any more, and heed no other signal.
+            let _ = self.vmm.kill();
+        }
+        if !watch.ends(&mut self.vmm, Some(VMM_PATIENCE))
+            && let Some(memory) = &mut self.memory
+        {
+            // A kill waits for the page that a processor has touched (Linux, `fuse_dev_do_read`), until nothing serves it any more.
+            memory.kill();
         }
         let vmm = said("the VMM", self.vmm.wait());
-        let disk = self.disk.end();
-        let memory = self.memory.as_mut().map_or(Ok(()), Server::end);
-        // What ended first is the cause of the rest.
-        match first {
-            Part::Memory => memory.and(disk).and(vmm),
-            _ => disk.and(vmm).and(memory),
-        }
+        let disk = self.disk.end(watch);
+        let memory = self.memory.as_mut().map_or(Ok(()), |memory| memory.end(watch));
+        // Without its memory a VMM fails too.
+        memory.and(disk).and(vmm)
     }
-}
-
-/// Tells of the end of a process.
-fn watch(part: Part, child: &Child, ended: &Sender<Part>) -> io::Result<()> {
-    let (watched, ended) = (process::watched(child.id())?, ended.clone());
-    let wait = move || {
-        let _ = packet::wait(&watched);
-        let _ = ended.send(part);
-    };
-    std::thread::Builder::new().name("watch".into()).spawn(wait).map(drop)
 }
 
 impl Drop for Parts {
@@ -247,7 +214,7 @@ pub fn see(log: &Path) -> String {
 }
 
 fn start_vmm(vm: &Vm<'_>, incoming: bool) -> Result<(Child, Events), Failure> {
-    let Vm { home, run, log } = *vm;
+    let Vm { home, run, log, .. } = *vm;
     let (config, here) = (home.config()?, home.here()?);
     let generation = uuid()?;
     let own_memory = home.file(MEMORY);
@@ -266,7 +233,8 @@ fn start_vmm(vm: &Vm<'_>, incoming: bool) -> Result<(Child, Events), Failure> {
     command.args(launch.arguments()).process_group(0);
     let outputs = log.try_clone().and_then(|out| Ok((out, log.try_clone()?)));
     let (out, err) = outputs.map_err(|error| Failure::cannot(&starting, &error))?;
-    tombolo_host_vmm::process::spawn(command.stdout(out).stderr(err)).map_err(|error| {
+    command.stdout(out).stderr(err);
+    tombolo_host_vmm::process::spawn(command).map_err(|error| {
         let failure = Failure::cannot(&starting, &error);
         match error.kind() {
             io::ErrorKind::NotFound => {
@@ -281,9 +249,7 @@ fn start_vmm(vm: &Vm<'_>, incoming: bool) -> Result<(Child, Events), Failure> {
 struct Server {
     what: &'static str,
     child: Child,
-    /// It would be ended by its next line if there was no reader.
-    output: BufReader<ChildStdout>,
-    is_over: bool,
+    output: Option<ChildStdout>,
 }
 
 impl Server {
@@ -303,38 +269,49 @@ impl Server {
         if record.exists() {
             command.arg("--record").arg(record);
         }
+        process::ends_with_this_thread(&mut command, Death::Asked);
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| cannot(&error))?;
-        let output = child.stdout.take().ok_or_else(|| cannot(&io::ErrorKind::BrokenPipe.into()))?;
-        Ok(Self { what, child, output: BufReader::new(output), is_over: false })
+        let output = child.stdout.take();
+        Ok(Self { what, child, output })
     }
 
     /// Waits until it can be used.
-    fn is_ready(&mut self, home: &Home) -> Outcome {
-        let mut line = String::new();
-        while !line.starts_with("ready control") {
-            line.clear();
-            if !matches!(self.output.read_line(&mut line), Ok(1..)) {
-                // What it has said is complete then.
-                let _ = self.end();
-                let starting = format!("serve the {} of the VM {}", self.what, home.name);
-                return Err(Failure::cannot(&starting, see(&log_of(home))));
-            }
+    fn is_ready(&mut self, vm: &Vm<'_>, part: Part) -> Outcome {
+        let starting = format!("serve the {} of the VM {}", self.what, vm.home.name);
+        let watching = |error| Failure::cannot(&starting, &error);
+        vm.watch.process(part, &self.child).map_err(watching)?;
+        if let Some(output) = self.output.take() {
+            vm.watch.output(part, output).map_err(watching)?;
         }
-        Ok(())
+        vm.watch.ready(part).map_err(|event| match event {
+            Event::Stop => Failure::cannot(&starting, "it was stopped"),
+            // What it has said is complete.
+            _ => Failure::cannot(&starting, see(&log_of(vm.home))),
+        })
     }
 
-    fn end(&mut self) -> Result<(), String> {
-        self.is_over = true;
+    /// Ends it, which makes durable what it has.
+    fn end(&mut self, watch: &Watch) -> Result<(), String> {
         let _ = process::terminate(self.child.id());
+        if !watch.ends(&mut self.child, None) {
+            self.kill();
+        }
         said(&format!("the server of its {}", self.what), self.child.wait())
+    }
+
+    fn kill(&mut self) {
+        // It is not waited for yet, so the number is not another group's.
+        let _ = process::kill_group(self.child.id());
     }
 }
 
 impl Drop for Server {
+    /// Of one that has no guest, or that has ended.
     fn drop(&mut self) {
-        if !self.is_over {
-            let _ = self.end();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.kill();
+            let _ = self.child.wait();
         }
     }
 }

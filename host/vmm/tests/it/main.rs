@@ -194,7 +194,7 @@ fn a_vmm_is_started_without_huge_pages() {
     }
     let mut command = std::process::Command::new("perl");
     command.args(["-e", text]).stdout(std::process::Stdio::piped());
-    let (child, events) = process::spawn(&mut command).expect("perl");
+    let (child, events) = process::spawn(command).expect("perl");
     let said = child.wait_with_output().expect("its end");
     assert_eq!(String::from_utf8_lossy(&said.stdout), "0 -1 22");
     assert_eq!(events.ended(), End::Unsaid);
@@ -215,7 +215,8 @@ fn a_vmm_says_why_it_ends() {
         let text =
             format!("printf '{GREETING}\\r\\n' >&0; read -r command; printf '{DONE}\\r\\n{says}\\r\\n' >&0");
         let mut command = std::process::Command::new("sh");
-        let (mut child, events) = process::spawn(command.args(["-c", &text])).expect("sh");
+        command.args(["-c", &text]);
+        let (mut child, events) = process::spawn(command).expect("sh");
         child.wait().expect("its end");
         assert_eq!(events.ended(), end, "{says}");
     }

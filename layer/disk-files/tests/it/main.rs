@@ -1,6 +1,6 @@
 //! Disks as files: their bytes, and what of them changes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -25,10 +25,18 @@ fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).expect("a name")
 }
 
-fn attach(disks: Vec<(&str, Arc<dyn BlockDevice>)>) -> Arc<dyn FileSystem> {
+fn files(disks: Vec<(&str, Arc<dyn BlockDevice>)>) -> DiskFiles {
     let disks = disks.into_iter().map(|(text, disk)| (name(text).to_owned(), disk));
+    DiskFiles::new(disks, Identity { uid: 7, gid: 8, groups: None })
+}
+
+fn attached(files: &DiskFiles) -> Arc<dyn FileSystem> {
     let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
-    DiskFiles::new(disks, Identity { uid: 7, gid: 8, groups: None }).attach(&client).expect("a session")
+    files.attach(&client).expect("a session")
+}
+
+fn attach(disks: Vec<(&str, Arc<dyn BlockDevice>)>) -> Arc<dyn FileSystem> {
+    attached(&files(disks))
 }
 
 fn open(fs: &dyn FileSystem, text: &str) -> File {
@@ -248,14 +256,22 @@ impl BlockDevice for Failing {
 fn after_a_write_that_failed_nothing_is_said_to_be_durable_any_more() {
     for (offset, len) in [(0, 4096), (10, 4)] {
         let disk = Arc::new(Failing(MemoryDisk::new(SIZE_BYTES).expect("a disk"), AtomicBool::new(false)));
-        let fs = attach(vec![("memory", disk.clone())]);
+        let files = files(vec![("memory", disk.clone())]);
+        let told = Arc::new(AtomicUsize::new(0));
+        let count = told.clone();
+        files.when_failed(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let fs = attached(&files);
         let file = open(&*fs, "memory");
         let flush = || fs.fsync(&cx(), file, SyncWhat::Data).wait();
         // What does not fit was not taken: nothing is lost.
         assert!(write(&*fs, file, SIZE_BYTES, b"x").is_err());
         flush().expect("all that was written is there");
+        assert_eq!(told.load(Ordering::Relaxed), 0);
         disk.1.store(true, Ordering::Relaxed);
         assert!(write(&*fs, file, offset, &vec![1; len]).is_err());
+        assert_eq!(told.load(Ordering::Relaxed), 1);
         // A kernel that has told of it once asks again and again, and writes what it has since.
         write(&*fs, file, 8192, &[2; 4096]).expect("written");
         assert!(flush().is_err() && flush().is_err() && fs.syncfs(&cx()).wait().is_err(), "{offset}");

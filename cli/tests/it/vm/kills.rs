@@ -1,0 +1,250 @@
+//! What is killed, and when: whatever is left can be ended, is a VM that can be resumed or says that it cannot, and nothing of it runs or is mounted.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Bed, Flaw, MIB, at};
+use crate::common::{Ran, until};
+
+/// What is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Command,
+    Supervisor,
+    Disk,
+    Memory,
+    Vmm,
+}
+use Victim::{Command as Asking, Disk, Memory, Supervisor, Vmm};
+
+/// When.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Point {
+    /// A clone has begun its overlays.
+    Overlays,
+    /// The VMM was told this while it was made.
+    Made(&'static str),
+    /// The guest runs.
+    Runs,
+    /// The VMM was told this when the guest was to sleep.
+    Sleeps(&'static str),
+    /// All but the end of the processes is done for its sleep.
+    Ending,
+}
+use Point::{Ending, Made, Overlays, Runs, Sleeps};
+
+impl Bed {
+    /// The processes that serve or run this VM.
+    fn processes(&self, name: &str) -> Vec<(Pid, String)> {
+        let own = self.0.text("");
+        let all = fs::read_dir("/proc").expect("processes").flatten();
+        let of_number = |entry: fs::DirEntry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path()));
+        let with_words = |(number, path): (i32, std::path::PathBuf)| {
+            let words = fs::read_to_string(path.join("cmdline")).ok()?;
+            Some((Pid::from_raw(number)?, words))
+        };
+        let is_its = |words: &str| words.contains(&own) && words.contains(&format!("vm-{name}/"));
+        all.filter_map(of_number).filter_map(with_words).filter(|(_, words)| is_its(words)).collect()
+    }
+
+    fn kill(&self, name: &str, victim: Victim, command: &mut Child) {
+        let its = |part: &str| {
+            let all = self.processes(name);
+            all.into_iter().find(|(_, words)| words.contains(part)).map(|(process, _)| process)
+        };
+        let run = self.0.path("run/tombolo").join(format!("vm-{name}/pid"));
+        let process = match victim {
+            Asking => return command.kill().expect("killed"),
+            Supervisor => fs::read_to_string(run).ok().and_then(|pid| Pid::from_raw(pid.parse().ok()?)),
+            Disk => its("disk.overlay"),
+            Memory => its("memory.overlay"),
+            Vmm => its("guest="),
+        };
+        kill_process(process.expect("it runs"), Signal::KILL).expect("killed");
+    }
+
+    /// Makes a clone, uses it and puts it to sleep, and kills something on its way.
+    fn killed(&self, name: &str, victim: Victim, point: Point) {
+        let flaw = match point {
+            Made(word) | Sleeps(word) => Flaw::Silent(word),
+            Ending => Flaw::StaysTold,
+            Overlays | Runs => Flaw::None,
+        };
+        let told = self.vmm(name, flaw);
+        let wait_for =
+            |word: &str| told.iter().find(|(command, _)| command == word).map(drop).expect("it is told");
+        let mut command = self.begun(&["clone", "image", name, "--net", "none", "--qemu", "./vmm"]);
+        match point {
+            Overlays => until("it is begun", || self.vm(name).join("disk.overlay").exists()),
+            Made(word) => wait_for(word),
+            Runs | Sleeps(_) | Ending => {
+                assert!(command.wait().expect("its end").success(), "{name}");
+                let memory = File::options().write(true).open(self.memory_of_clone(name)).expect("open");
+                memory.write_all_at(b"change", 0).expect("write");
+            }
+        }
+        if let Sleeps(word) = point {
+            command = self.begun(&["vm", "suspend", name]);
+            wait_for(word);
+        } else if point == Ending {
+            command = self.begun(&["vm", "suspend", name]);
+            wait_for("quit");
+        }
+        self.kill(name, victim, &mut command);
+        fs::write(self.0.path(&format!("vmm.{name}.free")), "").expect("write");
+        if victim == Asking && point == Ending {
+            self.end(name, "0");
+        }
+        let _ = command.wait();
+    }
+
+    fn begun(&self, words: &[&str]) -> Child {
+        let mut command = self.0.tombolo(words);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("spawn")
+    }
+
+    /// A VM is what it says, can be ended whatever it is, and then be resumed or booted, or else removed.
+    fn is_sound(&self, name: &str, victim: Victim, point: Point) {
+        let about = format!("{victim:?} killed at {point:?}: {}", self.list());
+        let is_used = matches!(point, Runs | Sleeps(_) | Ending);
+        let has_run = is_used || point == Made("cont");
+        if victim != Asking {
+            until("the rest ends by itself", || self.processes(name).is_empty());
+        } else if has_run {
+            // What it asked for can be asked for again, or is done without it.
+            if point != Ending {
+                self.0.run(&["vm", "suspend", name]).succeeded();
+            }
+            until("it sleeps", || self.is(name, "suspended"));
+        }
+        self.0.run(&["vm", "stop", name]).succeeded();
+        assert!(self.processes(name).is_empty(), "{about}");
+        let sleeps = self.is(name, "suspended");
+        // A guest that has run has its memory nowhere else.
+        assert_eq!(sleeps || self.is(name, "incomplete"), victim == Asking || !has_run, "{about}");
+        let again = if sleeps { "resume" } else { "boot" };
+        // A VMM that was dead may have been told to end.
+        let _ = fs::remove_file(self.0.path(&format!("vmm.{name}")));
+        let _told = self.vmm(name, Flaw::None);
+        let went_on = self.0.run(&["vm", again, name]);
+        if self.is(name, "incomplete") {
+            went_on.failed(1, &["vm rm"]);
+        } else {
+            went_on.succeeded();
+            let found = at(&self.memory_of_clone(name), 0, 6);
+            assert!(!sleeps || found == if is_used { "change" } else { "\0\0\0\0\0\0" }, "{about}");
+        }
+        self.0.run(&["vm", "rm", "--force", name]).succeeded();
+        assert!(self.processes(name).is_empty(), "{about}");
+        let left = [self.vm(name), self.memory_of_clone(name), self.monitor(name)];
+        assert!(left.iter().all(|path| !path.exists()), "{about}");
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+        assert!(!mounts.contains(&self.0.text(&format!("run/tombolo/vm-{name}/"))), "{about}");
+    }
+}
+
+/// A file system of its own, until the test ends.
+struct Small(PathBuf);
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_vm_does_not_go_on_without_what_it_has_written_to_its_memory() {
+    let bed = Bed::new();
+    let state = bed.0.path("state");
+    mount("small", &state, "tmpfs", MountFlags::empty(), c"size=16m").expect("mounted: the tests need root");
+    let _small = Small(state.clone());
+    bed.make_image();
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let memory = File::options().write(true).open(bed.memory_of_clone("one")).expect("open");
+    let mut filler = File::create(state.join("filler")).expect("create");
+    while filler.write_all(&[1; 4096]).is_ok() {}
+    let written = memory.write_all_at(&[1; 64 << 10], MIB).and_then(|()| memory.sync_all());
+    written.expect_err("there is no room");
+    // Where nothing can be written it cannot be written down either why.
+    until("it has ended", || {
+        bed.is("one", "died") || bed.is("one", "failed: the server of its memory ended")
+    });
+    assert!(bed.processes("one").is_empty() && !bed.memory_of_clone("one").exists());
+    drop(memory);
+    fs::remove_file(state.join("filler")).expect("there");
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["what was in its memory is lost"]);
+    bed.0.run(&["vm", "rm", "one"]).succeeded();
+}
+
+#[test]
+fn a_vm_is_reached_from_another_session_than_the_one_that_started_it() {
+    let bed = Bed::new();
+    bed.make_image();
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let other = bed.0.path("other-run");
+    fs::create_dir(&other).expect("mkdir");
+    let run = |words: &[&str]| {
+        let mut command = bed.0.tombolo(words);
+        Ran::new({
+            command.env("XDG_RUNTIME_DIR", &other);
+            command
+        })
+    };
+    let shown = run(&["vm", "show", "one"]);
+    assert!(shown.out.contains("memory read, written"), "{}", shown.out);
+    run(&["vm", "suspend", "one"]).succeeded();
+    // It runs where it was started last.
+    let moved = other.join("tombolo/vm-one/memory/memory");
+    let there = bed.0.path("run/tombolo/vm-one");
+    assert!(bed.is("one", "suspended") && !there.exists(), "{}", bed.list());
+    let monitor = other.join("tombolo/vm-one/monitor");
+    let _told = bed.vmm_at("one", monitor, Flaw::None);
+    run(&["vm", "resume", "one"]).succeeded();
+    assert_eq!(at(&moved, MIB, 6), "memory");
+    bed.0.run(&["vm", "rm", "--force", "one"]).succeeded();
+    assert!(!moved.exists() && bed.processes("one").is_empty());
+}
+
+#[test]
+fn what_a_kill_leaves_can_be_ended_and_goes_on_or_says_that_it_cannot() {
+    let bed = Bed::new();
+    bed.make_image();
+    let some = [
+        (Asking, Overlays),
+        (Memory, Made("migrate-incoming")),
+        (Supervisor, Made("cont")),
+        (Supervisor, Runs),
+        (Vmm, Runs),
+        (Asking, Sleeps("migrate")),
+        (Memory, Sleeps("quit")),
+        (Disk, Ending),
+    ];
+    let places = [
+        Made("migrate-incoming"),
+        Made("cont"),
+        Runs,
+        Sleeps("stop"),
+        Sleeps("migrate"),
+        Sleeps("quit"),
+        Ending,
+    ];
+    let victims = [Asking, Supervisor, Disk, Memory, Vmm];
+    let all = places.iter().flat_map(|point| victims.map(|victim| (victim, *point)));
+    // A guest that runs has no command.
+    let all = all.filter(|case| *case != (Asking, Runs));
+    let cases: Vec<_> =
+        if std::env::var_os("TOMBOLO_LONG").is_some() { all.chain(some).collect() } else { some.into() };
+    for (number, (victim, point)) in cases.into_iter().enumerate() {
+        let name = format!("vm{number}");
+        bed.killed(&name, victim, point);
+        bed.is_sound(&name, victim, point);
+    }
+}
