@@ -189,3 +189,86 @@ fn an_overlay_whose_base_was_changed_or_that_is_in_use_is_not_opened() {
     scratch.run(&["disk", "create", "new.qcow2", "--size", "1M"]).succeeded();
     assert!(run("qemu-img", &["info", &scratch.text("new.qcow2")]).contains("1 MiB"));
 }
+
+/// A chain on the golden image, `above` on `middle` on `below`, and what it is.
+fn with_chain() -> Scratch {
+    let scratch = with_golden();
+    let writes = ["write -P 1 1049088 512", "write -P 2 200M 64k", "discard 1M 4k"];
+    for (name, base, write) in [
+        ("below.overlay", "golden.img", "write -P 3 0 1M"),
+        ("middle.overlay", "below.overlay", "write -P 4 512k 1M"),
+        ("above.overlay", "middle.overlay", writes[0]),
+    ] {
+        scratch.run(&["disk", "create", name, "--base", base]).succeeded();
+        let rest = if name == "middle.overlay" { &writes[1..] } else { &[] };
+        qemu_io(&scratch, &[name], &[&[write], rest].concat());
+    }
+    scratch.run(&["disk", "convert", "above.overlay", "expected.img"]).succeeded();
+    scratch
+}
+
+fn is_expected(scratch: &Scratch, name: &str) -> bool {
+    scratch.run(&["disk", "convert", name, "found.img", "--force"]).succeeded();
+    fs::read(scratch.path("found.img")).expect("read")
+        == fs::read(scratch.path("expected.img")).expect("read")
+}
+
+#[test]
+fn overlays_are_merged_into_one_that_is_the_same_disk_and_what_stands_on_it_stays() {
+    let scratch = with_chain();
+    // What a merge that was killed has left.
+    fs::write(scratch.path(".middle.overlay.tombolo-part"), [7; 100_000]).expect("write");
+    let below = fs::read(scratch.path("below.overlay")).expect("read");
+    scratch.run(&["disk", "merge", "middle.overlay"]).succeeded();
+    let info = scratch.run(&["disk", "info", "middle.overlay"]);
+    assert!(info.out.contains("golden.img") && !info.out.contains("below.overlay"), "{}", info.out);
+    assert!(is_expected(&scratch, "above.overlay"));
+    assert!(fs::read(scratch.path("below.overlay")).expect("read") == below, "others may stand on it");
+    scratch.run(&["disk", "create", "other.overlay", "--base", "middle.overlay"]).succeeded();
+    scratch.run(&["disk", "merge", "--into-base", "above.overlay"]).succeeded();
+    assert!(!scratch.path("above.overlay").exists());
+    assert!(is_expected(&scratch, "middle.overlay"));
+    scratch.run(&["disk", "info", "other.overlay"]).failed(1, &["the base is not what it was"]);
+    scratch.run(&["disk", "discard", "other.overlay"]).succeeded();
+    assert!(is_expected(&scratch, "other.overlay"), "it begins anew as its base is now");
+    qemu_io(&scratch, &["middle.overlay"], &["write -P 9 0 4k"]);
+    scratch.run(&["disk", "discard", "middle.overlay"]).succeeded();
+    assert!(
+        fs::read_dir(scratch.path(""))
+            .expect("there")
+            .all(|entry| { !entry.expect("read").file_name().to_string_lossy().contains("part") })
+    );
+    let golden = fs::read(scratch.path("golden.img")).expect("read");
+    scratch.run(&["disk", "convert", "middle.overlay", "found.img", "--force"]).succeeded();
+    assert!(fs::read(scratch.path("found.img")).expect("read") == golden);
+}
+
+#[test]
+fn what_is_in_use_or_no_overlay_is_not_merged() {
+    let scratch = with_chain();
+    scratch.all_fail(&[
+        ("disk merge below.overlay", 1, &["what it stands on is no overlay", "tombolo disk convert"]),
+        ("disk merge golden.img", 1, &["it is no overlay"]),
+        ("disk discard golden.img", 1, &["it is no overlay"]),
+    ]);
+    let server = scratch.serve(&["disk", "above.overlay", "--nbd", "./it.nbd"], "ready control");
+    scratch.all_fail(&[
+        ("disk merge above.overlay", 1, &["above.overlay is in use"]),
+        ("disk discard above.overlay", 1, &["above.overlay is in use"]),
+        ("disk discard below.overlay", 1, &["below.overlay is in use"]),
+        ("disk merge --into-base middle.overlay", 1, &["middle.overlay is in use"]),
+    ]);
+    // What is only read is not changed under its reader, who reads what it was made of.
+    scratch.run(&["disk", "merge", "middle.overlay"]).succeeded();
+    server.stop();
+    assert!(is_expected(&scratch, "above.overlay"));
+    // A redo log that was copied and is not what it was, or goes round.
+    fs::copy(scratch.path("below.overlay"), scratch.path("copy.overlay")).expect("copy");
+    fs::rename(scratch.path("middle.overlay"), scratch.path("below.overlay")).expect("rename");
+    fs::rename(scratch.path("copy.overlay"), scratch.path("middle.overlay")).expect("rename");
+    scratch.run(&["disk", "merge", "above.overlay"]).failed(1, &["the base is not what it was"]);
+    let said = ["more than 16 overlays stand on each other"];
+    let round = ["--base", "above.overlay"].repeat(17);
+    scratch.run(&[&["disk", "merge", "above.overlay"], &round[..]].concat()).failed(1, &said);
+    assert!(scratch.path("above.overlay").exists() && scratch.path("below.overlay").exists());
+}

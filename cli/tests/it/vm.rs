@@ -15,6 +15,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::common::{Scratch, signal, until};
 
+mod checkpoints;
 mod kills;
 
 pub const MIB: u64 = 1 << 20;
@@ -95,11 +96,25 @@ impl Bed {
     }
 
     /// The same where its monitor is elsewhere.
-    fn vmm_at(&self, name: &str, monitor: PathBuf, mut flaw: Flaw) -> Receiver<(String, String)> {
+    fn vmm_at(&self, name: &str, monitor: PathBuf, flaw: Flaw) -> Receiver<(String, String)> {
+        self.vmm_when(name, monitor, flaw, || true)
+    }
+
+    /// The same, once its time has come.
+    fn vmm_when(
+        &self,
+        name: &str,
+        monitor: PathBuf,
+        mut flaw: Flaw,
+        has_come: impl Fn() -> bool + Send + 'static,
+    ) -> Receiver<(String, String)> {
         let (told, tells) = channel();
         let phase = self.vm(name).join("phase");
         let [file, free] = ["", ".free"].map(|ending| self.0.path(&format!("vmm.{name}{ending}")));
         thread::spawn(move || {
+            while !has_come() {
+                thread::sleep(Duration::from_millis(1));
+            }
             let listener = loop {
                 match UnixListener::bind(&monitor) {
                     Ok(listener) => break listener,

@@ -11,7 +11,7 @@
 //!
 //! Main types: [`Overlay`], [`Header`], [`Kept`], [`OverlayError`].
 //!
-//! Reading order: `header`, `layout`, `states`, `kept`, `redo_log` (opening, and what makes it durable), `disk` (the waist), `changes`.
+//! Reading order: `header`, `layout`, `states`, `kept`, `redo_log` (opening, and what makes it durable), `disk` (the waist), `changes`, `merge`.
 #![forbid(unsafe_code)]
 
 mod changes;
@@ -20,6 +20,7 @@ mod error;
 mod header;
 mod kept;
 mod layout;
+mod merge;
 mod redo_log;
 mod states;
 

@@ -1,5 +1,7 @@
 //! A redo log of this host, and what it stands on.
 
+pub mod merge;
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,7 +14,7 @@ use std::time::UNIX_EPOCH;
 
 use libtombolo::block_on;
 use tombolo_back_image_file::ImageFile;
-use tombolo_core::block::OpenOptions as DiskOpenOptions;
+use tombolo_core::block::{BlockDevice, OpenOptions as DiskOpenOptions};
 use tombolo_core::fs::Timestamp;
 use tombolo_core::{Ctx, SessionId};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
@@ -163,19 +165,34 @@ impl OverlaySource {
     /// Opens it, and what it stands on to read it.
     pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
         let base = self.base()?;
-        let of_log = DiskOpenOptions { block_bytes: DiskOpenOptions::default().block_bytes, ..*options };
-        let log = ImageFile::open(&self.path, &of_log, pool.lane()).map_err(|error| self.cannot(&error))?;
-        let opened = base.open(&DiskOpenOptions { read_only: true, ..of_log }, pool)?;
-        let mark = mark_of(&base)?;
+        let log = self.open_log(options, pool)?;
+        let opened = base.open(&DiskOpenOptions { read_only: true, ..of_log(options) }, pool)?;
         let below = match &self.record {
             Some(file) => record::over(opened.disk, Arc::clone(file), &base.name()),
             None => opened.disk,
         };
-        let opened_as = match &self.states {
-            None => block_on(Overlay::open(&cx(), below, &mark, log, options)),
-            Some(kept) => block_on(Overlay::open_kept(&cx(), below, &mark, log, options, kept.clone())),
+        let disk = self.open_over(&base, below, log, options)?;
+        Ok(OpenedDisk { disk, client: opened.client })
+    }
+
+    fn open_log(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<Arc<ImageFile>, Failure> {
+        ImageFile::open(&self.path, &of_log(options), pool.lane()).map_err(|error| self.cannot(&error))
+    }
+
+    /// Opens its redo log over its base.
+    fn open_over(
+        &self,
+        base: &DiskSource,
+        disk: Arc<dyn BlockDevice>,
+        log: Arc<ImageFile>,
+        options: &DiskOpenOptions,
+    ) -> Result<Arc<Overlay>, Failure> {
+        let mark = mark_of(base)?;
+        let opened = match &self.states {
+            None => block_on(Overlay::open(&cx(), disk, &mark, log, options)),
+            Some(kept) => block_on(Overlay::open_kept(&cx(), disk, &mark, log, options, kept.clone())),
         };
-        let disk = opened_as.map_err(|error| {
+        opened.map_err(|error| {
             let failure = self.cannot(&error);
             match error {
                 OverlayError::BaseChanged => failure.remedy(format_args!(
@@ -183,8 +200,7 @@ impl OverlaySource {
                 )),
                 _ => failure,
             }
-        })?;
-        Ok(OpenedDisk { disk, client: opened.client })
+        })
     }
 
     /// Makes one in which nothing is. There must be no file of its name.
@@ -232,6 +248,11 @@ fn first_page(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut page = Vec::new();
     File::open(path)?.take(HEADER_BYTES).read_to_end(&mut page)?;
     Ok(page)
+}
+
+/// A redo log is read and written in its own units.
+fn of_log(options: &DiskOpenOptions) -> DiskOpenOptions {
+    DiskOpenOptions { block_bytes: DiskOpenOptions::default().block_bytes, ..*options }
 }
 
 /// Makes the name of a new file durable.

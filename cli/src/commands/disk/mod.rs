@@ -4,6 +4,7 @@ mod check;
 mod convert;
 mod create;
 mod info;
+mod merge;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use check::DiskCheckArgs;
 use convert::DiskConvertArgs;
 use create::DiskCreateArgs;
 use info::DiskInfoArgs;
+use merge::{DiskDiscardArgs, DiskMergeArgs};
 
 /// Give guests and others a disk: an image (raw or qcow2), a block device of this host, a disk of an NBD server, or a file of an NFS server.
 ///
@@ -52,6 +54,8 @@ enum Action {
     Info(DiskInfoArgs),
     Check(DiskCheckArgs),
     Convert(Box<DiskConvertArgs>),
+    Merge(DiskMergeArgs),
+    Discard(DiskDiscardArgs),
     /// Change the size of a disk that is served, or take in that it was changed; its guests are told.
     ///
     /// What lies behind a smaller size is gone.
@@ -94,6 +98,8 @@ impl DiskArgs {
             (Some(Action::Info(asked)), _) => asked.run(),
             (Some(Action::Check(asked)), _) => asked.run(log),
             (Some(Action::Convert(asked)), _) => asked.run(log),
+            (Some(Action::Merge(asked)), _) => asked.run(log),
+            (Some(Action::Discard(asked)), _) => asked.run(),
             (Some(Action::Resize { file, size }), _) => resize(file, size.as_deref()),
             (None, Some(options)) => disk::serve(options.clone(), &self.server),
             (None, None) => Err(Failure::usage(

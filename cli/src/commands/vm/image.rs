@@ -8,6 +8,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use tombolo_sys::process::{Death, ends_with_this_thread};
 
+use super::chain::{self, Ground};
 use super::config::{CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, STATE, uuid};
 use super::home::{Home, Phase};
 use super::ledger::Ledger;
@@ -62,15 +63,13 @@ pub fn make(home: &Home, dir: &Path, scans: bool) -> Outcome {
 
 /// Writes all files of an image.
 fn fill(home: &Home, draft: &Path, cannot: &impl Fn(std::io::Error) -> Failure) -> Outcome {
-    let here = home.here()?;
-    let origin = Origin::of_file(&here.disk, &here.cache)?;
-    let bases = [(DISK, Some(here.disk)), (MEMORY, here.memory)];
-    for (what, base) in bases {
-        let base = base.map(|base| near(origin.as_ref(), &base));
+    let ground = Ground::of(home)?;
+    for what in [DISK, MEMORY] {
+        let bases = chain::bases(home, &ground, what)?;
         this_program(|command| {
             command.args(["disk", "convert"]);
-            match base {
-                Some(base) => command.arg("--base").arg(base).arg(home.file(&overlay(what))),
+            match bases {
+                Some(bases) => command.args(chain::as_words(&bases)).arg(home.file(&overlay(what))),
                 None => command.arg(home.file(what)),
             };
             command.arg(draft.join(what));
@@ -138,8 +137,9 @@ impl Image {
         self.check_files()?;
         // Each waits for the line most of its time.
         let (config, disk, memory) = thread::scope(|scope| {
-            let disk = scope.spawn(|| begin(home, DISK, &self.near(DISK)));
-            let memory = scope.spawn(|| begin(home, MEMORY, &self.near(MEMORY)));
+            let begin = |what| begin_at(&home.file(&overlay(what)), vec![self.near(what)]);
+            let disk = scope.spawn(move || begin(DISK));
+            let memory = scope.spawn(move || begin(MEMORY));
             let config = self.copy_files(home);
             let ended = |thread: ScopedJoinHandle<'_, Outcome>| {
                 thread.join().unwrap_or_else(|_| Err(Failure::silent()))
@@ -191,7 +191,7 @@ impl Image {
 }
 
 /// Where something far away is read on this host.
-fn near(origin: Option<&Origin>, place: &Path) -> PathBuf {
+pub fn near(origin: Option<&Origin>, place: &Path) -> PathBuf {
     origin.map_or_else(|| place.to_owned(), |origin| origin.near(place))
 }
 
@@ -223,10 +223,10 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
 /// Where what comes is until all of it is there.
 const BOOT_DRAFT: &str = "boot.new";
 
-/// Makes an overlay.
-pub fn begin(home: &Home, what: &str, base: &Path) -> Outcome {
-    let options = ImageOptions { base: vec![base.to_owned()], ..ImageOptions::default() };
-    OverlaySource::new(home.file(&overlay(what)), &options).create(None)
+/// Makes an overlay over these, from the top down.
+pub fn begin_at(path: &Path, bases: Vec<PathBuf>) -> Outcome {
+    let options = ImageOptions { base: bases, ..ImageOptions::default() };
+    OverlaySource::new(path.to_owned(), &options).create(None)
 }
 
 #[cfg(test)]

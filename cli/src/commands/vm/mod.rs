@@ -1,5 +1,7 @@
 //! `tombolo vm` and `tombolo clone`: guests whose memory and disk are ours.
 
+mod chain;
+mod checkpoint;
 mod config;
 mod home;
 mod image;
@@ -26,6 +28,7 @@ use crate::commands::image::catalogue::{self, Needs};
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
+use checkpoint::CheckpointArgs;
 use config::{BootConfig, CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY};
 pub use home::checked_name;
 use home::{Home, Phase};
@@ -69,6 +72,14 @@ enum Action {
         #[arg(value_parser = checked_name)]
         name: String,
     },
+    Checkpoint(CheckpointArgs),
+    /// Have a VM that does not run be suspended as it was at a checkpoint. Later ones are gone then, and what it did since.
+    Restore {
+        #[arg(value_parser = checked_name)]
+        name: String,
+        /// Which one, as tombolo vm show numbers them (by default the latest).
+        checkpoint: Option<u32>,
+    },
     /// End a VM as if its power went.
     Stop {
         #[arg(value_parser = checked_name)]
@@ -98,6 +109,7 @@ Examples:
   tombolo vm start golden --disk debian.img --memory 2G --kernel vmlinuz --initrd initrd.img --append 'root=/dev/vda1'
   tombolo vm suspend golden --to /srv/golden
   tombolo clone /srv/golden one --net user,hostfwd=tcp:127.0.0.1:8080-:80
+  tombolo vm checkpoint one --every 600
   tombolo vm list";
 
 /// Boot a new VM. Its disk begins as DISK, which is not changed.
@@ -201,6 +213,8 @@ impl VmArgs {
             Action::Boot { name } => boot(name),
             Action::Suspend { name, to, no_scan } => suspend(name, to.as_deref(), !no_scan),
             Action::Resume { name } => resume(&Home::of(name)?, &mut Ledger::begin()),
+            Action::Checkpoint(args) => args.run(),
+            Action::Restore { name, checkpoint } => checkpoint::restore(&Home::of(name)?, *checkpoint),
             Action::Stop { name } => running::stop(&Home::of(name)?),
             Action::List => list(),
             Action::Show { name } => show(&Home::of(name)?),
@@ -241,7 +255,7 @@ impl StartArgs {
 
     fn make(&self, home: &Home, config: &Config) -> Outcome {
         let disk = if DiskSource::is_elsewhere(&self.disk) { self.disk.clone() } else { whole(&self.disk)? };
-        image::begin(home, DISK, &disk)?;
+        image::begin_at(&home.file(&image::overlay(DISK)), vec![disk.clone()])?;
         let files = [(KERNEL, &self.kernel), (INITRD, &self.initrd)];
         for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {
             let copied = fs::copy(file, home.file(name));
@@ -306,7 +320,7 @@ fn suspend(name: &str, to: Option<&Path>, scans: bool) -> Outcome {
     match (&to, is_suspended) {
         (None, true) => return Ok(()),
         (Some(_), true) => {}
-        (_, false) => running::suspend(&home)?,
+        (_, false) => drop(running::suspend(&home)?),
     }
     to.map_or(Ok(()), |dir| image::make(&home, &dir, scans))
 }
@@ -340,9 +354,10 @@ fn list() -> Outcome {
             Err(_) if !home.path.is_dir() => continue,
             state => state?,
         };
-        rows.push(vec![home.name.clone(), state, began, memory]);
+        let checkpoints = chain::checkpoints(&home).map_or(0, |found| found.len()).to_string();
+        rows.push(vec![home.name.clone(), state, began, memory, checkpoints]);
     }
-    print(&table(&["name", "state", "disk began as", "memory"], rows, 3))
+    print(&table(&["name", "state", "disk began as", "memory", "checkpoints"], rows, 3))
 }
 
 fn show(home: &Home) -> Outcome {
@@ -375,7 +390,11 @@ fn show(home: &Home) -> Outcome {
     }
     let ledger: Option<Ledger> = home.toml(LEDGER).ok();
     let rows = lines.into_iter().map(|(what, value)| vec![what.into(), value]);
-    let shown = table(&["name", &home.name], rows, 2);
+    let mut shown = table(&["name", &home.name], rows, 2);
+    let checkpoints = checkpoint::rows(home)?;
+    if !checkpoints.is_empty() {
+        shown += &format!("\n\n{}", table(&["checkpoint", "made at", "bytes"], checkpoints, 2));
+    }
     print(&ledger.map_or_else(|| shown.clone(), |ledger| format!("{shown}\n\n{}", ledger.shown())))
 }
 

@@ -85,8 +85,8 @@ fn reach(home: &Home, doing: &str, runs: impl Fn() -> bool) -> Result<Monitor, F
     })
 }
 
-/// Has a guest go on from its device state.
-pub fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
+/// Has a guest go on from its device state, and says when it began to.
+pub fn resume(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
     {
         let _turn = home.locked()?;
         match home.phase()? {
@@ -100,7 +100,7 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
         }
     }
     supervisor::start(home, true)?;
-    go_on(home, ledger).map_err(|failure| {
+    let began = go_on(home, ledger).map_err(|failure| {
         let _ = stop(home);
         match home.phase() {
             Ok(Phase::Suspended) => failure.remedy(format_args!(
@@ -111,10 +111,11 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
         }
     })?;
     ledger.end(&home.run());
-    home.write(LEDGER, ledger)
+    home.write(LEDGER, ledger)?;
+    Ok(began)
 }
 
-fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
+fn go_on(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
     let failed = failed(home, "resume");
     let reading = |error| Failure::cannot("read the device state", &error);
     let state = File::open(home.file(STATE)).map_err(reading)?;
@@ -130,12 +131,13 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     // From here on memory and disk are not those of the device state any more.
     home.set_phase(&Phase::Running)?;
     monitor.proceed().map_err(&failed)?;
+    let began = Instant::now();
     if let Err(failure) = plug(home, &mut monitor) {
         // It runs, and is not lost for that.
         failure.remedy("it runs without").print();
     }
     ledger.enter("identity, network card", None);
-    Ok(())
+    Ok(began)
 }
 
 /// Makes ready what a guest is told of itself, and what its network card is to be connected to.
@@ -163,8 +165,8 @@ fn plug(home: &Home, monitor: &mut Monitor) -> Outcome {
     monitor.plug(&here.mac).map_err(|error| Failure::cannot(&giving, &error))
 }
 
-/// Puts a guest to sleep: device state, memory and disk are then of one moment, and durable.
-pub fn suspend(home: &Home) -> Outcome {
+/// Puts a guest to sleep: device state, memory and disk are then of one moment, which is returned, and durable.
+pub fn suspend(home: &Home) -> Result<Instant, Failure> {
     let failed = failed(home, "suspend");
     let suspending = format!("suspend the VM {}", home.name);
     if home.lock()?.is_some() {
@@ -182,6 +184,7 @@ pub fn suspend(home: &Home) -> Outcome {
         let failure = failed(error);
         failure.remedy("the guest has to give up its network card and its identity: has it booted?")
     })?;
+    let stopped = Instant::now();
     if let Err(failure) = save(home, &mut monitor) {
         // The guest goes on as before.
         let _ = monitor.proceed();
@@ -206,7 +209,7 @@ pub fn suspend(home: &Home) -> Outcome {
             .remedy("it goes on with that by itself: tombolo vm list says when it is suspended"));
     };
     let why = match home.phase()? {
-        Phase::Suspended => return Ok(()),
+        Phase::Suspended => return Ok(stopped),
         Phase::Failed(why) => why,
         _ => "it was stopped".into(),
     };

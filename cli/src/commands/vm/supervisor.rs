@@ -14,10 +14,10 @@ use tombolo_host_service::daemon;
 use tombolo_host_vmm::{End, Events, Launch};
 use tombolo_sys::process::{self, Death};
 
-use super::config::{MEMORY, uuid};
+use super::chain::{self, Ground};
+use super::config::{DISK, MEMORY, uuid};
 use super::home::{Home, Phase, Run};
 use super::image::{fetch_boot_files, overlay};
-use super::origin::Origin;
 use super::rehearsal::RECORD;
 use super::running::{SAVED, begin, forget, settled};
 use super::watch::{Event, Part, Watch};
@@ -122,23 +122,23 @@ struct Parts {
 impl Parts {
     fn start(vm: &Vm<'_>, incoming: bool) -> Result<Self, Failure> {
         let Vm { home, run, log, watch } = *vm;
-        let here = home.here()?;
-        let origin = Origin::of_file(&here.disk, &here.cache)?;
-        let near = |base: &Path| origin.as_ref().map_or_else(|| base.to_owned(), |origin| origin.near(base));
-        let memory = here.memory.as_deref().map(|base| {
+        let ground = Ground::of(home)?;
+        let memory = chain::bases(home, &ground, MEMORY)?.map(|bases| {
             let [mount, name, failing] = ["--mount", "--name", "--end-at-failed-write"].map(Path::new);
             let words = [mount, &run.memory, name, Path::new(MEMORY), failing];
-            Server::spawn(home, "memory", &near(base), &run.memory_control, &words, log)
+            Server::spawn(home, MEMORY, &bases, &run.memory_control, &words, log)
         });
         let mut memory = memory.transpose()?;
         let words = [Path::new("--vhost-user"), &run.disk];
-        let mut disk = Server::spawn(home, "disk", &near(&here.disk), &run.disk_control, &words, log)?;
+        let bases = chain::bases(home, &ground, DISK)?.unwrap_or_default();
+        let mut disk = Server::spawn(home, DISK, &bases, &run.disk_control, &words, log)?;
         // Both reach for what they stand on at the same time.
         memory.as_mut().map_or(Ok(()), |memory| memory.is_ready(vm, Part::Memory))?;
         disk.is_ready(vm, Part::Disk)?;
         let (vmm, events) = start_vmm(vm, incoming)?;
         watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
         let parts = Self { vmm, events: Some(events), disk, memory };
+        let Ground { here, origin } = ground;
         if let Some(origin) = origin {
             let kept = origin.keep(&here.disk, &here.cache);
             kept.map_err(|error| Failure::cannot(format_args!("start the VM {}", home.name), &error))?;
@@ -256,14 +256,14 @@ impl Server {
     fn spawn(
         home: &Home,
         what: &'static str,
-        base: &Path,
+        bases: &[PathBuf],
         control: &Path,
         words: &[&Path],
         log: &File,
     ) -> Result<Self, Failure> {
         let cannot = |error: &io::Error| Failure::cannot(format_args!("serve the {what} of a VM"), error);
         let mut command = beside("disk", Some(log)).map_err(|error| cannot(&error))?;
-        command.arg(home.file(&overlay(what))).arg("--base").arg(base).args(words);
+        command.arg(home.file(&overlay(what))).args(chain::as_words(bases)).args(words);
         command.arg("--control").arg(control).process_group(0);
         let record = home.file(RECORD);
         if record.exists() {

@@ -3,6 +3,7 @@
 mod in_blocks;
 mod killed;
 mod lossy;
+mod merged;
 
 use std::sync::Arc;
 

@@ -1,0 +1,188 @@
+//! Redo logs that are made one, and taken back.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, FileTimes};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libtombolo::block_on;
+use libtombolo::copy::part_name;
+use tombolo_back_image_file::{ImageFile, Locked};
+use tombolo_core::block::{BlockDevice, OpenOptions as DiskOpenOptions};
+use tombolo_core::fs::{NAME_MAX, Name};
+use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+use tombolo_layer_overlay::{Header, Overlay};
+
+use super::super::disk::{DiskSource, OpenedDisk};
+use super::{OverlaySource, cx, sync_name};
+use crate::failure::{Failure, Outcome};
+
+/// A new redo log with what several have that stand on each other. These are locked against writers as long as it lives.
+pub struct Merged {
+    path: PathBuf,
+    /// What it was made of, from the top down.
+    layers: Vec<Arc<Overlay>>,
+    into: Arc<Overlay>,
+    _base: OpenedDisk,
+}
+
+impl Drop for Merged {
+    fn drop(&mut self) {
+        // One that has got its name is not there any more.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A name beside another, for what is to replace it. What a process that was killed has left there is written over.
+fn beside(path: &Path) -> io::Result<PathBuf> {
+    let own = Name::new(path.file_name().unwrap_or_default().as_bytes()).map_err(io::Error::other)?;
+    let part = part_name(own, NAME_MAX as u32).map_err(io::Error::other)?;
+    Ok(path.with_file_name(OsStr::from_bytes(part.as_name().as_bytes())))
+}
+
+impl OverlaySource {
+    /// It, and the overlays that it stands on, from the top down.
+    pub fn chain(&self) -> Result<Vec<Self>, Failure> {
+        let mut chain = vec![self.clone()];
+        while let Some(DiskSource::Overlay(below)) = chain.last().map(Self::base).transpose()? {
+            chain.push(below);
+        }
+        Ok(chain)
+    }
+
+    /// Makes one redo log of this one and of those that it stands on, `count` in all; beside it. It stands on what the lowest of them
+    /// stands on. `done` is told how far it is, in bytes of the disk.
+    pub fn merged(&self, count: usize, done: impl Fn(u64)) -> Result<Merged, Failure> {
+        let chain: Vec<_> = self.chain()?.into_iter().take(count).collect();
+        let merging = |error: &io::Error| {
+            Failure::cannot(format_args!("merge the overlay {}", self.path.display()), error)
+        };
+        let lowest = chain.last().unwrap_or(self);
+        let base = lowest.base()?;
+        let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
+        let options = DiskOpenOptions { read_only: true, ..DiskOpenOptions::default() };
+        let opened = base.open(&options, &pool)?;
+        let (mut disk, mut layers) = (opened.disk.clone(), Vec::new());
+        for source in chain.iter().rev() {
+            let layer =
+                source.open_over(&source.base()?, disk, source.open_log(&options, &pool)?, &options)?;
+            disk = layer.clone();
+            layers.insert(0, layer);
+        }
+        let path = beside(&self.path).map_err(|error| merging(&error))?;
+        let into = Self { path, states: None, ..lowest.clone() };
+        let into_log = into.new_log(&self.header()?, &lowest.header()?, &base, &pool)?;
+        let into_disk = into.open_over(&base, opened.disk.clone(), into_log, &DiskOpenOptions::default())?;
+        let merged = Merged { path: into.path, layers, into: into_disk, _base: opened };
+        let copied = block_on(Overlay::merge(&cx(), &merged.layers, &merged.into, done));
+        copied
+            .and_then(|()| merged.into.flush(&cx()).wait())
+            .map_err(|error| Failure::cannot(format_args!("write {}", merged.path.display()), &error))?;
+        Ok(merged)
+    }
+
+    /// Makes a redo log in which nothing is.
+    fn new_log(
+        &self,
+        top: &Header,
+        lowest: &Header,
+        base: &DiskSource,
+        pool: &ThreadPool,
+    ) -> Result<Arc<ImageFile>, Failure> {
+        let making = format!("make {}", self.path.display());
+        let options = DiskOpenOptions::default();
+        let header = Header { size_bytes: top.size_bytes, ..lowest.clone() };
+        let log = ImageFile::create(&self.path, header.log_bytes(), &options, pool.lane())
+            .map_err(|error| Failure::cannot(&making, &error))?;
+        let base_name = self.base_name(base).map_err(|error| Failure::cannot(&making, &error))?;
+        let header = Header { base_name, ..header };
+        block_on(header.write_to(&cx(), &*log)).map_err(|error| Failure::cannot(&making, &error))?;
+        Ok(log)
+    }
+
+    /// Removes it, with what a merge into it has left that was killed.
+    pub fn remove(&self) -> Outcome {
+        let removed = || {
+            let _ = fs::remove_file(beside(&self.path)?);
+            fs::remove_file(&self.path)
+        };
+        removed().map_err(|error| Failure::cannot(format_args!("remove {}", self.path.display()), &error))
+    }
+
+    /// Takes back all that was written to it. What stands on it is refused from then on.
+    pub fn discard(&self) -> Outcome {
+        let discarding = format!("discard what is in {}", self.path.display());
+        let header = self.header()?;
+        let _lock = self.locked()?;
+        let failed = |error: io::Error| Failure::cannot(&discarding, &error);
+        let path = beside(&self.path).map_err(failed)?;
+        let _ = fs::remove_file(&path);
+        let mut empty = Self { path, states: None, ..self.clone() };
+        if empty.bases.is_empty() {
+            empty.bases.push(self.named(&header)?);
+        }
+        empty.create(Some(header.size_bytes))?;
+        let replaced = || {
+            let (old, new) = (fs::metadata(&self.path)?, File::open(&empty.path)?);
+            like(&old, &new)?;
+            new.sync_all()?;
+            fs::rename(&empty.path, &self.path)?;
+            sync_name(&self.path)
+        };
+        replaced().map_err(failed).inspect_err(|_| drop(fs::remove_file(&empty.path)))
+    }
+
+    /// It, while nothing else uses it.
+    pub fn locked(&self) -> Result<Locked, Failure> {
+        Locked::take(&self.path)
+            .map_err(|error| Failure::cannot(format_args!("change {}", self.path.display()), &error))
+    }
+
+    /// Gives this redo log the name of the one that it stood on before both were merged into it. Neither is used then, and what else
+    /// stands on that one is refused from then on.
+    pub fn replace_base(&self, below: &Self) -> Outcome {
+        let replacing = format!("replace {}", below.path.display());
+        let _locks = (self.locked()?, below.locked()?);
+        let replaced = || {
+            let modified = |path: &Path| fs::metadata(path)?.modified();
+            let file = File::open(&self.path)?;
+            if modified(&self.path)? == modified(&below.path)? {
+                file.set_modified(modified(&self.path)? + Duration::from_nanos(1000))?;
+            }
+            like(&fs::metadata(&below.path)?, &file)?;
+            file.sync_all()?;
+            fs::rename(&self.path, &below.path)?;
+            sync_name(&below.path)
+        };
+        replaced().map_err(|error: io::Error| Failure::cannot(&replacing, &error))
+    }
+}
+
+/// Gives a file owner and permissions of another.
+fn like(old: &fs::Metadata, new: &File) -> io::Result<()> {
+    // Where that is not allowed it is this user's.
+    let _ = fchown(new, Some(old.uid()), Some(old.gid()));
+    new.set_permissions(old.permissions())
+}
+
+impl Merged {
+    /// Replaces the uppermost of those that it was made of, whose disk it is. What stands on that one stands on it.
+    pub fn replace(self, top: &OverlaySource) -> Outcome {
+        let replaced = || {
+            let (old, new) = (fs::metadata(&top.path)?, File::open(&self.path)?);
+            like(&old, &new)?;
+            // The mark of what stands on it (docs/formats/overlay.md).
+            new.set_times(FileTimes::new().set_modified(old.modified()?))?;
+            new.sync_all()?;
+            fs::rename(&self.path, &top.path)?;
+            sync_name(&top.path)
+        };
+        replaced().map_err(|error: io::Error| {
+            Failure::cannot(format_args!("replace {}", top.path.display()), &error)
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! `tombolo disk merge` and `tombolo disk discard`: what overlays have, brought together or taken back.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clap::Args;
+use indicatif::ProgressBar;
+
+use crate::assembly::options::disk::ImageOptions;
+use crate::assembly::plan::disk::DiskSource;
+use crate::assembly::plan::overlay::OverlaySource;
+use crate::cli::LogArgs;
+use crate::commands::files::shown::size as size_text;
+use crate::failure::{Failure, Outcome};
+use crate::progress::{Progress, Screen, Shown, Style};
+
+/// Make one overlay of two: of FILE and of the overlay that it stands on.
+///
+/// FILE is the same disk afterwards and stands on what the other one stood on, which stays as it is, for others that stand on it. What stands
+/// on FILE goes on to. What is in use is refused. If this is killed FILE is as before.
+#[derive(Args)]
+#[command(after_help = MERGE_EXAMPLES)]
+pub struct DiskMergeArgs {
+    /// The one below is replaced by both and FILE is gone (qemu-img commit). Whatever else stood on it is refused from then on.
+    #[arg(long)]
+    into_base: bool,
+    /// Tell how far it is every 10 seconds, where there is no terminal for a bar.
+    #[arg(long)]
+    progress: bool,
+    #[command(flatten)]
+    image: ImageOptions,
+    /// The upper overlay.
+    file: PathBuf,
+}
+
+const MERGE_EXAMPLES: &str = "\
+Examples:
+  tombolo disk merge monday.overlay
+  tombolo disk merge --into-base monday.overlay";
+
+/// Take back all that was written to an overlay: it begins anew as its base is now.
+///
+/// What stands on it is refused from then on. If this is killed it is as before.
+#[derive(Args)]
+#[command(after_help = DISCARD_EXAMPLES)]
+pub struct DiskDiscardArgs {
+    #[command(flatten)]
+    image: ImageOptions,
+    /// The overlay.
+    file: PathBuf,
+}
+
+const DISCARD_EXAMPLES: &str = "\
+Examples:
+  tombolo disk discard vm1.overlay";
+
+fn overlay(doing: &str, file: &std::path::Path, image: &ImageOptions) -> Result<OverlaySource, Failure> {
+    match DiskSource::of_word(file, image)? {
+        DiskSource::Overlay(overlay) => Ok(overlay),
+        other => Err(Failure::cannot(format_args!("{doing} {other}"), "it is no overlay")),
+    }
+}
+
+impl DiskMergeArgs {
+    pub fn run(&self, log: LogArgs) -> Outcome {
+        let top = overlay("merge", &self.file, &self.image)?;
+        let cannot = |reason: &str| Failure::cannot(format_args!("merge {}", self.file.display()), reason);
+        let chain = top.chain()?;
+        let Some(below) = chain.get(1) else {
+            return Err(cannot("what it stands on is no overlay")
+                .remedy("make a whole image of both: tombolo disk convert FILE.overlay NEW.img"));
+        };
+        let dir = |overlay: &OverlaySource| Some(overlay.path.canonicalize().ok()?.parent()?.to_owned());
+        if self.into_base {
+            if dir(&top) != dir(below) {
+                return Err(cannot("what it stands on lies in another directory")
+                    .remedy("leave --into-base out, and give it the other one's name afterwards"));
+            }
+            // What is in use is refused before anything is done.
+            drop((top.locked()?, below.locked()?));
+        }
+        let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
+        let shower = Arc::new(Shower { size_bytes: top.header()?.size_bytes, done_bytes: AtomicU64::new(0) });
+        let progress = Progress::start(&screen, shower.clone());
+        let merged = top.merged(2, |done| shower.done_bytes.store(done, Ordering::Relaxed));
+        drop(progress);
+        merged?.replace(&top)?;
+        if self.into_base { top.replace_base(below) } else { Ok(()) }
+    }
+}
+
+impl DiskDiscardArgs {
+    pub fn run(&self) -> Outcome {
+        overlay("discard", &self.file, &self.image)?.discard()
+    }
+}
+
+/// How far a merge is.
+struct Shower {
+    size_bytes: u64,
+    done_bytes: AtomicU64,
+}
+
+impl Shown for Shower {
+    fn draw(&self, bar: &ProgressBar) {
+        bar.set_length(self.size_bytes);
+        bar.set_position(self.done_bytes.load(Ordering::Relaxed));
+        bar.set_message("merged");
+    }
+
+    fn line(&self) -> String {
+        let done = self.done_bytes.load(Ordering::Relaxed);
+        format!("{} of {} merged", size_text(done), size_text(self.size_bytes))
+    }
+}

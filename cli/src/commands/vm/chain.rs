@@ -1,0 +1,237 @@
+//! What a VM's disk and memory stand on: overlays of its own that checkpoints have left, each with a number larger than those below it, over
+//! what they began as.
+//!
+//! A checkpoint is there when its device state is (`state.N`), and then `disk.N.overlay` and `memory.N.overlay` are what was below that moment. What
+//! is written to is `disk.overlay` and `memory.overlay`. Each step leaves both reading as before it, so a process that is killed between two
+//! leaves nothing but files that [`tidy`] brings in order.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::config::{DISK, HERE, Here, MEMORY, STATE};
+use super::home::Home;
+use super::image::{begin_at, near, overlay};
+use super::origin::Origin;
+use crate::assembly::options::disk::ImageOptions;
+use crate::assembly::plan::overlay::{OverlaySource, sync_name};
+use crate::failure::{Failure, Outcome};
+
+/// What a VM writes to.
+const KINDS: [&str; 2] = [DISK, MEMORY];
+
+/// The overlay of a checkpoint.
+fn layer(what: &str, number: u32) -> String {
+    format!("{what}.{number}.overlay")
+}
+
+fn state(number: u32) -> String {
+    format!("{STATE}.{number}")
+}
+
+/// The number in a name between these.
+fn number_in(name: &OsStr, before: &str, after: &str) -> Option<u32> {
+    name.to_str()?.strip_prefix(before)?.strip_prefix('.')?.strip_suffix(after)?.parse().ok()
+}
+
+fn source(home: &Home, name: &str, bases: Vec<PathBuf>) -> OverlaySource {
+    OverlaySource::new(home.file(name), &ImageOptions { base: bases, ..ImageOptions::default() })
+}
+
+/// The overlays of its own that lie below the one that is written to, from the top down.
+fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
+    let (mut found, mut name): (Vec<u32>, _) = (Vec::new(), overlay(what));
+    loop {
+        let header = source(home, &name, Vec::new()).header()?;
+        let below = number_in(OsStr::from_bytes(&header.base_name), what, ".overlay");
+        // What a layer stands on was there before it.
+        match below.filter(|below| found.last().is_none_or(|above| below < above)) {
+            Some(below) => found.push(below),
+            None => return Ok(found),
+        }
+        name = found.last().map(|below| layer(what, *below)).unwrap_or_default();
+    }
+}
+
+/// What a VM was made of.
+pub struct Ground {
+    pub here: Here,
+    /// What that is read through, if not where it lies.
+    pub origin: Option<Origin>,
+}
+
+impl Ground {
+    pub fn of(home: &Home) -> Result<Self, Failure> {
+        let here = home.here()?;
+        Ok(Self { origin: Origin::of_file(&here.disk, &here.cache)?, here })
+    }
+
+    /// What disk or memory began as. Nothing of a memory that is a file of its own.
+    fn began_as(&self, what: &str) -> Option<PathBuf> {
+        let first = if what == DISK { Some(&self.here.disk) } else { self.here.memory.as_ref() };
+        first.map(|first| near(self.origin.as_ref(), first))
+    }
+}
+
+/// What the overlay that is written to stands on, from the top down. `None` of a memory that is a file of its own.
+pub fn bases(home: &Home, ground: &Ground, what: &str) -> Result<Option<Vec<PathBuf>>, Failure> {
+    let Some(began_as) = ground.began_as(what) else { return Ok(None) };
+    let own = layers(home, what)?.into_iter().map(|number| home.file(&layer(what, number)));
+    Ok(Some(own.chain([began_as]).collect()))
+}
+
+/// What `tombolo disk` is told of what an overlay stands on.
+pub fn as_words(bases: &[PathBuf]) -> impl Iterator<Item = &Path> {
+    bases.iter().flat_map(|base| [Path::new("--base"), base])
+}
+
+/// What a layer of its own stands on.
+fn below(home: &Home, ground: &Ground, what: &str, number: u32) -> Result<Vec<PathBuf>, Failure> {
+    let all = bases(home, ground, what)?.unwrap_or_default();
+    let own = home.file(&layer(what, number));
+    Ok(all.into_iter().skip_while(|path| *path != own).skip(1).collect())
+}
+
+/// The numbers of the files that are called so.
+fn numbers(home: &Home, before: &str, after: &str) -> Result<Vec<u32>, Failure> {
+    let found = || -> io::Result<Vec<u32>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&home.path)? {
+            found.extend(number_in(&entry?.file_name(), before, after));
+        }
+        found.sort_unstable();
+        Ok(found)
+    };
+    found().map_err(|error| Failure::cannot(format_args!("read {}", home.path.display()), &error))
+}
+
+/// A moment to which a VM can go back.
+pub struct Checkpoint {
+    pub number: u32,
+    /// When the guest stood still for it.
+    pub time: SystemTime,
+    /// What it has that those before it have not, in bytes.
+    pub bytes: u64,
+}
+
+/// All of a VM, the oldest first.
+pub fn checkpoints(home: &Home) -> Result<Vec<Checkpoint>, Failure> {
+    let checkpoint = |number| {
+        use std::os::unix::fs::MetadataExt;
+        let names = KINDS.iter().map(|what| layer(what, number)).chain([state(number)]);
+        let taken = |name: String| fs::metadata(home.file(&name)).map_or(0, |file| file.blocks() * 512);
+        let time = fs::metadata(home.file(&state(number))).and_then(|file| file.modified());
+        Checkpoint { number, time: time.unwrap_or(SystemTime::UNIX_EPOCH), bytes: names.map(taken).sum() }
+    };
+    Ok(numbers(home, STATE, "")?.into_iter().map(checkpoint).collect())
+}
+
+/// Makes what a VM is, which is suspended, a checkpoint, whose number is returned.
+pub fn freeze(home: &Home) -> Result<u32, Failure> {
+    let cannot =
+        |error: io::Error| Failure::cannot(format_args!("make a checkpoint of the VM {}", home.name), &error);
+    adopt_memory(home)?;
+    let mut taken = numbers(home, STATE, "")?;
+    for what in KINDS {
+        taken.extend(numbers(home, what, ".overlay")?);
+    }
+    let number = taken.into_iter().max().unwrap_or(0) + 1;
+    let link = |from: &str, to: &str| fs::hard_link(home.file(from), home.file(to)).map_err(cannot);
+    for what in KINDS {
+        link(&overlay(what), &layer(what, number))?;
+    }
+    sync_name(&home.file(STATE)).map_err(cannot)?;
+    let ground = Ground::of(home)?;
+    for what in KINDS {
+        let mut over = bases(home, &ground, what)?.unwrap_or_default();
+        over.insert(0, home.file(&layer(what, number)));
+        put_on_top(home, what, over)?;
+    }
+    link(STATE, &state(number))?;
+    sync_name(&home.file(STATE)).map_err(cannot)?;
+    Ok(number)
+}
+
+/// Has a memory that is a file of its own be what an overlay stands on.
+fn adopt_memory(home: &Home) -> Outcome {
+    let here = home.here()?;
+    if here.memory.is_some() {
+        return Ok(());
+    }
+    let memory = home.file(MEMORY);
+    put_on_top(home, MEMORY, vec![memory.clone()])?;
+    home.write(HERE, &Here { memory: Some(memory), ..here })
+}
+
+/// Has an empty overlay over these be what is written to.
+fn put_on_top(home: &Home, what: &str, over: Vec<PathBuf>) -> Outcome {
+    let (new, top) = (home.file(&format!("{what}.new.overlay")), home.file(&overlay(what)));
+    // Of one that was killed.
+    let _ = fs::remove_file(&new);
+    begin_at(&new, over)?;
+    fs::rename(&new, &top)
+        .and_then(|()| sync_name(&top))
+        .map_err(|error| Failure::cannot(format_args!("replace {}", top.display()), &error))
+}
+
+/// Has a VM that does not run be as it was at a checkpoint. Later ones are gone.
+pub fn thaw(home: &Home, number: u32) -> Outcome {
+    let ground = Ground::of(home)?;
+    for what in KINDS {
+        let mut over = below(home, &ground, what, number)?;
+        over.insert(0, home.file(&layer(what, number)));
+        put_on_top(home, what, over)?;
+    }
+    let copy = home.file("state.copy");
+    let _ = fs::remove_file(&copy);
+    fs::hard_link(home.file(&state(number)), &copy)
+        .and_then(|()| {
+            for later in numbers(home, STATE, "").unwrap_or_default() {
+                if later > number {
+                    fs::remove_file(home.file(&state(later)))?;
+                }
+            }
+            // Of two names of one file a rename removes none.
+            let _ = fs::remove_file(home.file(STATE));
+            fs::rename(&copy, home.file(STATE))?;
+            sync_name(&copy)
+        })
+        .map_err(|error| Failure::cannot(format_args!("restore the VM {}", home.name), &error))
+}
+
+/// Forgets all checkpoints but the latest `keep`.
+pub fn forget_oldest(home: &Home, keep: usize) -> Outcome {
+    let all = numbers(home, STATE, "")?;
+    for number in all.iter().take(all.len().saturating_sub(keep)) {
+        let file = home.file(&state(*number));
+        fs::remove_file(&file)
+            .map_err(|error| Failure::cannot(format_args!("remove {}", file.display()), &error))?;
+    }
+    tidy(home)
+}
+
+/// Merges each overlay that is no checkpoint's into the one above it, and removes what nothing stands on. The VM may run: what it has open stays
+/// as it is.
+pub fn tidy(home: &Home) -> Outcome {
+    let ground = Ground::of(home)?;
+    let kept = numbers(home, STATE, "")?;
+    for what in KINDS.into_iter().filter(|what| ground.began_as(what).is_some()) {
+        while let Some(above) = layers(home, what)?.windows(2).find_map(|pair| match pair {
+            [above, under] if !kept.contains(under) => Some(*above),
+            _ => None,
+        }) {
+            let above = source(home, &layer(what, above), below(home, &ground, what, above)?);
+            above.merged(2, |_| ())?.replace(&above)?;
+        }
+        let used = layers(home, what)?;
+        for number in numbers(home, what, ".overlay")? {
+            if !used.contains(&number) {
+                source(home, &layer(what, number), Vec::new()).remove()?;
+            }
+        }
+    }
+    Ok(())
+}

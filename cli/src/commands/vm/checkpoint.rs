@@ -1,0 +1,132 @@
+//! `tombolo vm checkpoint` and `tombolo vm restore`: moments of a VM to which it can go back.
+
+use std::fs::{File, TryLockError};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, UNIX_EPOCH};
+
+use clap::Args;
+use tombolo_core::fs::Timestamp;
+
+use super::chain;
+use super::home::{Home, Phase, checked_name};
+use super::ledger::Ledger;
+use super::running;
+use crate::commands::files::shown::{size, time};
+use crate::commands::files::{print, stop};
+use crate::failure::{Failure, Outcome};
+
+/// Keep device state, memory and disk of one moment of a VM, which goes on. tombolo vm restore has it go back there.
+///
+/// The guest loses its network card for that time, as when it is suspended. How long it stood still is told.
+#[derive(Args)]
+pub struct CheckpointArgs {
+    #[arg(value_parser = checked_name)]
+    name: String,
+    /// Make one again after so long, until this is ended or the VM does not run.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    every: Option<u32>,
+    /// So many are kept: of older ones what is still needed is merged into later ones.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=8))]
+    keep: u8,
+}
+
+/// What changes a VM's checkpoints has it alone.
+struct Turn(#[expect(dead_code, reason = "the lock is its open file's")] File);
+
+impl Turn {
+    fn take(home: &Home) -> Result<Self, Failure> {
+        let changing = format!("change the checkpoints of the VM {}", home.name);
+        let file = File::create(home.file("checkpoints.lock"))
+            .map_err(|error| Failure::cannot(&changing, &error))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(Failure::cannot(&changing, "another command does so")),
+            Err(TryLockError::Error(error)) => Err(Failure::cannot(&changing, &error)),
+        }
+    }
+}
+
+impl CheckpointArgs {
+    pub fn run(&self) -> Outcome {
+        let home = Home::of(&self.name)?;
+        let (stopping, stopped) = channel();
+        // What has begun comes to its end: a guest that stands still goes on.
+        let stop = move |_| stopping.send(()).unwrap_or_default();
+        stop::on_signal(stop).map_err(|error| Failure::cannot("watch for signals", &error))?;
+        let turn = Turn::take(&home)?;
+        loop {
+            self.make(&home)?;
+            match self.every {
+                Some(seconds) if !has_ended(&stopped, Duration::from_secs(seconds.into())) => {}
+                _ => break,
+            }
+        }
+        drop(turn);
+        stop::came().map_or(Ok(()), |signal| Err(Failure::stopped(signal)))
+    }
+
+    fn make(&self, home: &Home) -> Outcome {
+        let runs = home.lock()?.is_none();
+        let stands = if runs { Some(running::suspend(home)?) } else { None };
+        let made = freeze(home);
+        // It goes on whether there is one or not.
+        let went_on = match runs {
+            true => Some(running::resume(home, &mut Ledger::begin())?),
+            false => None,
+        };
+        let number = made?;
+        let still = stands.zip(went_on).map(|(from, to)| to.duration_since(from));
+        let still = still.map(|still| format!(": it stood still for {} ms", still.as_millis()));
+        print(&format!("checkpoint {number} of {}{}", home.name, still.unwrap_or_default()))?;
+        chain::forget_oldest(home, self.keep.into())
+    }
+}
+
+/// Whether it is to end within that time.
+fn has_ended(stopped: &Receiver<()>, within: Duration) -> bool {
+    stopped.recv_timeout(within).is_ok() || stop::came().is_some()
+}
+
+fn freeze(home: &Home) -> Result<u32, Failure> {
+    let _lock = home.locked()?;
+    if home.phase()? != Phase::Suspended {
+        let reason = "it does not run, and is not suspended";
+        return Err(Failure::cannot(format_args!("make a checkpoint of the VM {}", home.name), reason)
+            .remedy("see tombolo vm list"));
+    }
+    chain::freeze(home)
+}
+
+/// Has a VM that does not run be suspended as it was at a checkpoint, the latest one if none is said.
+pub fn restore(home: &Home, number: Option<u32>) -> Outcome {
+    let _turn = Turn::take(home)?;
+    let _lock = home.locked()?;
+    let all = chain::checkpoints(home)?;
+    let wanted = match number {
+        Some(number) => all.iter().find(|checkpoint| checkpoint.number == number),
+        None => all.last(),
+    };
+    let restoring = format!("restore the VM {}", home.name);
+    let Some(wanted) = wanted.map(|checkpoint| checkpoint.number) else {
+        let reason = number
+            .map_or_else(|| "it has no checkpoint".into(), |number| format!("it has no checkpoint {number}"));
+        return Err(Failure::cannot(restoring, reason).remedy(format!("see tombolo vm show {}", home.name)));
+    };
+    // Until all three are of that moment.
+    let unfinished = format!("its restoration was not finished: tombolo vm restore {} {wanted}", home.name);
+    home.set_phase(&Phase::Failed(unfinished))?;
+    chain::thaw(home, wanted)?;
+    home.set_phase(&Phase::Suspended)?;
+    chain::tidy(home)?;
+    print(&format!("{0} is suspended as at checkpoint {wanted}: tombolo vm resume {0}", home.name))
+}
+
+/// A row for each, as a table wants them.
+pub fn rows(home: &Home) -> Result<Vec<Vec<String>>, Failure> {
+    let row = |checkpoint: chain::Checkpoint| {
+        let since = checkpoint.time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let when = Timestamp { secs: since.as_secs() as i64, nanos: 0 };
+        vec![checkpoint.number.to_string(), time(when), size(checkpoint.bytes)]
+    };
+    Ok(chain::checkpoints(home)?.into_iter().map(row).collect())
+}

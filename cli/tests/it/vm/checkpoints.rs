@@ -1,0 +1,149 @@
+//! Checkpoints: what a VM goes back to, and what is left of a process that was killed while it made one.
+
+use super::*;
+
+impl Bed {
+    /// A clone, which runs.
+    fn clone_one(&self) {
+        self.make_image();
+        let _told = self.vmm("one", Flaw::None);
+        self.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    }
+
+    /// What a guest has in its memory from now on.
+    fn remember(&self, word: &str) {
+        let memory = File::options().write(true).open(self.memory_of_clone("one")).expect("open");
+        memory.write_all_at(word.as_bytes(), 0).expect("write");
+    }
+
+    fn checkpoint(&self, words: &[&str]) -> String {
+        // The VM that runs has its VMM, and what runs it next has another number.
+        let run = self.monitor("one").with_file_name("pid");
+        let supervisor = move || fs::read_to_string(&run).unwrap_or_default();
+        let before = [supervisor(), String::new()];
+        let _told =
+            self.vmm_when("one", self.monitor("one"), Flaw::None, move || !before.contains(&supervisor()));
+        let made = self.0.run(&[&["vm", "checkpoint", "one"], words].concat());
+        made.succeeded();
+        assert!(made.out.contains("it stood still for"), "{}", made.out);
+        made.out
+    }
+
+    /// What it has in its memory when it goes on, which it does for a moment.
+    fn resumed(&self) -> String {
+        let _told = self.vmm("one", Flaw::None);
+        self.0.run(&["vm", "resume", "one"]).succeeded();
+        let found = at(&self.memory_of_clone("one"), 0, 6);
+        assert_eq!(at(&self.memory_of_clone("one"), MIB, 6), "memory", "of the image");
+        self.0.run(&["vm", "suspend", "one"]).succeeded();
+        found
+    }
+
+    /// The files of a VM of which there is one for each checkpoint.
+    fn numbered(&self) -> Vec<String> {
+        let names =
+            fs::read_dir(self.vm("one")).expect("there").map(|entry| entry.expect("read").file_name());
+        let names = names.map(|name| name.to_string_lossy().into_owned());
+        let mut names: Vec<_> = names.filter(|name| name.contains(|c: char| c.is_ascii_digit())).collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn a_vm_goes_on_after_a_checkpoint_and_goes_back_to_any() {
+    let bed = Bed::new();
+    bed.clone_one();
+    for (word, number) in [("first ", 1), ("second", 2)] {
+        bed.remember(word);
+        assert!(bed.checkpoint(&[]).contains(&format!("checkpoint {number} of one")));
+        assert_eq!(at(&bed.memory_of_clone("one"), 0, 6), word, "it goes on");
+    }
+    bed.remember("third ");
+    assert!(bed.list().contains("running") && bed.list().contains("2"), "{}", bed.list());
+    bed.0.run(&["vm", "restore", "one"]).failed(1, &["it runs", "tombolo vm stop one"]);
+    bed.0.run(&["vm", "stop", "one"]).succeeded();
+    bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &["it does not run, and is not suspended"]);
+    bed.0.run(&["vm", "restore", "one", "3"]).failed(1, &["no checkpoint 3", "tombolo vm show one"]);
+    bed.0.run(&["vm", "restore", "one"]).succeeded();
+    assert_eq!(bed.resumed(), "second");
+    bed.0.run(&["vm", "restore", "one", "1"]).succeeded();
+    assert_eq!(bed.numbered(), ["disk.1.overlay", "memory.1.overlay", "state.1"]);
+    assert_eq!(bed.resumed(), "first ");
+    // An image has all that lies under it, and what it did since is its own again.
+    bed.0.run(&["vm", "suspend", "one", "--to", "second"]).succeeded();
+    assert_eq!(
+        (at(&bed.0.path("second/memory"), 0, 6), at(&bed.0.path("second/disk"), MIB, 4)),
+        ("first ".into(), "disk".into())
+    );
+    bed.0.run(&["vm", "rm", "one"]).succeeded();
+    assert!(!bed.vm("one").exists());
+}
+
+#[test]
+fn older_checkpoints_than_are_kept_are_merged_and_the_rest_stay_what_they_are() {
+    let bed = Bed::new();
+    bed.clone_one();
+    for word in ["first ", "second", "third ", "fourth"] {
+        bed.remember(word);
+        bed.checkpoint(&["--keep", "2"]);
+    }
+    let kept =
+        ["disk.3.overlay", "disk.4.overlay", "memory.3.overlay", "memory.4.overlay", "state.3", "state.4"];
+    assert_eq!(bed.numbered(), kept);
+    bed.remember("fifth ");
+    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    assert_eq!(bed.resumed(), "fifth ");
+    for (number, word) in [("4", "fourth"), ("3", "third ")] {
+        bed.0.run(&["vm", "restore", "one", number]).succeeded();
+        assert_eq!(bed.resumed(), word);
+    }
+    // A VM that was booted here has its memory in a file of its own until then.
+    bed.0.run(&["vm", "checkpoint", "golden"]).succeeded();
+    bed.0.run(&["vm", "restore", "golden"]).succeeded();
+    bed.0.run(&["vm", "suspend", "golden", "--to", "again"]).succeeded();
+    assert_eq!(at(&bed.0.path("again/memory"), MIB, 6), "memory");
+}
+
+#[test]
+fn a_checkpoint_that_was_killed_at_any_step_is_none_and_costs_nothing() {
+    let bed = Bed::new();
+    bed.clone_one();
+    bed.remember("kept  ");
+    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    let file = |name: &str| bed.vm("one").join(name);
+    // After each of its steps, the last one first.
+    for undone in [&["state.N"][..], &["state.N", "memory"], &["state.N", "memory", "disk"]] {
+        bed.0.run(&["vm", "checkpoint", "one"]).succeeded();
+        let number = bed.numbered().last().and_then(|name| name.rsplit('.').next()?.parse::<u32>().ok());
+        let number = number.expect("a checkpoint");
+        for what in undone {
+            match *what {
+                "state.N" => fs::remove_file(file(&format!("state.{number}"))).expect("removed"),
+                what => {
+                    let (layer, top) =
+                        (file(&format!("{what}.{number}.overlay")), file(&format!("{what}.overlay")));
+                    fs::remove_file(&top).and_then(|()| fs::hard_link(&layer, &top)).expect("as before");
+                }
+            }
+        }
+        fs::write(file("disk.new.overlay"), "torn").expect("write");
+        assert_eq!(bed.resumed(), "kept  ", "{undone:?}");
+    }
+    bed.0.run(&["vm", "checkpoint", "one"]).succeeded();
+    bed.0.run(&["vm", "checkpoint", "one", "--keep", "1"]).succeeded();
+    let left = bed.numbered();
+    assert_eq!(left.len(), 3, "{left:?}");
+    // And wherever it is killed.
+    for turn in 0..12 {
+        let mut checkpoint = bed.0.tombolo(&["vm", "checkpoint", "one", "--keep", "1"]);
+        let mut killed = checkpoint.stdout(std::process::Stdio::null()).spawn().expect("spawn");
+        thread::sleep(Duration::from_millis(turn * 2));
+        killed.kill().and_then(|()| killed.wait()).expect("killed");
+    }
+    assert_eq!(bed.resumed(), "kept  ");
+    bed.0.run(&["vm", "checkpoint", "one", "--keep", "1"]).succeeded();
+    assert_eq!(bed.numbered().len(), 3, "{:?}", bed.numbered());
+    bed.0.run(&["vm", "restore", "one"]).succeeded();
+    assert_eq!(bed.resumed(), "kept  ");
+}

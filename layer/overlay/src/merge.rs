@@ -1,0 +1,85 @@
+//! Several redo logs made one.
+
+use std::sync::Arc;
+
+use tombolo_core::block::BlockDevice;
+use tombolo_core::{Ctx, Result, Stability};
+use tombolo_mem::Buffer;
+
+use crate::Overlay;
+use crate::layout::BLOCK_BYTES;
+use crate::redo_log::RedoLog;
+use crate::states::State;
+
+/// So much is copied at once, in bytes.
+const PIECE_BYTES: u64 = 1 << 20;
+
+impl Overlay {
+    /// Brings into `into`, in which nothing is, all that `layers` have: overlays that stand on each other, from the top down. `into` is as long as
+    /// the uppermost and stands on what the lowest stands on; it then reads as the uppermost does, and is not durable yet. None of them is
+    /// written to meanwhile. `done` is told how far it is, in bytes of the disk.
+    pub async fn merge(cx: &Ctx, layers: &[Arc<Self>], into: &Self, done: impl Fn(u64)) -> Result<()> {
+        let Some(top) = layers.first() else { return Ok(()) };
+        let end = top.0.size_bytes.div_ceil(BLOCK_BYTES);
+        let mut block = 0;
+        while block < end {
+            let (state, run_end) = found(layers, block, end);
+            match state {
+                State::Base => {}
+                State::Zero => into.0.states.set(block..run_end, State::Zero),
+                State::Here => copy(cx, &top.0, block..run_end, into, &done).await?,
+            }
+            block = run_end;
+            done(top.0.size_bytes.min(block * BLOCK_BYTES));
+        }
+        Ok(())
+    }
+}
+
+/// Where a block of the uppermost is found below all of them or in one, and the first one after it, at most `end`, that is not so.
+fn found(layers: &[Arc<Overlay>], block: u64, mut end: u64) -> (State, u64) {
+    let mut above_bytes = None;
+    for layer in layers {
+        let RedoLog { states, size_bytes, .. } = &*layer.0;
+        let blocks = size_bytes.div_ceil(BLOCK_BYTES);
+        // What stands on a shorter one is zeroes behind its end, whatever is below.
+        if block >= blocks {
+            return (State::Zero, end);
+        }
+        let is_cut = above_bytes.is_some_and(|above| *size_bytes < above);
+        let whole = if is_cut { size_bytes / BLOCK_BYTES } else { blocks };
+        let (state, run_end) = states.run(block, end.min(blocks));
+        match state {
+            State::Base if block >= whole => return (State::Here, blocks),
+            State::Base => end = run_end.min(whole),
+            _ => return (state, run_end),
+        }
+        above_bytes = Some(*size_bytes);
+    }
+    (State::Base, end)
+}
+
+async fn copy(
+    cx: &Ctx,
+    top: &Arc<RedoLog>,
+    blocks: std::ops::Range<u64>,
+    into: &Overlay,
+    done: &impl Fn(u64),
+) -> Result<()> {
+    let end = top.size_bytes.min(blocks.end * BLOCK_BYTES);
+    let mut offset = blocks.start * BLOCK_BYTES;
+    while offset < end {
+        let len = (end - offset).min(PIECE_BYTES) as usize;
+        let buffer = Buffer::new(len);
+        let read = top.read(cx, offset, buffer.sink(0..len));
+        top.base.submit();
+        top.log.submit();
+        read.resolve().await?;
+        let written = into.0.write(cx, offset, Stability::Unstable, buffer.source(0..len));
+        into.submit();
+        written.resolve().await?;
+        offset += len as u64;
+        done(offset);
+    }
+    Ok(())
+}
