@@ -2,6 +2,8 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::Duration;
 
 use crate::common::{Server, signal, until};
 use crate::vm::{Bed, Flaw, MIB, at};
@@ -114,4 +116,64 @@ fn a_proxy_that_no_process_uses_ends() {
     assert_eq!(proxy.wait().code(), Some(0));
     let more = ["proxy", &url, "--cache", "cache", "--nfs", "127.0.0.1:0", "--end-when-unused", "1"];
     bed.0.run(&more).failed(2, &["--shm"]);
+}
+
+#[test]
+fn eight_clones_at_once_fetch_each_byte_once() {
+    let bed = Bed::new();
+    bed.make_image();
+    let image = bed.0.path("image");
+    let noise: Vec<u8> =
+        (0..MIB / 8).flat_map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
+    for name in ["memory", "disk"] {
+        let file = File::options().write(true).open(image.join(name)).expect("open");
+        file.write_all_at(&noise, MIB).expect("write");
+    }
+    fs::rename(&image, bed.0.path("tree/image")).expect("move");
+    let (_server, url) = bed.0.serve_nfs();
+    let url = format!("{url}/image");
+    let names: Vec<_> = (1..=8).map(|i| format!("vm{i}")).collect();
+    let _told: Vec<_> = names.iter().map(|name| bed.vmm(name, Flaw::None)).collect();
+    thread::scope(|scope| {
+        for name in &names {
+            let (bed, url, noise) = (&bed, &url, &noise);
+            scope.spawn(move || {
+                let made = bed.0.run(&["clone", url, name, "--net", "none", "--qemu", "./vmm"]);
+                made.succeeded();
+                for cause in ["cache of the image", "line: data"] {
+                    assert!(made.out.contains(cause), "{}", made.out);
+                }
+                let mut found = vec![0; noise.len()];
+                let memory = File::open(bed.memory_of_clone(name)).expect("open");
+                memory.read_exact_at(&mut found, MIB).expect("read");
+                assert!(found == *noise, "{name} has another memory");
+            });
+        }
+    });
+    cache(&bed);
+    let told = bed.0.run(&["top", "--once", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    let servers = told["servers"].as_array().expect("servers");
+    let caches = servers.iter().filter_map(|server| server["caches"].as_object()?.values().next());
+    let fetched: u64 = caches.filter_map(|cache| cache["fetched_bytes"].as_u64()).sum();
+    // The noise of the memory, and no more than there is in the image.
+    assert!((MIB..MIB * 9 / 4).contains(&fetched), "{fetched} bytes");
+    let shown = bed.0.run(&["vm", "show", "vm1"]);
+    assert!(shown.out.contains("there and back"), "{}", shown.out);
+}
+
+#[test]
+fn while_the_server_is_away_a_clone_waits_and_goes_on_then() {
+    let bed = Bed::new();
+    let (server, image) = far_image(&bed);
+    clone(&bed, &image, "one", &[]);
+    server.signal("STOP");
+    // Also one whose cache is killed meanwhile.
+    signal(cache(&bed), "KILL");
+    let memory = bed.memory_of_clone("one");
+    let reader = thread::spawn(move || at(&memory, MIB, 6));
+    thread::sleep(Duration::from_millis(300));
+    assert!(!reader.is_finished() && bed.is("one", "running"), "{}", bed.list());
+    server.signal("CONT");
+    assert_eq!(reader.join().expect("it goes on"), "memory");
 }

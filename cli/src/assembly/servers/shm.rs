@@ -173,6 +173,9 @@ fn announcement(plan: &Plan, endpoints: &[Endpoint]) -> Announcement {
 /// Where a policy says which users may have links, all may ask.
 const ALL_USERS: u32 = 0o666;
 
+/// Of all links, and of those that are being made, so many users have an equal part.
+const USERS: usize = 4;
+
 fn listen(
     place: &PlannedShm,
     plan: &Plan,
@@ -184,9 +187,16 @@ fn listen(
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
     let mut options =
         ListenOptions { limits, mode: plan.front_ends.shm.doorbell, ..ListenOptions::default() };
-    if let Some(policy) = policy {
-        options.policy = policy.clone();
-        options.socket_mode = ALL_USERS;
+    match policy {
+        Some(policy) => {
+            options.policy = policy.clone();
+            options.socket_mode = ALL_USERS;
+        }
+        // One user may have what is kept for others elsewhere: each VM has three links to the cache of its image.
+        None => {
+            options.pending_max *= USERS;
+            options.links_max *= USERS;
+        }
     }
     let path = absolute(&place.socket).map_err(|error| Failure::cannot(&listening, &error))?;
     let listener = LinkListener::start(&path, server, options);

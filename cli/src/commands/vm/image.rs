@@ -135,6 +135,10 @@ impl Image {
     /// Makes a VM of it that is suspended where the image was.
     pub fn clone_to(&self, home: &Home, qemu: &Path, net: Option<String>, ledger: &mut Ledger) -> Outcome {
         self.check_files()?;
+        if let Some(origin) = &self.origin {
+            ledger.reads_through(&origin.control());
+            origin.look_ahead(&self.file(MEMORY));
+        }
         // Each waits for the line most of its time.
         let (config, disk, memory) = thread::scope(|scope| {
             let begin = |what| begin_at(&home.file(&overlay(what)), vec![self.near(what)]);

@@ -1,7 +1,7 @@
 //! What the start of a VM cost, by cause.
 
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tombolo_host_service::control::Client;
@@ -20,6 +20,9 @@ pub struct Ledger {
     rows: Vec<Row>,
     #[serde(skip)]
     clock: Option<Clock>,
+    /// The control socket of what caches the image, and what that had counted before.
+    #[serde(skip)]
+    cache: Option<(PathBuf, Counters)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +44,20 @@ struct Row {
 impl Ledger {
     pub fn begin() -> Self {
         let now = Instant::now();
-        Self { rows: Vec::new(), clock: Some(Clock { begun: now, last: now }) }
+        Self { clock: Some(Clock { begun: now, last: now }), ..Self::default() }
+    }
+
+    /// The image is read through this cache, which was looked for until now. What others do with it meanwhile is counted with the rest.
+    pub fn reads_through(&mut self, control: &Path) {
+        if self.cache.is_some() {
+            return;
+        }
+        self.enter("cache of the image", None);
+        let Some(found) = counters(control) else { return };
+        // Of one that was started for this VM all counts.
+        let age = self.clock.map_or(Duration::ZERO, |clock| clock.begun.elapsed());
+        let is_new = Duration::from_nanos(found.uptime_ns) < age;
+        self.cache = Some((control.to_owned(), if is_new { Counters::default() } else { found }));
     }
 
     /// What has gone by since the last row had this cause.
@@ -66,6 +82,17 @@ impl Ledger {
                 });
             }
         }
+        if let Some((control, before)) = &self.cache
+            && let Some(now) = counters(control)
+        {
+            let of_line = of_line(&now.since(before));
+            let rows = of_line.into_iter().map(|(cause, bytes)| Row {
+                cause,
+                milliseconds: None,
+                bytes: Some(bytes),
+            });
+            self.rows.extend(rows);
+        }
         self.rows.push(Row { cause: "all".into(), milliseconds: total, bytes: None });
     }
 
@@ -78,10 +105,41 @@ impl Ledger {
     }
 }
 
+fn counters(control: &Path) -> Option<Counters> {
+    let mut client = Client::connect(control).ok()?;
+    status::ask(&mut client, control, "stats").ok()
+}
+
+/// What went over the line to an image, and what did not have to, by what a cache of it has counted.
+pub fn of_line(counted: &Counters) -> Vec<(String, u64)> {
+    let line = counted.nfs_clients.values().next();
+    let calls = line.map(|line| {
+        let round_trip = Duration::from_nanos(line.round_trip_ns).as_secs_f64() * 1e3;
+        let cause = format!("line: {} calls, {round_trip:.1} ms there and back", line.calls);
+        (cause, line.sent_bytes + line.received_bytes)
+    });
+    let cache = counted.caches.values().next();
+    let of_cache = cache.into_iter().flat_map(|cache| {
+        [
+            ("line: data", cache.fetched_bytes),
+            ("line: data, compressed away", cache.saved_bytes),
+            ("from another host's cache", cache.borrowed_bytes),
+            ("not fetched: zeroes", cache.zero_bytes),
+            ("not fetched: equal to what is here", cache.equal_bytes),
+        ]
+    });
+    let of_cache = of_cache.filter(|(_, bytes)| *bytes > 0).map(|(cause, bytes)| (cause.into(), bytes));
+    calls.into_iter().chain(of_cache).collect()
+}
+
+/// What a cache of an image has come to since it was started.
+pub fn of_cache(control: &Path) -> Vec<(String, u64)> {
+    counters(control).map_or_else(Vec::new, |counted| of_line(&counted))
+}
+
 /// The bytes that a server of one disk has read and written.
 pub fn moved(socket: &Path) -> Option<(u64, u64)> {
-    let mut client = Client::connect(socket).ok()?;
-    let counters: Counters = status::ask(&mut client, socket, "stats").ok()?;
+    let counters = counters(socket)?;
     let disk = counters.exports.into_values().next()?;
     let bytes = |name| disk.operation(name).map_or(0, |operation| operation.bytes);
     Some((bytes("read"), bytes("write")))

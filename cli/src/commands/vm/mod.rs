@@ -34,7 +34,7 @@ pub use home::checked_name;
 use home::{Home, Phase};
 use image::Image;
 use ledger::{LEDGER, Ledger};
-use origin::CacheArgs;
+use origin::{CacheArgs, Origin};
 use supervisor::RunArgs;
 
 /// Run virtual machines that can be suspended, resumed, and made into images, of which `tombolo clone` makes others.
@@ -388,6 +388,9 @@ fn show(home: &Home) -> Outcome {
             moved.map(|(read, written)| (what, format!("{}, {}", size_text(read), size_text(written)))),
         );
     }
+    let cache = home.here().ok().and_then(|here| Origin::running(&here.disk, &here.cache));
+    let of_cache: Vec<_> = cache.iter().flat_map(|control| ledger::of_cache(control)).collect();
+    lines.extend(of_cache.iter().map(|(what, bytes)| (&**what, size_text(*bytes))));
     let ledger: Option<Ledger> = home.toml(LEDGER).ok();
     let rows = lines.into_iter().map(|(what, value)| vec![what.into(), value]);
     let mut shown = table(&["name", &home.name], rows, 2);

@@ -13,8 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use libtombolo::block_on;
 use serde::{Deserialize, Serialize};
 use tombolo_back_vrpc_client::{Patience, VrpcExport};
+use tombolo_core::block::OpenOptions as DiskOpenOptions;
+use tombolo_core::mem::Buffer;
+use tombolo_core::{Ctx, SessionId};
+use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_host_service::control::{self, Client};
 use tombolo_shm::doorbell::Mode;
 use tombolo_sys::{creds, packet, process};
@@ -22,6 +27,8 @@ use tombolo_wire_image::digest;
 
 use super::supervisor::see;
 use crate::assembly::options::cache::Size;
+use crate::assembly::options::disk::ImageOptions;
+use crate::assembly::plan::disk::DiskSource;
 use crate::commands::beside;
 use crate::failure::{Failure, Reason};
 use crate::location::{Backoff, Location, NfsUrl, ShmLocation, mount_shm};
@@ -93,6 +100,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// What is read to look into a file.
+const PAGE_BYTES: usize = 4096;
+
 /// Between attempts to start one again whose server is away.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -110,10 +120,7 @@ impl Origin {
     /// Of an image, or of a file of one, that lies on an NFS server.
     pub fn of_image(image: &Path, args: &CacheArgs) -> Result<Option<Self>, Failure> {
         let Some(url) = far(image).filter(|_| !args.no_cache) else { return Ok(None) };
-        // The directory that images lie in, if it can be had, so that they share what is equal in them.
-        let trees = [above(&url).filter(|above| above.path != b"/"), Some(url)];
-        let mut proxies = trees.into_iter().flatten().map(|url| Proxy::new(url, args));
-        let mut proxies = proxies.by_ref().collect::<Result<Vec<_>, _>>()?;
+        let mut proxies = proxies(url, args)?;
         let running = proxies.iter().position(|proxy| proxy.status().is_some());
         if let Some(running) = running {
             proxies.drain(..running);
@@ -143,6 +150,35 @@ impl Origin {
             Some(within) => format!("{}{within}", self.place).into(),
             None => location.to_owned(),
         }
+    }
+
+    /// What tells of it.
+    pub fn control(&self) -> PathBuf {
+        control_of(&self.name)
+    }
+
+    /// What tells of that of an image that a file is of, if it runs.
+    pub fn running(file: &Path, args: &CacheArgs) -> Option<PathBuf> {
+        let image = far(file).and_then(|url| above(&url))?;
+        let mut proxies = proxies(image, args).ok()?.into_iter();
+        proxies.find(|proxy| proxy.status().is_some()).map(|proxy| control_of(&proxy.name))
+    }
+
+    /// Begins to bring what a clone of an image reads first: as its sidecar says, when its memory is looked into.
+    pub fn look_ahead(&self, memory: &Path) {
+        let near = self.near(memory);
+        let look = move || {
+            let pool = ThreadPool::new("ahead", ThreadPoolLimits::default());
+            let options = DiskOpenOptions { read_only: true, ..DiskOpenOptions::default() };
+            let source = DiskSource::of_word(&near, &ImageOptions::default());
+            let Ok(opened) = source.and_then(|source| source.open(&options, &pool)) else { return };
+            let page = Buffer::new(PAGE_BYTES);
+            // What needs it is told what is wrong.
+            let _ =
+                block_on(opened.disk.read(&Ctx::root(SessionId(0)), 0, page.sink(0..PAGE_BYTES)).resolve());
+        };
+        // It may be left in its middle: nothing waits for it.
+        let _ = thread::Builder::new().name("ahead".into()).spawn(look);
     }
 
     /// Waits until its process has ended.
@@ -198,6 +234,13 @@ fn is_same_server(one: &NfsUrl, other: &NfsUrl) -> bool {
 
 fn control_of(name: &str) -> PathBuf {
     control::default_directory().join(format!("{name}.sock"))
+}
+
+/// Those that an image may be read through, which is at this URL. The first is of the directory that it lies in, so that images share what is equal
+/// in them; it is not to be had everywhere.
+fn proxies(image: NfsUrl, args: &CacheArgs) -> Result<Vec<Proxy<'_>>, Failure> {
+    let trees = [above(&image).filter(|above| above.path != b"/"), Some(image)];
+    trees.into_iter().flatten().map(|url| Proxy::new(url, args)).collect()
 }
 
 fn status_of(name: &str) -> Option<Status> {
@@ -264,6 +307,8 @@ impl<'a> Proxy<'a> {
             return Ok(status.pid);
         }
         let cannot = |error: io::Error| self.cannot(&error);
+        // What answers in a directory that another user has made first may be that user's.
+        control::prepare(&control::default_directory()).map_err(|error| self.cannot(&error))?;
         DirBuilder::new().recursive(true).mode(0o700).create(&self.base).map_err(cannot)?;
         let log = File::options().create(true).append(true).open(self.file(".log")).map_err(cannot)?;
         log.lock().map_err(cannot)?;
@@ -274,7 +319,6 @@ impl<'a> Proxy<'a> {
     }
 
     fn start(&self) -> Result<u32, Failure> {
-        control::prepare(&control::default_directory()).map_err(|error| self.cannot(&error))?;
         let cannot = |error: io::Error| self.cannot(&error);
         // Another opening than the one that is locked.
         let log = File::options().append(true).open(self.file(".log")).map_err(cannot)?;

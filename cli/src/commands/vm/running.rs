@@ -11,6 +11,7 @@ use super::config::{CONFIG, IDENTITY, MEMORY, STATE, identity};
 use super::home::{Home, Phase};
 use super::image::fetch_boot_files;
 use super::ledger::{LEDGER, Ledger};
+use super::origin::Origin;
 use super::supervisor;
 use crate::assembly::plan::overlay::sync_name;
 use crate::failure::{Failure, Outcome};
@@ -98,6 +99,11 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
                     .remedy(format_args!("tombolo vm boot {} begins anew from its disk", home.name)));
             }
         }
+    }
+    let here = home.here()?;
+    let origin = Origin::of_file(&here.disk, &here.cache)?;
+    if let Some(origin) = &origin {
+        ledger.reads_through(&origin.control());
     }
     supervisor::start(home, true)?;
     let began = go_on(home, ledger).map_err(|failure| {
