@@ -126,6 +126,11 @@ pub struct CacheCounters {
     /// What of the fetched ones was small files that were not asked for, and what of these was read since.
     pub guessed_bytes: u64,
     pub guess_used_bytes: u64,
+    /// What of the fetched ones came as a trace said so, before it was asked for, and what of these was read since.
+    #[serde(default)]
+    pub traced_bytes: u64,
+    #[serde(default)]
+    pub trace_used_bytes: u64,
     /// Times that a kernel was given a file to read by itself; what it reads so is in no other number.
     #[serde(default)]
     pub backed: u64,
@@ -171,6 +176,8 @@ impl From<CacheCounts> for CacheCounters {
             equal_bytes: counts.equal_bytes,
             guessed_bytes: counts.guessed_bytes + counts.listed_ahead_bytes,
             guess_used_bytes: counts.guess_used_bytes + counts.listing_used_bytes,
+            traced_bytes: counts.traced_bytes,
+            trace_used_bytes: counts.trace_used_bytes,
             backed: counts.backed,
             lease: counts.lease.map(Lease::from),
         }
@@ -193,6 +200,8 @@ impl CacheCounters {
             equal_bytes: self.equal_bytes.saturating_sub(earlier.equal_bytes),
             guessed_bytes: self.guessed_bytes.saturating_sub(earlier.guessed_bytes),
             guess_used_bytes: self.guess_used_bytes.saturating_sub(earlier.guess_used_bytes),
+            traced_bytes: self.traced_bytes.saturating_sub(earlier.traced_bytes),
+            trace_used_bytes: self.trace_used_bytes.saturating_sub(earlier.trace_used_bytes),
             backed: self.backed.saturating_sub(earlier.backed),
             lease: self.lease,
         }

@@ -162,6 +162,8 @@ const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
         |cache| cache.guessed_bytes,
     ),
     ("cache_guess_used_bytes", "What of these was looked at since", |cache| cache.guess_used_bytes),
+    ("cache_traced_bytes", "File data that were fetched as a trace told of them", |cache| cache.traced_bytes),
+    ("cache_trace_used_bytes", "What of these was read since", |cache| cache.trace_used_bytes),
     ("cache_backed", "Times that a kernel was given a file to read by itself", |cache| cache.backed),
 ];
 

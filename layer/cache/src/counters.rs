@@ -21,6 +21,8 @@ pub struct Counters {
     pub(crate) zero_bytes: Arc<AtomicU64>,
     guessed_bytes: AtomicU64,
     guess_used_bytes: AtomicU64,
+    traced_bytes: AtomicU64,
+    trace_used_bytes: AtomicU64,
     listed_ahead_bytes: AtomicU64,
     listing_used_bytes: AtomicU64,
     backed: AtomicU64,
@@ -55,6 +57,10 @@ pub struct Counts {
     pub guessed_bytes: u64,
     /// Those of these that were read since.
     pub guess_used_bytes: u64,
+    /// Those of the fetched ones that came as a trace said so, before they were asked for.
+    pub traced_bytes: u64,
+    /// Those of these that were read since.
+    pub trace_used_bytes: u64,
     /// Bytes of listings that were not asked for, about.
     pub listed_ahead_bytes: u64,
     /// Those of these that were looked into since.
@@ -83,6 +89,8 @@ impl Counters {
             equal_bytes: 0,
             guessed_bytes: read(&self.guessed_bytes),
             guess_used_bytes: read(&self.guess_used_bytes),
+            traced_bytes: read(&self.traced_bytes),
+            trace_used_bytes: read(&self.trace_used_bytes),
             listed_ahead_bytes: read(&self.listed_ahead_bytes),
             listing_used_bytes: read(&self.listing_used_bytes),
             lease: None,
@@ -135,6 +143,14 @@ impl Counters {
 
     pub(crate) fn backed(&self) {
         self.backed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn traced(&self, bytes: u64) {
+        self.traced_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn trace_used(&self, bytes: u64) {
+        self.trace_used_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn guessed(&self, bytes: u64) {

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use tombolo_core::fs::{Attr, DIGESTED_BYTES, ReadDone, WeakAttr};
 use tombolo_core::{Error, Result};
+use tombolo_host_runtime::lock;
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Sink, Source};
@@ -17,7 +18,7 @@ use crate::object::Object;
 use crate::origin::OriginFile;
 use crate::packs;
 use crate::read_ahead::Ahead;
-use crate::sharing::Borrowed;
+use crate::sharing::{Borrowed, Extents};
 use crate::store::DataFile;
 use crate::twins::hashed;
 
@@ -41,6 +42,9 @@ pub(crate) struct Data {
     was_written: AtomicBool,
     /// It hardly gets smaller by compression.
     pub is_dense: AtomicBool,
+    /// What a trace has brought and was not read yet, and whether there is any.
+    traced: Mutex<Extents>,
+    has_traced: AtomicBool,
     /// What a sidecar says of the file.
     advice: Mutex<Option<Arc<Advice>>>,
     /// What is on its way.
@@ -116,6 +120,8 @@ impl Data {
             is_lent: AtomicBool::new(false),
             was_written: AtomicBool::new(false),
             is_dense: AtomicBool::new(false),
+            traced: Mutex::default(),
+            has_traced: AtomicBool::new(false),
             advice: Mutex::new(advice),
             fetches: Mutex::default(),
         }
@@ -161,6 +167,17 @@ impl Data {
     /// It is read: whether it was fetched before, and this is the first time.
     pub(crate) fn was_guessed(&self) -> bool {
         self.guessed.load(Ordering::Relaxed) && self.guessed.swap(false, Ordering::Relaxed)
+    }
+
+    /// This is brought because a trace says so. How many bytes are new.
+    pub(crate) fn trace_brings(&self, fetch: &Fetch) -> u64 {
+        self.has_traced.store(true, Ordering::Relaxed);
+        lock(&self.traced).add(fetch.range.clone())
+    }
+
+    /// It is read: how many bytes of it a trace has brought that were not read before.
+    pub(crate) fn uses_trace(&self, range: &Range<u64>) -> u64 {
+        if self.has_traced.load(Ordering::Relaxed) { lock(&self.traced).remove(range) } else { 0 }
     }
 
     /// All of it is to be fetched: whether that has not begun yet.

@@ -37,8 +37,10 @@ pub(crate) struct Image {
     pub sidecar: Sidecar,
     /// How long its head is: tables follow.
     head_bytes: usize,
-    /// Its trace is being brought, or was.
+    /// Its trace was brought, or is being brought.
     is_begun: AtomicBool,
+    /// The latter.
+    is_coming: AtomicBool,
     /// It was said in the log that something of it does not count.
     is_told: AtomicBool,
 }
@@ -47,6 +49,8 @@ pub(crate) struct Image {
 #[derive(Debug)]
 pub(crate) struct Advice {
     pub file: ImageFile,
+    /// There is a record of what is read first of the files of this image.
+    pub has_trace: bool,
     /// The digests of its blocks that are no zeroes, where it is of use to know them.
     digests: OnceLock<Vec<Digest>>,
     /// Counts the zeroes that were not fetched.
@@ -61,21 +65,30 @@ impl Images {
         known.map(|known| known.image.clone())
     }
 
-    /// It was read; `None`: it is no sidecar.
-    pub(crate) fn add(&self, sidecar: ObjectId, version: WeakAttr, image: Option<Arc<Image>>) {
+    /// It was read; `None`: it is no sidecar. What counts: another may have read it at the same time.
+    pub(crate) fn add(
+        &self,
+        sidecar: ObjectId,
+        version: WeakAttr,
+        image: Option<Arc<Image>>,
+    ) -> Option<Arc<Image>> {
         let mut all = lock(&self.0);
+        if let Some(known) = all.iter().find(|known| (known.sidecar, &known.version) == (sidecar, &version)) {
+            return known.image.clone();
+        }
         all.retain(|known| known.sidecar != sidecar);
-        all.push_back(Known { sidecar, version, image });
+        all.push_back(Known { sidecar, version, image: image.clone() });
         if all.len() > IMAGES_MAX {
             all.pop_front();
         }
+        image
     }
 }
 
 impl Image {
     pub(crate) fn new((sidecar, head_bytes): (Sidecar, usize)) -> Arc<Self> {
-        let (is_begun, is_told) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { sidecar, head_bytes, is_begun, is_told })
+        let [is_begun, is_coming, is_told] = [false; 3].map(AtomicBool::new);
+        Arc::new(Self { sidecar, head_bytes, is_begun, is_coming, is_told })
     }
 
     /// Where the digests of a file's blocks lie, if there are any.
@@ -84,9 +97,15 @@ impl Image {
         self.sidecar.tables(self.head_bytes).get(index)?.clone()
     }
 
-    /// Whether there is a trace that is to be brought now: once.
-    pub(crate) fn begins_trace(&self) -> bool {
-        !self.sidecar.trace.is_empty() && !self.is_begun.swap(true, Ordering::Relaxed)
+    /// Whether there is a trace that is to be brought now: once, and `again` unless it is on its way. With [`Image::end_trace`] it is over.
+    pub(crate) fn begins_trace(&self, again: bool) -> bool {
+        let was_begun = self.is_begun.swap(true, Ordering::Relaxed);
+        let is_wanted = !self.sidecar.trace.is_empty() && (again || !was_begun);
+        is_wanted && !self.is_coming.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn end_trace(&self) {
+        self.is_coming.store(false, Ordering::Relaxed);
     }
 
     /// Says once in the log why something of it does not count.
@@ -161,10 +180,12 @@ impl Cache {
         image: &Image,
     ) -> Option<Arc<Advice>> {
         let file = image.sidecar.file(name)?.clone();
-        let known = object.state().advice.clone().filter(|known| known.file == file);
+        let has_trace = !image.sidecar.trace.is_empty();
+        let known = object.state().advice.clone();
+        let known = known.filter(|known| known.file == file && known.has_trace == has_trace);
         let filled_bytes = self.counters.zero_bytes.clone();
-        let advice =
-            known.unwrap_or_else(|| Arc::new(Advice { file, digests: OnceLock::new(), filled_bytes }));
+        let advice = known
+            .unwrap_or_else(|| Arc::new(Advice { file, has_trace, digests: OnceLock::new(), filled_bytes }));
         // The user's word on the size of blocks goes before a sidecar's.
         let is_block_free = self.options_of(object).block_bytes.is_none();
         {

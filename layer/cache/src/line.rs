@@ -36,6 +36,9 @@ pub(crate) struct Sent {
 /// As long as nothing was measured, and always beside the product: one READ of the largest size.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 
+/// So much of what nothing waits for is under way on a line that is not known yet: fast ones show how fast they are.
+const UNKNOWN_BYTES: u64 = WINDOW_BYTES_MIN / 2;
+
 /// A rate is taken over this time at least, while there is anything to come; and the highest of so many counts.
 const PERIOD: Duration = Duration::from_millis(100);
 const RATES: usize = 8;
@@ -90,7 +93,8 @@ impl Line {
 
     /// The same for data that nothing waits for yet: as little as keeps the line busy, so that what is asked for meanwhile waits for little.
     pub(crate) fn trickle_bytes(&self) -> u64 {
-        self.state().product().saturating_add(WINDOW_BYTES_MIN / 4)
+        let product = self.state().product();
+        if product == 0 { UNKNOWN_BYTES } else { product.saturating_add(WINDOW_BYTES_MIN / 4) }
     }
 
     /// How much more of such data may be asked for now. What others wait for is under way first.

@@ -9,10 +9,11 @@ use tombolo_core::fs::{File, OpenFlags, OpenId};
 use tombolo_core::{Budget, Error, Permit, Resource, Result};
 use tombolo_host_runtime::promise::Promise;
 
+use crate::data::Data;
 use crate::object::Object;
 use crate::objects::node_of;
 use crate::origin::OriginFile;
-use crate::read_ahead::{Ahead, ReadAhead};
+use crate::read_ahead::{Ahead, Order, ReadAhead};
 
 /// One opening.
 pub(crate) struct Opening {
@@ -51,10 +52,12 @@ impl Opening {
     }
 
     /// A reader asks for `range`: what is to be fetched ahead of it.
-    pub(crate) fn reads(&self, range: &Range<u64>, file_end: u64, bytes_max: u64) -> Ahead {
+    pub(crate) fn reads(&self, range: &Range<u64>, data: &Data, bytes_max: u64) -> Ahead {
         let mut ahead = lock(&self.ahead);
-        ahead.reads(range, bytes_max);
-        ahead.of(range, file_end)
+        // What a guest touches lies together, and is no reading in order.
+        let order = if data.advice().is_some() { Order::Strict } else { Order::Loose };
+        ahead.reads(range, order, bytes_max);
+        ahead.of(range, data.version().size)
     }
 
     /// The same as it was found when the reader asked.

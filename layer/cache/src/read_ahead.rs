@@ -26,11 +26,23 @@ pub(crate) struct Ahead {
     file_end: u64,
 }
 
+/// What counts as reading in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Also with parts left out: what is left out is read soon, mostly.
+    Loose,
+    /// What follows, as a kernel asks for it: a few reads may overtake each other.
+    Strict,
+}
+
 /// The first window of a reader in order.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 
 /// A kernel's own read-ahead asks out of order by as much.
 const SLACK_BYTES: u64 = 1 << 20;
+
+/// So many reads may be under way at once.
+const OVERTAKING: u64 = 8;
 
 /// A reader that leaves out more than so many parts of what it reads one of does not read in order.
 const SPARSE: u64 = 4;
@@ -40,12 +52,16 @@ const STRIDES_MAX: u32 = 64;
 
 impl ReadAhead {
     /// The reader asks for `range`.
-    pub(crate) fn reads(&mut self, range: &Range<u64>, bytes_max: u64) {
-        let near = self.next.saturating_sub(SLACK_BYTES)..=self.next.saturating_add(SLACK_BYTES);
+    pub(crate) fn reads(&mut self, range: &Range<u64>, order: Order, bytes_max: u64) {
         let len = range.end - range.start;
+        let (slack_bytes, sparse) = match order {
+            Order::Loose => (SLACK_BYTES, SPARSE),
+            Order::Strict => (SLACK_BYTES.min(len.saturating_mul(OVERTAKING)), 1),
+        };
+        let near = self.next.saturating_sub(slack_bytes)..=self.next.saturating_add(slack_bytes);
         let (began, read_bytes) = (self.began.min(range.start), self.read_bytes + len);
         // The first reads say nothing yet.
-        let is_dense = (range.end - began).saturating_sub(SLACK_BYTES) <= read_bytes.saturating_mul(SPARSE);
+        let is_dense = (range.end - began).saturating_sub(slack_bytes) <= read_bytes.saturating_mul(sparse);
         let stride = range.start.saturating_sub(self.last);
         self.strides = if stride == self.stride && stride > len { self.strides + 1 } else { 0 };
         (self.last, self.stride) = (range.start, stride);
@@ -77,6 +93,11 @@ impl Ahead {
     /// Nothing.
     pub(crate) const NONE: Self = Self { first: 0..0, stride: 0, count: 0, file_end: 0 };
 
+    /// This one.
+    pub(crate) fn of_range(first: Range<u64>, file_end: u64) -> Self {
+        Self { first, stride: 0, count: 1, file_end }
+    }
+
     /// The ranges, as far as the file goes.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let ranges = (0..self.count).map_while(|index| {
@@ -99,7 +120,7 @@ mod tests {
         let mut ahead = ReadAhead::default();
         let mut last = 0..0;
         for range in reads {
-            ahead.reads(&range, bytes_max);
+            ahead.reads(&range, Order::Loose, bytes_max);
             last = range;
         }
         ahead.of(&last, 1 << 30).ranges().filter(|range| !range.is_empty()).collect()
@@ -123,6 +144,28 @@ mod tests {
             let expected = (60..).map(|n| n * distance..n * distance + 4 * KB);
             assert!(ahead.iter().cloned().eq(expected.take(ahead.len())), "{distance}: {ahead:?}");
         }
+    }
+
+    #[test]
+    fn what_lies_together_is_no_order_where_that_is_to_be_strict() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut ahead = ReadAhead::default();
+        for at in (0..1000).map(|_| random.u64(0..256) * 4 * KB) {
+            ahead.reads(&(at..at + 4 * KB), Order::Strict, 16 << 20);
+            let wanted: u64 =
+                ahead.of(&(at..at + 4 * KB), 1 << 30).ranges().map(|range| range.end - range.start).sum();
+            assert!(wanted <= 512 * KB, "{wanted}");
+        }
+        let mut ahead = ReadAhead::default();
+        for at in [0, 2, 1, 3, 4, 6, 5, 7, 8].map(|at| at * 128 * KB) {
+            ahead.reads(&(at..at + 128 * KB), Order::Strict, 1 << 20);
+        }
+        let range = 1024 * KB..1152 * KB;
+        assert_eq!(
+            ahead.of(&range, 1 << 30).ranges().next(),
+            Some(1152 * KB..2176 * KB),
+            "some overtake others"
+        );
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub use zeros::ZeroMap;
 /// The name of the sidecar in its directory.
 pub const NAME: &str = ".tombolo-image";
 
+/// What is read first of a VM's files: what machine it is.
+pub const FIRST_FILE: &str = "vm.toml";
+
 /// The longest head, in bytes.
 pub const HEAD_BYTES_MAX: usize = 2 << 20;
 

@@ -180,6 +180,11 @@ impl DiskSource {
         }
     }
 
+    /// Whether another server of this host has it, which is met over shared memory.
+    pub fn is_behind_memory(&self) -> bool {
+        matches!(self, Self::File(Location::Shm(_)))
+    }
+
     /// What serving it goes on to need, besides files that are open.
     pub fn needs(&self) -> Needs {
         match self {

@@ -149,7 +149,10 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
         share(total.hit_bytes, total.served_bytes),
         share(recent.hit_bytes, recent.served_bytes),
         megabytes(total.fetched_bytes),
-        megabytes(total.guessed_bytes.saturating_sub(total.guess_used_bytes)),
+        megabytes(
+            (total.guessed_bytes + total.traced_bytes)
+                .saturating_sub(total.guess_used_bytes + total.trace_used_bytes)
+        ),
         total.backed,
         recent.backed,
     )

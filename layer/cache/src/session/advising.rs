@@ -1,7 +1,5 @@
 //! Sidecars beside files that are read.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tombolo_core::fs::{AccessMask, Attr, FileType, Name, NameBuf, OpenFlags};
@@ -9,7 +7,7 @@ use tombolo_core::{Error, Result};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::task;
 use tombolo_mem::Buffer;
-use tombolo_wire_image::{HEAD_BYTES_MAX, Malformed, NAME, PREFIX_BYTES, Sidecar, head_bytes};
+use tombolo_wire_image::{FIRST_FILE, HEAD_BYTES_MAX, Malformed, NAME, PREFIX_BYTES, Sidecar, head_bytes};
 
 use super::reading::{WHOLE_BYTES, unless_interrupted};
 use super::view::View;
@@ -26,10 +24,6 @@ const FIRST_BYTES: u64 = 64 << 10;
 
 /// A table of digests is read as a whole, so it must be worth its bytes: this one is of 128 MiB in blocks of 4 KiB.
 const TABLE_BYTES_MAX: u64 = 1 << 20;
-
-/// So much of a trace is asked for at a time, and so large a part of the cache it has at most.
-const PIECE_BYTES: u64 = 256 << 10;
-const TRACE_PART: u64 = 2;
 
 impl View {
     /// Has a large file go by what a sidecar beside it says, if there is one. It is looked for once for each opening.
@@ -51,34 +45,53 @@ impl View {
         Ok(())
     }
 
+    /// A file is opened. If it is the first that is read of an image, what comes after it is brought from now on.
+    pub(super) fn note_opening(&self, object: &Arc<Object>) {
+        let cache = self.cache();
+        if object.file_type != FileType::Regular || !cache.options_of(object).sidecars {
+            return;
+        }
+        let Some((dir, name)) = cache.parent_and_name(object) else { return };
+        if *name != *FIRST_FILE.as_bytes() {
+            return;
+        }
+        let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
+        task::spawn_boxed(Box::pin(async move {
+            match view.image_of(&dir, &name).await {
+                Ok(Some((sidecar, image))) => view.begin_trace(&dir, &sidecar, &image, true),
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "no sidecar is gone by"),
+            }
+        }));
+    }
+
     async fn look_for_advice(&self, object: &Arc<Object>) -> Result<()> {
         let cache = self.cache();
         let Some((dir, name)) = cache.parent_and_name(object) else { return Ok(()) };
-        let Some(sidecar) = self.child(&dir, NAME.as_bytes()).await? else { return Ok(()) };
+        let Some((sidecar, image)) = self.image_of(&dir, &name).await? else { return Ok(()) };
+        let attr = sidecar.state().attr;
+        let Some(advice) = cache.advise(object, &name, &attr, &image) else { return Ok(()) };
+        self.begin_trace(&dir, &sidecar, &image, false);
+        self.learn_digests(&sidecar, &name, &image, &advice).await
+    }
+
+    /// What the sidecar in a directory says, beside a file of this name.
+    async fn image_of(&self, dir: &Arc<Object>, beside: &[u8]) -> Result<Option<(Arc<Object>, Arc<Image>)>> {
+        let cache = self.cache();
+        let Some(sidecar) = self.child(dir, NAME.as_bytes()).await? else { return Ok(None) };
         let version = sidecar.state().version();
         let image = match cache.images.known(sidecar.id, &version) {
             Some(known) => known,
             None => {
                 let read = self.read_sidecar(&sidecar).await?;
                 let read = read.inspect_err(|error| {
-                    let beside = String::from_utf8_lossy(&name);
+                    let beside = String::from_utf8_lossy(beside);
                     tracing::warn!(%beside, %error, "{NAME} does not count");
                 });
-                let image = read.ok().map(Image::new);
-                cache.images.add(sidecar.id, version, image.clone());
-                image
+                cache.images.add(sidecar.id, version, read.ok().map(Image::new))
             }
         };
-        if let Some(image) = image {
-            let attr = sidecar.state().attr;
-            let Some(advice) = cache.advise(object, &name, &attr, &image) else { return Ok(()) };
-            self.learn_digests(&sidecar, &name, &image, &advice).await?;
-            if image.begins_trace() {
-                let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
-                task::spawn_boxed(Box::pin(async move { view.bring_trace(&dir, &attr, &image).await }));
-            }
-        }
-        Ok(())
+        Ok(image.map(|image| (sidecar, image)))
     }
 
     /// Learns what the blocks of a file are, where there is something here that they may be equal to.
@@ -97,58 +110,8 @@ impl View {
         Ok(())
     }
 
-    /// Brings what the trace of an image says, in order, as long as the line has room for what is not waited for.
-    async fn bring_trace(self, dir: &Arc<Object>, sidecar: &Attr, image: &Image) {
-        let cache = self.cache();
-        let (mut opened, mut coming) = (HashMap::new(), VecDeque::<Arc<Fetch>>::new());
-        let mut left_bytes = cache.store.capacity_bytes() / TRACE_PART;
-        for step in &image.sidecar.trace {
-            let Some(file) = image.sidecar.files.get(step.file as usize) else { continue };
-            if let Entry::Vacant(place) = opened.entry(step.file) {
-                let one = self.open_of_trace(dir, sidecar, image, &file.name).await;
-                place.insert(
-                    one.inspect_err(|error| tracing::debug!(%error, "a trace leaves a file out")).ok(),
-                );
-            }
-            let Some(Some((object, origin))) = opened.get(&step.file) else { continue };
-            let range = file.bytes_of(step.start..step.start.saturating_add(step.count));
-            for start in range.clone().step_by(PIECE_BYTES as usize) {
-                let data = cache.data(object);
-                let piece = start..range.end.min(start.saturating_add(PIECE_BYTES));
-                let begun = data.want(&piece, &Ahead::NONE, 0).own;
-                data::start(cache, object, &data, origin, &begun);
-                for fetch in begun {
-                    let Some(left) = left_bytes.checked_sub(fetch.bytes()) else { return };
-                    left_bytes = left;
-                    coming.push_back(fetch);
-                }
-                while coming.iter().map(|fetch| fetch.bytes()).sum::<u64>() > cache.line.trickle_bytes() {
-                    let Some(first) = coming.pop_front() else { break };
-                    // What fails here its reader will be told of.
-                    if first.came().await != Came::Here {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    /// A file of a trace that is as the sidecar says, and that this user may read.
-    async fn open_of_trace(
-        &self,
-        dir: &Arc<Object>,
-        sidecar: &Attr,
-        image: &Image,
-        name: &[u8],
-    ) -> Result<(Arc<Object>, Arc<OriginFile>)> {
-        let object = self.child(dir, name).await?.ok_or(Error::NotFound)?;
-        self.cache().advise(&object, name, sidecar, image).ok_or(Error::Stale)?;
-        let origin = self.open_unasked(&object, OpenFlags::READ).await?;
-        Ok((object, origin))
-    }
-
     /// A regular file in a directory.
-    async fn child(&self, dir: &Arc<Object>, name: &[u8]) -> Result<Option<Arc<Object>>> {
+    pub(super) async fn child(&self, dir: &Arc<Object>, name: &[u8]) -> Result<Option<Arc<Object>>> {
         let cache = self.cache();
         let options = cache.options_of(dir);
         let may_look = self.may(dir, AccessMask::EXECUTE) == Some(true);

@@ -237,6 +237,7 @@ impl FileSystem for CachedFileSystem {
         }
         let view = self.view(cx);
         let object = or_answer!(view.object(node));
+        view.note_opening(&object);
         match view.open_here(&object, flags, Instant::now()) {
             Some(opened) => self.hit(opened),
             None if flags.contains(OpenFlags::TRUNCATE) => to_its_end(view.open(object, flags)),

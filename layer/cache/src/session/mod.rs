@@ -17,6 +17,7 @@ mod offering;
 mod opening;
 mod reading;
 mod removing;
+mod trace;
 mod view;
 mod xattrs;
 

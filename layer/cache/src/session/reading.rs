@@ -25,6 +25,10 @@ const TRIES_MAX: u32 = 16;
 /// A reader has so much of the cache for what is brought ahead of it.
 const AHEAD_PART: u64 = 8;
 
+/// So much of an image is brought with a part of it: a guest touches its memory in places that lie together. It is what a kernel reads around a
+/// page of a file elsewhere, but nothing waits for more than its page (docs/decisions/clones.md).
+const AROUND_BYTES: u64 = 128 << 10;
+
 /// A smaller file is fetched whole when any of it is read.
 pub(super) const WHOLE_BYTES: u64 = 1 << 20;
 
@@ -78,7 +82,7 @@ impl View {
         let most_bytes =
             self.cache().line.window_bytes().min(self.cache().store.capacity_bytes() / AHEAD_PART);
         let ahead_bytes_max = options.ahead_bytes_max.min(most_bytes);
-        let ahead = opening.reads(&range, data.version().size, ahead_bytes_max);
+        let ahead = opening.reads(&range, &data, ahead_bytes_max);
         let is_here = data.is_here(&range);
         self.note_read(&opening.object, &data, is_here);
         // What is to come ahead is begun by one that may wait for the origin's opening; not while the line is busy.
@@ -95,7 +99,7 @@ impl View {
         if data.read_at_once(offset, &wanted)? != Some(count) {
             return Ok(None);
         }
-        self.cache().counters.served(count, true);
+        self.served(&data, &range, true);
         Ok(Some(ReadDone { count, eof }))
     }
 
@@ -140,12 +144,18 @@ impl View {
                 };
                 // Less: a block was damaged, and is fetched again.
                 if read == count {
-                    self.cache().counters.served(count, was_here);
+                    self.served(&data, &range, was_here);
                     return Ok(ReadDone { count, eof });
                 }
             }
         }
         Err(Error::Stale)
+    }
+
+    fn served(&self, data: &Data, range: &Range<u64>, was_here: bool) {
+        let counters = &self.cache().counters;
+        counters.served((range.end - range.start) as usize, was_here);
+        counters.trace_used(data.uses_trace(range));
     }
 
     /// Begins what is to be fetched and waits until `range` is here, or cannot be.
@@ -158,13 +168,15 @@ impl View {
     ) -> Result<Came> {
         let size = data.version().size;
         let whole = if size <= WHOLE_BYTES { 0..size } else { range.clone() };
+        let options = self.cache().options_of(&opening.object);
         let ahead = opening.ahead(range, size);
-        let wants_all = wants_all(self.cache().options_of(&opening.object), data);
+        let wants_all = wants_all(options, data);
         data.take_zeros(&whole, &ahead);
         if data.is_here(&whole) && data.has_ahead(&ahead) && !wants_all {
             return Ok(Came::Here);
         }
         let origin = self.origin_file(file).await?;
+        let ahead = if options.ahead_bytes_max > 0 { around(data, range, ahead) } else { ahead };
         let wanted = data.want(&whole, &ahead, self.cache().line.room_bytes());
         if wants_all {
             self.fetch_rest(opening, data, &origin);
@@ -214,6 +226,17 @@ impl View {
             data.end_rest();
         });
     }
+}
+
+/// What is brought beside a part of an image that is read out of order: what lies around it, unless a trace says what comes next.
+fn around(data: &Data, range: &Range<u64>, ahead: Ahead) -> Ahead {
+    let is_image = data.advice().is_some_and(|advice| !advice.has_trace);
+    let is_small = range.end - range.start <= AROUND_BYTES / 2;
+    if is_image && is_small && ahead.ranges().next().is_none() {
+        let start = range.start / AROUND_BYTES * AROUND_BYTES;
+        return Ahead::of_range(start..start + AROUND_BYTES, data.version().size);
+    }
+    ahead
 }
 
 /// Whether the rest of a file is fetched when any of it is read.

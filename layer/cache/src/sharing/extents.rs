@@ -25,6 +25,23 @@ impl Extents {
         end - start - before
     }
 
+    /// Takes a range out. How many bytes of it were there. One that leaves too many parts takes out what lies behind it too.
+    pub(crate) fn remove(&mut self, old: &Range<u64>) -> u64 {
+        let first = self.0.partition_point(|extent| extent.end <= old.start);
+        let count = self.0[first..].partition_point(|extent| extent.start < old.end);
+        let touched = &self.0[first..first + count];
+        let (Some(head), Some(tail)) = (touched.first(), touched.last()) else { return 0 };
+        if old.is_empty() {
+            return 0;
+        }
+        let kept =
+            [head.start..old.start, old.end..tail.end].into_iter().filter(|rest| rest.start < rest.end);
+        let kept: Vec<_> = kept.take((EXTENTS_MAX + count).saturating_sub(self.0.len())).collect();
+        let within = touched.iter().map(|extent| extent.end.min(old.end) - extent.start.max(old.start)).sum();
+        self.0.splice(first..first + count, kept);
+        within
+    }
+
     /// Up to where it is the same as at `at`, and whether that is there. `None`: nothing is, from there on.
     pub(super) fn from(&self, at: u64) -> Option<(u64, bool)> {
         let next = self.0.get(self.0.partition_point(|extent| extent.end <= at))?;
@@ -41,12 +58,18 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(4);
         for _ in 0..300 {
             let (mut extents, mut bytes) = (Extents::default(), [false; 64]);
-            for _ in 0..random.usize(1..20) {
+            for _ in 0..random.usize(1..30) {
                 let start = random.usize(..64);
                 let end = random.usize(start..=64);
-                let new = bytes[start..end].iter().filter(|byte| !**byte).count() as u64;
-                assert_eq!(extents.add(start as u64..end as u64), new);
-                bytes[start..end].fill(true);
+                let there = bytes[start..end].iter().filter(|byte| **byte).count() as u64;
+                let (range, is_removed) = (start as u64..end as u64, random.u8(..3) == 0);
+                let new = (end - start) as u64 - there;
+                if is_removed {
+                    assert_eq!(extents.remove(&range), there);
+                } else {
+                    assert_eq!(extents.add(range), new);
+                }
+                bytes[start..end].fill(!is_removed);
             }
             assert!(extents.0.windows(2).all(|two| two[0].end < two[1].start), "{extents:?}");
             for (at, byte) in bytes.iter().enumerate() {

@@ -1,0 +1,140 @@
+//! The trace of an image: what a start of it has read, brought in that order before it is asked for.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use tombolo_core::fs::{Attr, OpenFlags};
+use tombolo_core::{Error, Result};
+use tombolo_host_runtime::task;
+use tombolo_wire_image::Sidecar;
+
+use super::view::View;
+use crate::data::{self, Came, Fetch};
+use crate::images::Image;
+use crate::object::Object;
+use crate::origin::{OriginFile, detached};
+use crate::read_ahead::Ahead;
+
+/// So much is asked for at a time, and so large a part of the cache a trace has at most.
+const BATCH_BYTES: u64 = 256 << 10;
+const TRACE_PART: u64 = 2;
+
+/// Steps that follow each other in one file, in bytes. They may travel together.
+struct Batch {
+    file: u32,
+    ranges: Vec<Range<u64>>,
+}
+
+fn batches(sidecar: &Sidecar) -> impl Iterator<Item = Batch> {
+    let pieces = sidecar.trace.iter().flat_map(|step| {
+        let file = sidecar.files.get(step.file as usize);
+        let range =
+            file.map_or(0..0, |file| file.bytes_of(step.start..step.start.saturating_add(step.count)));
+        let starts = range.clone().step_by(BATCH_BYTES as usize);
+        starts.map(move |start| (step.file, start..range.end.min(start.saturating_add(BATCH_BYTES))))
+    });
+    let mut pieces = pieces.peekable();
+    std::iter::from_fn(move || {
+        let (file, first) = pieces.next()?;
+        let mut left_bytes = BATCH_BYTES.saturating_sub(first.end - first.start);
+        let mut ranges = vec![first];
+        while let Some((_, range)) =
+            pieces.next_if(|(next, range)| *next == file && range.end - range.start <= left_bytes)
+        {
+            left_bytes -= range.end - range.start;
+            ranges.push(range);
+        }
+        Some(Batch { file, ranges })
+    })
+}
+
+/// A file that a trace speaks of. It is opened in the name of the user for whom it is brought, who must be allowed to read it.
+struct Traced {
+    object: Arc<Object>,
+    origin: Option<Arc<OriginFile>>,
+}
+
+impl View {
+    /// Has what the trace of an image says brought in the background.
+    pub(super) fn begin_trace(&self, dir: &Arc<Object>, sidecar: &Object, image: &Arc<Image>, again: bool) {
+        if !image.begins_trace(again) {
+            return;
+        }
+        let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
+        let (dir, attr, image) = (dir.clone(), sidecar.state().attr, image.clone());
+        task::spawn_boxed(Box::pin(async move {
+            view.bring_trace(&dir, &attr, &image).await;
+            image.end_trace();
+        }));
+    }
+
+    /// Brings it, in order, as long as the line has room for what is not waited for.
+    async fn bring_trace(&self, dir: &Arc<Object>, sidecar: &Attr, image: &Image) {
+        let cache = self.cache();
+        let (mut opened, mut coming) = (HashMap::new(), VecDeque::<Arc<Fetch>>::new());
+        let mut left_bytes = cache.store.capacity_bytes() / TRACE_PART;
+        for batch in batches(&image.sidecar) {
+            if let Entry::Vacant(place) = opened.entry(batch.file) {
+                place.insert(left_out(self.traced_file(dir, sidecar, image, batch.file).await));
+            }
+            let Some(Some(traced)) = opened.get_mut(&batch.file) else { continue };
+            let Some(begun) = left_out(self.begin_batch(traced, &batch).await) else {
+                opened.insert(batch.file, None);
+                continue;
+            };
+            for fetch in begun {
+                let Some(left) = left_bytes.checked_sub(fetch.bytes()) else { return };
+                left_bytes = left;
+                coming.push_back(fetch);
+            }
+            while coming.iter().map(|fetch| fetch.bytes()).sum::<u64>() > cache.line.trickle_bytes() {
+                let Some(first) = coming.pop_front() else { break };
+                // What fails here its reader will be told of.
+                if first.came().await != Came::Here {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A file of a trace, if it is as the sidecar says.
+    async fn traced_file(
+        &self,
+        dir: &Arc<Object>,
+        sidecar: &Attr,
+        image: &Image,
+        file: u32,
+    ) -> Result<Traced> {
+        let name = &image.sidecar.files.get(file as usize).ok_or(Error::NotFound)?.name;
+        let object = self.child(dir, name).await?.ok_or(Error::NotFound)?;
+        self.cache().advise(&object, name, sidecar, image).ok_or(Error::Stale)?;
+        Ok(Traced { object, origin: None })
+    }
+
+    /// Begins to fetch what of a batch is neither here nor on its way. The file is opened at the origin when there is any.
+    async fn begin_batch(&self, traced: &mut Traced, batch: &Batch) -> Result<Vec<Arc<Fetch>>> {
+        let (cache, object) = (self.cache(), &traced.object);
+        let data = cache.data(object);
+        batch.ranges.iter().for_each(|range| data.take_zeros(range, &Ahead::NONE));
+        if batch.ranges.iter().all(|range| data.is_here(range)) {
+            return Ok(Vec::new());
+        }
+        let origin = match &traced.origin {
+            Some(origin) => origin,
+            None => traced.origin.insert(self.open_unasked(object, OpenFlags::READ).await?),
+        };
+        // The opening may have shown another version.
+        let data = cache.data(object);
+        let begun: Vec<_> =
+            batch.ranges.iter().flat_map(|range| data.want(range, &Ahead::NONE, 0).own).collect();
+        begun.iter().for_each(|fetch| cache.counters.traced(data.trace_brings(fetch)));
+        data::start(cache, object, &data, origin, &begun);
+        Ok(begun)
+    }
+}
+
+fn left_out<T>(one: Result<T>) -> Option<T> {
+    one.inspect_err(|error| tracing::debug!(%error, "a trace leaves a file out")).ok()
+}
