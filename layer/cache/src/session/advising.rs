@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{AccessMask, Attr, FileType, Name, NameBuf, OpenFlags};
+use tombolo_core::fs::{AccessMask, FileType, Name, NameBuf};
 use tombolo_core::{Error, Result};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::task;
@@ -11,13 +11,11 @@ use tombolo_wire_image::{FIRST_FILE, HEAD_BYTES_MAX, Malformed, NAME, PREFIX_BYT
 
 use super::reading::{WHOLE_BYTES, unless_interrupted};
 use super::view::View;
-use crate::data::{self, Came, Fetch};
 use crate::images::{Advice, Image};
 use crate::names::Known;
 use crate::object::{Look, Object};
 use crate::openings::Opening;
-use crate::origin::{OriginFile, detached};
-use crate::read_ahead::Ahead;
+use crate::origin::detached;
 
 /// The head of most sidecars is no longer: it comes by one READ.
 const FIRST_BYTES: u64 = 64 << 10;
