@@ -68,6 +68,8 @@ pub(crate) enum Came {
     Unkept,
     /// The origin has another version by now.
     Changed,
+    /// They came, and are not what a sidecar says. They are not kept.
+    Unlike,
     /// It failed; the one that began it has the error.
     Failed,
 }
@@ -474,6 +476,24 @@ async fn fetch(
     from: &OriginFile,
     range: &Range<u64>,
 ) -> Result<Came> {
+    // What came damaged comes right the second time. If not, it is the sidecar that is wrong.
+    for _ in 0..2 {
+        let came = fetch_once(cache, object, data, from, range).await?;
+        if came != Came::Unlike {
+            return Ok(came);
+        }
+    }
+    cache.disbelieve(object, data);
+    Ok(Came::Changed)
+}
+
+async fn fetch_once(
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    data: &Arc<Data>,
+    from: &OriginFile,
+    range: &Range<u64>,
+) -> Result<Came> {
     let end = range.end.min(data.version().size);
     let len = end.saturating_sub(range.start) as usize;
     let asked = Instant::now();
@@ -505,25 +525,38 @@ pub(crate) async fn take_in(
     cache.came_young(object, data, &version);
     let (data, keeper) = (data.clone(), cache.clone());
     let keep = move || {
-        parts.into_iter().try_for_each(|(start, buffer)| keep(&keeper, attr.uid, &data, start, buffer))
+        parts.into_iter().try_fold(true, |is_like, (start, buffer)| {
+            keep(&keeper, attr.uid, &data, start, buffer).map(|is_kept| is_like && is_kept)
+        })
     };
     let kept = cache.in_pool(&from.cx, keep).resolve().await;
     object.weigh();
     cache.make_room();
-    if let Err(error) = kept {
-        cache.complain(&error);
-        return Ok(Came::Unkept);
+    match kept {
+        Ok(true) => Ok(Came::Here),
+        Ok(false) => Ok(Came::Unlike),
+        Err(error) => {
+            cache.complain(&error);
+            Ok(Came::Unkept)
+        }
     }
-    Ok(Came::Here)
 }
 
-/// Keeps what came, and says to other files what that is.
-fn keep(cache: &Cache, uid: u32, data: &Arc<Data>, start: u64, mut buffer: Buffer) -> Result<()> {
-    let advice = data.advice();
-    let hashed = advice.and_then(|advice| Some(hashed(&advice, start, buffer.as_slice()?)));
-    cache.write(data, start, buffer)?;
-    cache.twins.add(uid, data, hashed.unwrap_or_default());
-    Ok(())
+/// Keeps what came, and says to other files what that is. False, and nothing is kept, if it is not what the sidecar says.
+fn keep(cache: &Cache, uid: u32, data: &Arc<Data>, start: u64, mut buffer: Buffer) -> Result<bool> {
+    if let Some(advice) = data.advice() {
+        let hashed = buffer.as_slice().map(|bytes| hashed(&advice, start, bytes)).unwrap_or_default();
+        if !advice.fits(&hashed) {
+            cache.counters.refused(buffer.len() as u64);
+            advice.tell_unlike();
+            return Ok(false);
+        }
+        cache.write(data, start, buffer)?;
+        cache.twins.add(uid, data, hashed);
+    } else {
+        cache.write(data, start, buffer)?;
+    }
+    Ok(true)
 }
 
 /// Data of a range, how many came, and what the origin says of the file at that time or later: from a cache in the middle, if they are proved to be right,

@@ -13,8 +13,10 @@ use tombolo_host_runtime::lock;
 use tombolo_wire_image::{self as image, DIGEST_BYTES, Digest, ImageFile, Sidecar, digest};
 
 use crate::cache::Cache;
+use crate::data::Data;
 use crate::object::Object;
 use crate::store::ObjectId;
+use crate::twins::Hashed;
 
 /// The sidecars that were read last.
 #[derive(Debug, Default)]
@@ -51,6 +53,9 @@ pub(crate) struct Advice {
     pub file: ImageFile,
     /// There is a record of what is read first of the files of this image.
     pub has_trace: bool,
+    /// Something that came of the file was not what its digest says: that was logged. And it was the sidecar that was wrong.
+    is_unlike: AtomicBool,
+    is_disbelieved: AtomicBool,
     /// The digests of its blocks that are no zeroes, where it is of use to know them.
     digests: OnceLock<Vec<Digest>>,
     /// Counts the zeroes that were not fetched.
@@ -109,7 +114,7 @@ impl Image {
     }
 
     /// Says once in the log why something of it does not count.
-    fn tell(&self, name: &[u8], why: &str) {
+    pub(crate) fn tell(&self, name: &[u8], why: &str) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
             let file = String::from_utf8_lossy(name);
             tracing::warn!(%file, "{} beside this file does not count: {why}", image::NAME);
@@ -118,9 +123,30 @@ impl Image {
 }
 
 impl Advice {
-    /// Whether it is of this version of the file.
+    fn new(file: ImageFile, has_trace: bool, filled_bytes: Arc<AtomicU64>) -> Self {
+        let [is_unlike, is_disbelieved] = [false; 2].map(AtomicBool::new);
+        Self { file, has_trace, is_unlike, is_disbelieved, digests: OnceLock::new(), filled_bytes }
+    }
+
+    /// Whether it counts for this version of the file.
     pub(crate) fn is_of(&self, version: &WeakAttr) -> bool {
-        self.file.is_of(version.size, version.mtime)
+        self.file.is_of(version.size, version.mtime) && !self.is_disbelieved.load(Ordering::Relaxed)
+    }
+
+    /// Whether these blocks are what the digests say, as far as they are known.
+    pub(crate) fn fits(&self, blocks: &Hashed) -> bool {
+        let block_bytes = u64::from(self.file.block_bytes);
+        blocks.iter().all(|(offset, _, found)| {
+            self.digest_of(offset / block_bytes).is_none_or(|expected| expected == *found)
+        })
+    }
+
+    /// Says once in the log that something came that does not fit.
+    pub(crate) fn tell_unlike(&self) {
+        if !self.is_unlike.swap(true, Ordering::Relaxed) {
+            let file = String::from_utf8_lossy(&self.file.name);
+            tracing::warn!(%file, "what came of this file is not what {} says: it is fetched again", image::NAME);
+        }
     }
 
     /// Whether all of a range is zeroes.
@@ -131,10 +157,12 @@ impl Advice {
     }
 
     /// Takes in the digests, unless they are not those that the head speaks of.
-    pub(crate) fn set_digests(&self, table: &[u8]) {
-        if self.file.table == Some(digest(table)) {
+    pub(crate) fn set_digests(&self, table: &[u8]) -> bool {
+        let is_whole = self.file.table == Some(digest(table));
+        if is_whole {
             let _ = self.digests.set(table.as_chunks::<DIGEST_BYTES>().0.to_vec());
         }
+        is_whole
     }
 
     /// Whether digests are known.
@@ -171,6 +199,19 @@ fn is_trusted(sidecar: &Attr, file: &Attr) -> bool {
 }
 
 impl Cache {
+    /// What a sidecar says of these data is wrong: all of them are begun anew, also what it said is zeroes.
+    pub(crate) fn disbelieve(&self, object: &Object, data: &Arc<Data>) {
+        let Some(advice) = data.advice() else { return };
+        advice.is_disbelieved.store(true, Ordering::Relaxed);
+        let file = String::from_utf8_lossy(&advice.file.name);
+        tracing::warn!(%file, "this file is not what {} says: nothing that it says of it counts any more", image::NAME);
+        let mut state = object.state();
+        if state.data.as_ref().is_some_and(|current| Arc::ptr_eq(current, data)) {
+            data.file.doom();
+            state.data = None;
+        }
+    }
+
     /// A file of this name goes by what the sidecar beside it says, as far as that counts.
     pub(crate) fn advise(
         &self,
@@ -184,8 +225,10 @@ impl Cache {
         let known = object.state().advice.clone();
         let known = known.filter(|known| known.file == file && known.has_trace == has_trace);
         let filled_bytes = self.counters.zero_bytes.clone();
-        let advice = known
-            .unwrap_or_else(|| Arc::new(Advice { file, has_trace, digests: OnceLock::new(), filled_bytes }));
+        let advice = known.unwrap_or_else(|| Arc::new(Advice::new(file, has_trace, filled_bytes)));
+        if advice.is_disbelieved.load(Ordering::Relaxed) {
+            return None;
+        }
         // The user's word on the size of blocks goes before a sidecar's.
         let is_block_free = self.options_of(object).block_bytes.is_none();
         {

@@ -11,7 +11,7 @@ use tombolo_wire_image::{FIRST_FILE, HEAD_BYTES_MAX, Malformed, NAME, PREFIX_BYT
 
 use super::reading::{WHOLE_BYTES, unless_interrupted};
 use super::view::View;
-use crate::images::{Advice, Image};
+use crate::images::Image;
 use crate::names::Known;
 use crate::object::{Look, Object};
 use crate::openings::Opening;
@@ -20,8 +20,8 @@ use crate::origin::detached;
 /// The head of most sidecars is no longer: it comes by one READ.
 const FIRST_BYTES: u64 = 64 << 10;
 
-/// A table of digests is read as a whole, so it must be worth its bytes: this one is of 128 MiB in blocks of 4 KiB.
-const TABLE_BYTES_MAX: u64 = 1 << 20;
+/// A table of digests is read as a whole, so it must be worth its bytes: this one is of 512 MiB in blocks of 4 KiB.
+const TABLE_BYTES_MAX: u64 = 4 << 20;
 
 impl View {
     /// Has a large file go by what a sidecar beside it says, if there is one. It is looked for once for each opening.
@@ -70,7 +70,21 @@ impl View {
         let attr = sidecar.state().attr;
         let Some(advice) = cache.advise(object, &name, &attr, &image) else { return Ok(()) };
         self.begin_trace(&dir, &sidecar, &image, false);
-        self.learn_digests(&sidecar, &name, &image, &advice).await
+        if advice.has_trace {
+            // They come after what it brings: until then nothing is to wait for them.
+            return Ok(());
+        }
+        if !cache.twins.is_empty() {
+            return self.learn_digests(&sidecar, &name, &image).await;
+        }
+        // There is nothing yet that its first blocks may be equal to.
+        let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
+        task::spawn_boxed(Box::pin(async move {
+            if let Err(error) = view.learn_digests(&sidecar, &name, &image).await {
+                tracing::debug!(%error, "digests are not learnt");
+            }
+        }));
+        Ok(())
     }
 
     /// What the sidecar in a directory says, beside a file of this name.
@@ -92,18 +106,23 @@ impl View {
         Ok(image.map(|image| (sidecar, image)))
     }
 
-    /// Learns what the blocks of a file are, where there is something here that they may be equal to.
-    async fn learn_digests(
+    /// Learns what the blocks of a file are, which may be equal to what is here by the time that they are read.
+    pub(super) async fn learn_digests(
         &self,
         sidecar: &Arc<Object>,
         name: &[u8],
         image: &Image,
-        advice: &Advice,
     ) -> Result<()> {
+        let cache = self.cache();
+        let Some((dir, _)) = cache.parent_and_name(sidecar) else { return Ok(()) };
+        let Some(object) = self.child(&dir, name).await? else { return Ok(()) };
+        let advice = object.state().advice.clone().filter(|advice| !advice.has_digests());
         let table = image.table(name).filter(|table| table.end - table.start <= TABLE_BYTES_MAX);
-        if let Some(table) = table.filter(|_| !advice.has_digests() && !self.cache().twins.is_empty()) {
+        if let (Some(advice), Some(table)) = (advice, table) {
             let bytes = self.read_own(sidecar, table.start, (table.end - table.start) as usize).await?;
-            advice.set_digests(&bytes);
+            if !advice.set_digests(&bytes) {
+                image.tell(name, "its digests are damaged");
+            }
         }
         Ok(())
     }

@@ -58,20 +58,30 @@ struct Traced {
 
 impl View {
     /// Has what the trace of an image says brought in the background.
-    pub(super) fn begin_trace(&self, dir: &Arc<Object>, sidecar: &Object, image: &Arc<Image>, again: bool) {
+    pub(super) fn begin_trace(
+        &self,
+        dir: &Arc<Object>,
+        sidecar: &Arc<Object>,
+        image: &Arc<Image>,
+        again: bool,
+    ) {
         if !image.begins_trace(again) {
             return;
         }
         let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
-        let (dir, attr, image) = (dir.clone(), sidecar.state().attr, image.clone());
+        let (dir, sidecar, image) = (dir.clone(), sidecar.clone(), image.clone());
         task::spawn_boxed(Box::pin(async move {
-            view.bring_trace(&dir, &attr, &image).await;
+            let attr = sidecar.state().attr;
+            let opened = view.bring_trace(&dir, &attr, &image).await;
+            for file in opened.iter().filter_map(|index| image.sidecar.files.get(*index as usize)) {
+                let _ = left_out(view.learn_digests(&sidecar, &file.name, &image).await);
+            }
             image.end_trace();
         }));
     }
 
-    /// Brings it, in order, as long as the line has room for what is not waited for.
-    async fn bring_trace(&self, dir: &Arc<Object>, sidecar: &Attr, image: &Image) {
+    /// Brings it, in order, as long as the line has room for what is not waited for. The files that it is of.
+    async fn bring_trace(&self, dir: &Arc<Object>, sidecar: &Attr, image: &Image) -> Vec<u32> {
         let cache = self.cache();
         let (mut opened, mut coming) = (HashMap::new(), VecDeque::<Arc<Fetch>>::new());
         let mut left_bytes = cache.store.capacity_bytes() / TRACE_PART;
@@ -85,7 +95,7 @@ impl View {
                 continue;
             };
             for fetch in begun {
-                let Some(left) = left_bytes.checked_sub(fetch.bytes()) else { return };
+                let Some(left) = left_bytes.checked_sub(fetch.bytes()) else { return found(opened) };
                 left_bytes = left;
                 coming.push_back(fetch);
             }
@@ -93,10 +103,11 @@ impl View {
                 let Some(first) = coming.pop_front() else { break };
                 // What fails here its reader will be told of.
                 if first.came().await != Came::Here {
-                    return;
+                    return found(opened);
                 }
             }
         }
+        found(opened)
     }
 
     /// A file of a trace, if it is as the sidecar says.
@@ -133,6 +144,11 @@ impl View {
         data::start(cache, object, &data, origin, &begun);
         Ok(begun)
     }
+}
+
+/// The files of a trace that are there.
+fn found(opened: HashMap<u32, Option<Traced>>) -> Vec<u32> {
+    opened.into_iter().filter_map(|(index, traced)| traced.map(|_| index)).collect()
 }
 
 fn left_out<T>(one: Result<T>) -> Option<T> {

@@ -298,3 +298,87 @@ fn blocks_that_are_here_under_another_name_are_copied_and_compared() {
         assert_eq!(counts.fetched_bytes - before, 10 * BLOCK as u64 + lost);
     }
 }
+
+/// What a true sidecar says of a file that is there, with its table of digests.
+fn said_of(origin: &Origin, name: &str, bytes: &[u8]) -> (ImageFile, Vec<u8>) {
+    let attr = origin.direct.lookup(name).expect("it is there").attr;
+    let data = bytes.chunks(BLOCK).filter(|block| block.iter().any(|byte| *byte != 0));
+    let table: Vec<u8> = data.flat_map(digest).collect();
+    let file = ImageFile {
+        name: name.into(),
+        size: attr.size,
+        mtime: attr.mtime,
+        block_bytes: BLOCK as u32,
+        advice: Advice::OnDemand,
+        zeros: zeros_of(bytes),
+        table: Some(digest(&table)),
+    };
+    (file, table)
+}
+
+#[test]
+fn a_sidecar_with_a_digest_that_is_not_the_file_s_is_not_believed_in_anything() {
+    let (before, disk) = (memory(1000), pattern(2 << 20, 33));
+    let mut bytes = before.clone();
+    bytes[7 * BLOCK..8 * BLOCK].fill(5);
+    let origin = Origin::new();
+    origin.direct.put("disk", &disk);
+    origin.direct.put("memory", &bytes);
+    // What it says of the memory was so before a block was written to that was zeroes; and of another block it has a wrong digest.
+    let (of_disk, disk_table) = said_of(&origin, "disk", &disk);
+    let (mut of_memory, mut memory_table) = said_of(&origin, "memory", &before);
+    memory_table[50 * 32] ^= 1;
+    of_memory.table = Some(digest(&memory_table));
+    let head = Sidecar { files: vec![of_disk, of_memory], trace: Vec::new() }.encode().expect("a sidecar");
+    origin.direct.put(NAME, &[head, disk_table, memory_table].concat());
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = Options { contract: Contract::Exclusive, ahead_bytes_max: 0, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, StoreOptions::default());
+    assert!(cached.session.get("disk").expect("read") == disk);
+    let file = cached.session.open("memory").expect("open");
+    let read = |block: usize| cached.session.read(file, (block * BLOCK) as u64, BLOCK).expect("read");
+    assert!(read(7) == [0; BLOCK], "this cannot be told from the truth");
+    assert!(read(490) == bytes[490 * BLOCK..491 * BLOCK]);
+    assert_eq!(cached.cache.counts().refused_bytes, 0);
+    assert!(read(500) == bytes[500 * BLOCK..501 * BLOCK], "what the origin has is the file");
+    assert_eq!(cached.cache.counts().refused_bytes, 2 * BLOCK as u64, "it was fetched once more");
+    let zero_bytes = cached.cache.counts().zero_bytes;
+    assert!(read(7) == bytes[7 * BLOCK..8 * BLOCK], "by now it can");
+    assert!(cached.session.get("memory").expect("read") == bytes);
+    let counts = cached.cache.counts();
+    assert_eq!((counts.refused_bytes, counts.zero_bytes), (2 * BLOCK as u64, zero_bytes));
+}
+
+#[test]
+fn a_trace_comes_from_the_first_file_of_an_image_on_and_what_is_read_of_it_is_counted() {
+    let disk = pattern(2 << 20, 9);
+    let origin = Origin::new();
+    origin.direct.put("disk", &disk);
+    origin.direct.put("vm.toml", b"version = 1");
+    let (file, _) = said_of(&origin, "disk", &disk);
+    // Names that lead out of the directory, or nowhere, are none of its files.
+    let others = ["..", "nothere"].map(|name| ImageFile { name: name.into(), table: None, ..file.clone() });
+    let [above, absent] = others;
+    let files = vec![above, ImageFile { table: None, ..file }, absent];
+    let step = |file, start, count| Step { file, start, count };
+    let trace = vec![step(0, 0, 9), step(2, 0, 9), step(1, 100, 20), step(1, 10, 5)];
+    origin.direct.put(NAME, &Sidecar { files, trace }.encode().expect("a sidecar"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = Options { contract: Contract::Exclusive, ahead_bytes_max: 0, ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, StoreOptions::default());
+    cached.session.open("vm.toml").expect("open");
+    let begun = std::time::Instant::now();
+    let all = 25 * BLOCK as u64;
+    while cached.cache.counts().fetched_bytes < all {
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", cached.cache.counts());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let counts = || (cached.cache.counts().traced_bytes, cached.cache.counts().trace_used_bytes);
+    assert_eq!(counts(), (all, 0));
+    let file = cached.session.open("disk").expect("open");
+    for _ in 0..2 {
+        let (start, end) = (95 * BLOCK, 110 * BLOCK);
+        assert!(cached.session.read(file, start as u64, end - start).expect("read") == disk[start..end]);
+        assert_eq!(counts(), (all, 10 * BLOCK as u64));
+    }
+}
