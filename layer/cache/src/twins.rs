@@ -115,8 +115,9 @@ impl Cache {
         let Some(advice) = data.advice() else { return Ok(()) };
         let block_bytes = u64::from(advice.file.block_bytes);
         for block in range.start / block_bytes..range.end.div_ceil(block_bytes) {
-            let Some(wanted) = advice.digest_of(block) else { continue };
             let at = advice.file.bytes_of(block..block + 1);
+            let wanted = advice.digest_of(block).filter(|_| !data.is_here(&at));
+            let Some(wanted) = wanted else { continue };
             if let Some(bytes) = self.twins.find(&(uid, wanted), (at.end - at.start) as usize) {
                 self.write(data, at.start, bytes)?;
                 self.twins.copied_bytes.fetch_add(at.end - at.start, Ordering::Relaxed);
