@@ -29,6 +29,9 @@ const AHEAD_PART: u64 = 8;
 /// page of a file elsewhere, but nothing waits for more than its page (docs/decisions/clones.md).
 const AROUND_BYTES: u64 = 128 << 10;
 
+/// A page, and what a kernel reads around it on this host.
+const TOUCH_BYTES: u64 = 16 << 10;
+
 /// A smaller file is fetched whole when any of it is read.
 pub(super) const WHOLE_BYTES: u64 = 1 << 20;
 
@@ -81,7 +84,8 @@ impl View {
         // What is brought ahead must still be here when the reader comes to it.
         let most_bytes =
             self.cache().line.window_bytes().min(self.cache().store.capacity_bytes() / AHEAD_PART);
-        let ahead_bytes_max = options.ahead_bytes_max.min(most_bytes);
+        let ahead_bytes_max =
+            if is_touch(&data, &range) { 0 } else { options.ahead_bytes_max.min(most_bytes) };
         let ahead = opening.reads(&range, &data, ahead_bytes_max);
         let is_here = data.is_here(&range);
         self.note_read(&opening.object, &data, is_here);
@@ -226,6 +230,11 @@ impl View {
             data.end_rest();
         });
     }
+}
+
+/// Whether a page of an image is touched, and not read in order. What comes next its trace says.
+fn is_touch(data: &Data, range: &Range<u64>) -> bool {
+    range.end - range.start <= TOUCH_BYTES && data.advice().is_some_and(|advice| advice.has_trace)
 }
 
 /// What is brought beside a part of an image that is read out of order: what lies around it, unless a trace says what comes next.
