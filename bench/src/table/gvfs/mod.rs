@@ -47,7 +47,9 @@ const PARTS: &[(&str, Part)] = &[
     ("vm-latex", vm::latex),
     ("vm-seismic", vm::seismic),
     ("clone", clone::run),
-    ("clone-eight", clone::eight),
+    ("clone-s1", clone::s1),
+    ("clone-s2", clone::s2),
+    ("clone-p", clone::p),
 ];
 
 /// Hands each part that is wanted to `done`; what this machine cannot do too.

@@ -1,4 +1,4 @@
-//! `clone-eight`: the paper's scenarios.
+//! `clone-s1`, `clone-s2` and `clone-p`: the paper's scenarios.
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,7 @@ const LAN_TARGET: f64 = 0.3;
 const BYTES_TARGET: f64 = 1.05;
 const TIME_TARGET: f64 = 1.3;
 
+const ONE: &str = "one clone";
 const S1: &str = "S1, one image";
 const S2: &str = "S2, eight images";
 const S3: &str = "S3, eight images, LAN cache";
@@ -35,61 +36,110 @@ struct Done {
     bytes: u64,
 }
 
-pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
+/// One image, eight clones one after the other.
+pub fn s1(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
+    let (mut report, bed, names) = begun(plan, wanted, "gvfs-clone-s1", 1)?;
+    side_by_side(&bed, &names, [S_LOCAL, S1], in_turn, &mut report)?;
+    ended(report, &bed, &names)
+}
+
+/// Eight images, a clone of each, one after the other; and the same on a LAN where another host has made them.
+pub fn s2(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
+    let (mut report, mut bed, names) = begun(plan, wanted, "gvfs-clone-s2", CLONES)?;
+    side_by_side(&bed, &names, [S_LOCAL, S2], in_turn, &mut report)?;
+    bed.site.add_lan(&mut report);
+    if let Some((lan, url)) = bed.site.second() {
+        let images: Vec<String> = names.iter().map(|name| format!("{url}/{name}")).collect();
+        in_turn(&bed, &Host::new(lan, bed.folder.path())?, &images)?;
+        both(&bed, &Host::new(lan, bed.folder.path())?, S3, &images, in_turn, &mut report)?;
+    }
+    let of = |column: &str| report.figure(ALL, column, COLD).map(|figure| figure.spread.median);
+    let added = |column| Some(of(column)? - of(S_LOCAL)?);
+    let what = format!("{S3}: time that it adds to {S_LOCAL}, of what {S2} adds");
+    let added = added(S3).zip(added(S2));
+    share(&mut report, &what, added, LAN_TARGET);
+    ended(report, &bed, &names)
+}
+
+/// One image, eight clones at once.
+pub fn p(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
+    let (mut report, bed, names) = begun(plan, wanted, "gvfs-clone-p", 1)?;
+    both(
+        &bed,
+        &bed.host()?,
+        ONE,
+        &[bed.url(names.first().map_or("", String::as_str))],
+        in_turn,
+        &mut report,
+    )?;
+    side_by_side(&bed, &names, [P_LOCAL, P], at_once, &mut report)?;
+    let of = |row: &str, column: &str| report.figure(row, column, COLD).map(|figure| figure.spread.median);
+    let shares = [
+        (format!("{P}: time, of {P_LOCAL}"), of(ALL, P).zip(of(ALL, P_LOCAL)), TIME_TARGET),
+        (format!("{P}: bytes over the line, of {ONE}"), of(BYTES, P).zip(of(BYTES, ONE)), BYTES_TARGET),
+    ];
+    for (what, of_other, most) in shares {
+        share(&mut report, &what, of_other, most);
+    }
+    ended(report, &bed, &names)
+}
+
+fn begun(plan: &Plan, wanted: &GvfsArgs, name: &str, images: usize) -> Result<(Report, Bed, Vec<String>)> {
     if plan.quick {
-        let lacks = "minutes, which would show no more of the bench than `clone`: left out of quick runs";
+        let lacks =
+            "a minute and more, which would show no more of the bench than `clone`: left out of quick runs";
         return Err(Error::Absent(lacks.to_owned()));
     }
-    let mut report =
-        plan.report("gvfs-clone-eight", "Eight virtual machines cloned from images that are far");
-    let mut bed = Bed::new(plan, wanted)?;
-    bed.site.add_lan(&mut report);
-    let names: Vec<String> = (0..CLONES).map(|number| format!("golden-{number}")).collect();
+    let report = plan.report(name, "Eight virtual machines cloned from images that are far");
+    let bed = Bed::new(plan, wanted)?;
+    let names: Vec<String> = (0..images).map(|number| format!("golden-{number}")).collect();
     for name in &names {
         go_on()?;
         bed.make(name)?;
     }
-    let one = vec![names.first().cloned().unwrap_or_default(); CLONES];
-    scenarios(&bed, &names, &one, &mut report)?;
-    targets(&mut report);
-    super::conditions(&mut report, &bed, &bed.shared.join(&one[0]), 1)?;
+    Ok((report, bed, names))
+}
+
+fn ended(mut report: Report, bed: &Bed, names: &[String]) -> Result<Report> {
+    super::conditions(&mut report, bed, &bed.shared.join(names.first().map_or("", String::as_str)), 1)?;
     report.condition(format!(
-        "{S1}: clones of one image one after the other on one host; {S2}: one of each of eight images, of machines that were booted apart; {S3}: the same on a host on a LAN \
-         whose cache has made them once; {P}: all are begun at once. `{WARM}`: all are made once more, when the first are removed"
+        "eight clones on one host, which all run until the end. `{WARM}`: all are made once more, when the first are removed. {S2}: of machines that were booted apart. {S3}: on a host \
+         of a LAN whose cache has them, as another host has made them"
     ));
     report.condition(
-        "the paper: S1 1056 s cold and 200 s warm; P, of eight images on eight hosts, 150.3 s and 32 s; first ≤ 160 s, with local caches ≤ 25 s, with the LAN's ≤ 80 s"
+        "the paper: S1 1056 s cold and 200 s warm; P, of eight images on eight hosts, 150.3 s and 32 s; the first ≤ 160 s, with local caches ≤ 25 s, with the LAN's ≤ 80 s"
             .to_owned(),
     );
     bed.site.describe(&mut report);
     Ok(report)
 }
 
-fn scenarios(bed: &Bed, names: &[String], one: &[String], report: &mut Report) -> Result<()> {
-    let far = |name: &String| bed.url(name);
-    let local = |name: &String| bed.shared.join(name).display().to_string();
-    let far_of = |names: &[String]| names.iter().map(far).collect::<Vec<_>>();
-    let local_of = |names: &[String]| names.iter().map(local).collect::<Vec<_>>();
-    let turns: [(&str, Vec<String>, Turn); 5] = [
-        (S_LOCAL, local_of(names), in_turn),
-        (S1, far_of(one), in_turn),
-        (S2, far_of(names), in_turn),
-        (P_LOCAL, local_of(one), at_once),
-        (P, far_of(one), at_once),
-    ];
-    for (column, images, turn) in turns {
-        let host = bed.host()?;
-        both(bed, &host, column, &images, turn, report)?;
-    }
-    if let Some((lan, url)) = bed.site.second() {
-        let images: Vec<String> = names.iter().map(|name| format!("{url}/{name}")).collect();
-        // Another host of the LAN has made them before.
-        let before = Host::new(lan, bed.folder.path())?;
-        in_turn(bed, &before, &images)?;
-        drop(before);
-        both(bed, &Host::new(lan, bed.folder.path())?, S3, &images, in_turn, report)?;
+/// Clones of local images, and of the same over the line; of one image all.
+fn side_by_side(
+    bed: &Bed,
+    names: &[String],
+    columns: [&str; 2],
+    turn: Turn,
+    report: &mut Report,
+) -> Result<()> {
+    let names: Vec<&String> = names.iter().cycle().take(CLONES).collect();
+    let local = names.iter().map(|name| bed.shared.join(name).display().to_string()).collect();
+    let far: Vec<String> = names.iter().map(|name| bed.url(name)).collect();
+    for (column, images) in columns.into_iter().zip([local, far]) {
+        both(bed, &bed.host()?, column, &images, turn, report)?;
     }
     Ok(())
+}
+
+fn share(report: &mut Report, what: &str, of_other: Option<(f64, f64)>, most: f64) {
+    let Some((one, other)) = of_other else { return };
+    let share = one / other;
+    report.target(
+        &format!("{what}, {COLD}"),
+        &format!("≤ {most}"),
+        format!("{share:.2}"),
+        Some(share <= most),
+    );
 }
 
 type Turn = fn(&Bed, &Host<'_>, &[String]) -> Result<Done>;
@@ -151,31 +201,10 @@ fn enter(report: &mut Report, column: &str, variant: &str, done: &Done) {
     if let Some((first, later)) = done.each.split_first() {
         add(FIRST, Unit::Seconds, first.as_secs_f64());
         let later: Duration = later.iter().sum();
-        add(LATER, Unit::Seconds, later.as_secs_f64() / (CLONES - 1) as f64);
+        let count = done.each.len().saturating_sub(1);
+        if count > 0 {
+            add(LATER, Unit::Seconds, later.as_secs_f64() / count as f64);
+        }
     }
     add(BYTES, Unit::Bytes, done.bytes as f64);
-}
-
-fn targets(report: &mut Report) {
-    let of = |row: &str, column: &str| report.figure(row, column, COLD).map(|figure| figure.spread.median);
-    let added = |column| Some(of(ALL, column)? - of(ALL, S_LOCAL)?);
-    let shares = [
-        (format!("{P}: time, of {P_LOCAL}"), of(ALL, P).zip(of(ALL, P_LOCAL)), TIME_TARGET),
-        (format!("{P}: bytes over the line, of {S1}"), of(BYTES, P).zip(of(BYTES, S1)), BYTES_TARGET),
-        (
-            format!("{S3}: time that it adds to {S_LOCAL}, of what {S2} adds"),
-            added(S3).zip(added(S2)),
-            LAN_TARGET,
-        ),
-    ];
-    for (what, share, most) in shares {
-        let Some((one, other)) = share else { continue };
-        let share = one / other;
-        report.target(
-            &format!("{what}, {COLD}"),
-            &format!("≤ {most}"),
-            format!("{share:.2}"),
-            Some(share <= most),
-        );
-    }
 }

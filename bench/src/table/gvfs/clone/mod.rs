@@ -1,5 +1,5 @@
-//! `clone`: how long a virtual machine takes to be there whose image is far, beside a copy of its image, a local one, and QEMU alone. `clone-eight`: the
-//! paper's scenarios, eight clones of one image or of eight, one after the other or at once.
+//! `clone`: how long a virtual machine takes to be there whose image is far, beside a copy of its image, a local one, and QEMU alone. `clone-s1`, `clone-s2` and
+//! `clone-p`: the paper's scenarios, eight clones of one image or of eight, one after the other or at once.
 
 mod answer;
 mod eight;
@@ -23,7 +23,7 @@ use crate::measure::{Spread, go_on};
 use crate::report::{Figure, Report, Unit};
 
 pub use answer::answered;
-pub use eight::run as eight;
+pub use eight::{p, s1, s2};
 
 use floor::Floor;
 use golden::{FULL, QUICK, Size, USUAL};
