@@ -179,7 +179,12 @@ fn put_on_top(home: &Home, what: &str, over: Vec<PathBuf>) -> Outcome {
 
 /// Has a VM that does not run be as it was at a checkpoint. Later ones are gone.
 pub fn thaw(home: &Home, number: u32) -> Outcome {
+    let failed = |error| Failure::cannot(format_args!("restore the VM {}", home.name), &error);
     let ground = Ground::of(home)?;
+    // Before anything they stand on is out of the chain.
+    for later in numbers(home, STATE, "")?.into_iter().filter(|later| *later > number) {
+        fs::remove_file(home.file(&state(later))).map_err(failed)?;
+    }
     for what in KINDS {
         let mut over = below(home, &ground, what, number)?;
         over.insert(0, home.file(&layer(what, number)));
@@ -189,17 +194,12 @@ pub fn thaw(home: &Home, number: u32) -> Outcome {
     let _ = fs::remove_file(&copy);
     fs::hard_link(home.file(&state(number)), &copy)
         .and_then(|()| {
-            for later in numbers(home, STATE, "").unwrap_or_default() {
-                if later > number {
-                    fs::remove_file(home.file(&state(later)))?;
-                }
-            }
             // Of two names of one file a rename removes none.
             let _ = fs::remove_file(home.file(STATE));
             fs::rename(&copy, home.file(STATE))?;
             sync_name(&copy)
         })
-        .map_err(|error| Failure::cannot(format_args!("restore the VM {}", home.name), &error))
+        .map_err(failed)
 }
 
 /// Forgets all checkpoints but the latest `keep`.

@@ -56,9 +56,10 @@ impl CheckpointArgs {
         let turn = Turn::take(&home)?;
         loop {
             self.make(&home)?;
-            match self.every {
-                Some(seconds) if !has_ended(&stopped, Duration::from_secs(seconds.into())) => {}
-                _ => break,
+            let Some(seconds) = self.every else { break };
+            // One that does not run would be the same once more.
+            if has_ended(&stopped, Duration::from_secs(seconds.into())) || home.lock()?.is_some() {
+                break;
             }
         }
         drop(turn);
