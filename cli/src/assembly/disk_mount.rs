@@ -33,8 +33,9 @@ pub struct PreparedDiskMount {
 const SESSION: SessionId = SessionId(u64::MAX);
 
 /// How far the kernel reads around what is touched. A file that is used as memory is touched at random, and what is read ahead is mostly for
-/// nothing: but where each answer comes from afar, a request less is worth it (docs/decisions/clones.md).
-const NEAR_READ_AHEAD_BYTES: u32 = 16 << 10;
+/// nothing, and takes memory of the host: none of it, but where each answer comes from afar, and a request less is worth it
+/// (docs/decisions/clones.md).
+const NEAR_READ_AHEAD_BYTES: u32 = 0;
 const FAR_READ_AHEAD_BYTES: u32 = 128 << 10;
 
 fn read_ahead_bytes(plan: &DiskPlan) -> u32 {

@@ -52,6 +52,11 @@ fn qemu() -> Finding {
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let version = text.split_once("version ").and_then(|(_, rest)| rest.split_whitespace().next());
     match version {
+        Some(version) if is_old(version) => Finding::warn(
+            "QEMU",
+            format!("{version} at {}: too old for tombolo vm", path.display()),
+            "have 7.2 or newer",
+        ),
         Some(version) => Finding::ok("QEMU", format!("{version} at {}", path.display())),
         None => {
             Finding::warn("QEMU", format!("{} does not say its version", path.display()), "install it again")
@@ -59,9 +64,26 @@ fn qemu() -> Finding {
     }
 }
 
+/// Whether it is older than what `tombolo vm` was written for.
+fn is_old(version: &str) -> bool {
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) < (Some(7), Some(2))
+}
+
 fn uml() -> Finding {
     match program(&["linux.uml"]) {
         Some(path) => Finding::ok("UML", path.display().to_string()),
         None => Finding::warn("UML", "linux.uml not found", "apt install user-mode-linux"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_old;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(["6.2.0", "7.1.9", "7"].into_iter().all(is_old));
+        assert!(!["7.2.22", "7.10", "10.0.2"].into_iter().any(is_old));
     }
 }
