@@ -123,6 +123,8 @@ pub fn of_line(counted: &Counters) -> Vec<(String, u64)> {
         [
             ("line: data", cache.fetched_bytes),
             ("line: data, compressed away", cache.saved_bytes),
+            ("line: brought ahead by the trace", cache.traced_bytes),
+            ("line: of that, read by now", cache.trace_used_bytes),
             ("from another host's cache", cache.borrowed_bytes),
             ("not fetched: zeroes", cache.zero_bytes),
             ("not fetched: equal to what is here", cache.equal_bytes),
