@@ -16,7 +16,7 @@ use crate::cache::Cache;
 use crate::images::Advice;
 use crate::object::Object;
 use crate::origin::OriginFile;
-use crate::packs;
+use crate::packs::{self, PackedSoFar};
 use crate::read_ahead::Ahead;
 use crate::sharing::{Borrowed, Extents};
 use crate::store::DataFile;
@@ -40,11 +40,11 @@ pub(crate) struct Data {
     pub is_lent: AtomicBool,
     /// It takes in what is written here.
     was_written: AtomicBool,
-    /// It hardly gets smaller by compression.
-    pub is_dense: AtomicBool,
     /// What a trace has brought and was not read yet, and whether there is any.
     traced: Mutex<Extents>,
     has_traced: AtomicBool,
+    /// What came of it compressed.
+    pub packed: PackedSoFar,
     /// What a sidecar says of the file.
     advice: Mutex<Option<Arc<Advice>>>,
     /// What is on its way.
@@ -121,9 +121,9 @@ impl Data {
             fetches_rest: AtomicBool::new(false),
             is_lent: AtomicBool::new(false),
             was_written: AtomicBool::new(false),
-            is_dense: AtomicBool::new(false),
             traced: Mutex::default(),
             has_traced: AtomicBool::new(false),
+            packed: PackedSoFar::default(),
             advice: Mutex::new(advice),
             fetches: Mutex::default(),
         }

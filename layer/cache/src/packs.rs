@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tombolo_core::fs::{PACKED_BYTES_MAX, PACKED_PARTS_MAX, within};
@@ -18,15 +18,36 @@ use crate::origin::OriginFile;
 /// So much travels together, unless a single fetch is larger: its first byte is there with its last.
 const PACK_BYTES: u64 = 256 << 10;
 
-/// What of it remains after compression, in per cent, when a file is not worth more tries.
-const DENSE_PERCENT: usize = 90;
+/// What of so much of a file remains after compression, in per cent, when it is not worth more tries.
+const DENSE_BYTES: u64 = 1 << 20;
+const DENSE_PERCENT: u64 = 90;
+
+/// How much of a file came so, and as how much.
+#[derive(Debug, Default)]
+pub(crate) struct PackedSoFar {
+    bytes: AtomicU64,
+    packed_bytes: AtomicU64,
+}
+
+impl PackedSoFar {
+    fn add(&self, bytes: usize, packed_bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.packed_bytes.fetch_add(packed_bytes as u64, Ordering::Relaxed);
+    }
+
+    /// It hardly gets smaller.
+    fn is_dense(&self) -> bool {
+        let [bytes, packed] = [&self.bytes, &self.packed_bytes].map(|bytes| bytes.load(Ordering::Relaxed));
+        bytes >= DENSE_BYTES && packed.saturating_mul(100) > bytes.saturating_mul(DENSE_PERCENT)
+    }
+}
 
 /// Whether fetches of these data are to travel so.
 pub(crate) fn are_worth_it(cache: &Cache, data: &Data) -> bool {
     // Others that have them are nearer.
     let has_nearer = cache.borrower.get().is_some() || cache.middle.get().is_some();
     !has_nearer
-        && !data.is_dense.load(Ordering::Relaxed)
+        && !data.packed.is_dense()
         && cache.line.is_far()
         && !cache.packs_nothing.load(Ordering::Relaxed)
         && cache.origin.fs.packing().is_some()
@@ -100,8 +121,6 @@ async fn read(
     let packed = reading.resolve().await?;
     cache.counters.fetched(bytes);
     cache.counters.saved(bytes.saturating_sub(packed.packed_bytes));
-    if packed.packed_bytes * 100 > bytes * DENSE_PERCENT {
-        data.is_dense.store(true, Ordering::Relaxed);
-    }
+    data.packed.add(bytes, packed.packed_bytes);
     data::take_in(cache, object, data, from, (packed.attr, asked), buffers).await
 }
