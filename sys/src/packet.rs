@@ -4,8 +4,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, accept_with, recvmsg, sendmsg, socketpair,
@@ -65,6 +66,19 @@ pub fn wait(socket: impl AsFd) -> Result<()> {
     match poll(&mut [PollFd::new(&socket, PollFlags::IN)], None) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// The same for so long at most, also over signals. Whether it can be.
+pub fn wait_for(socket: impl AsFd, time: Duration) -> Result<bool> {
+    let end = Instant::now() + time;
+    loop {
+        let left =
+            Timespec::try_from(end.saturating_duration_since(Instant::now())).map_err(|_| Errno::INVAL)?;
+        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            ready => return ready.map(|ready| ready > 0),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where a VM lies: its directory, which outlives it, and one for its sockets.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tombolo_host_service::control::{self, Client};
 use tombolo_host_service::state_dir::{ServerFiles, ServerState, StateDir, StateError};
 use tombolo_host_vmm::Monitor;
-use tombolo_sys::{fuse_dev, process};
+use tombolo_sys::{fuse_dev, packet, process};
 
 use super::config::{CONFIG, Config, HERE, Here};
 use crate::failure::{Failure, Outcome};
@@ -174,9 +174,10 @@ impl Home {
     }
 
     fn text(&self, name: &str) -> Result<String, Failure> {
-        let path = self.file(name);
-        fs::read_to_string(&path)
-            .map_err(|error| Failure::cannot(format_args!("read {}", path.display()), &error))
+        let (path, mut text) = (self.file(name), String::new());
+        let read = fs::File::open(&path).and_then(|file| file.take(TEXT_BYTES_MAX).read_to_string(&mut text));
+        read.map_err(|error| Failure::cannot(format_args!("read {}", path.display()), &error))?;
+        Ok(text)
     }
 
     pub fn config(&self) -> Result<Config, Failure> {
@@ -207,7 +208,7 @@ impl Home {
             memory: own.join("memory"),
             disk_control: control("disk"),
             memory_control: control("memory"),
-            supervisor: own.join("pid"),
+            supervisor: self.file(PID),
             own,
         }
     }
@@ -228,10 +229,13 @@ impl Home {
 /// The directory of sockets in which its own is.
 const RUN: &str = "run";
 
+/// The process that watches it. It is found also when the directory of sockets went with the session that made it.
+const PID: &str = "pid";
+
 /// The places of a VM that runs.
 pub struct Run {
     own: PathBuf,
-    /// The process that watches it. As long as the VM is locked it is there.
+    /// What has the process that watches it: as long as that has the lock, and it may be another one's afterwards.
     supervisor: PathBuf,
     pub monitor: PathBuf,
     /// The disk's socket.
@@ -242,8 +246,11 @@ pub struct Run {
     pub memory_control: PathBuf,
 }
 
+/// `vm.toml` of a stranger may be of any length.
+const TEXT_BYTES_MAX: u64 = 64 << 10;
+
 /// Commands that look how a VM stands have its directory for a moment.
-const GLANCE: Duration = Duration::from_millis(200);
+pub const GLANCE: Duration = Duration::from_millis(200);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -298,12 +305,10 @@ impl Run {
 fn end_server(socket: &Path) {
     let Ok(mut client) = Client::connect(socket) else { return };
     let Ok(Status { pid, .. }) = status::ask(&mut client, socket, "status") else { return };
+    let Ok(watched) = process::watched(pid) else { return };
     let _ = process::terminate(pid);
-    let end = Instant::now() + PATIENCE;
-    while client.ask("status").is_ok() {
-        if Instant::now() > end {
-            let _ = process::kill(pid);
-        }
-        std::thread::sleep(LOOK_EVERY);
+    if packet::wait_for(&watched, PATIENCE).is_ok_and(|has_ended| !has_ended) {
+        let _ = process::kill(pid);
+        let _ = packet::wait(&watched);
     }
 }

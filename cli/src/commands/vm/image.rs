@@ -136,7 +136,7 @@ impl Image {
     pub fn clone_to(&self, home: &Home, qemu: &Path, net: Option<String>, ledger: &mut Ledger) -> Outcome {
         self.check_files()?;
         if let Some(origin) = &self.origin {
-            ledger.reads_through(&origin.control());
+            ledger.reads_through(origin.control());
             origin.look_ahead(&self.file(MEMORY));
         }
         // Each waits for the line most of its time.

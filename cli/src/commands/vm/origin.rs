@@ -4,6 +4,7 @@
 use std::env;
 use std::fs::{DirBuilder, File};
 use std::io::{self, BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf, absolute};
@@ -106,18 +107,21 @@ const PAGE_BYTES: usize = 4096;
 /// Between attempts to start one again whose server is away.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A proxy that runs, as long as this lives at least.
+/// A proxy that runs, and is started again when it ends, as long as this process lives: what stands on it waits for that.
 pub struct Origin {
     url: NfsUrl,
-    name: String,
     place: ShmLocation,
-    /// Its process.
-    pid: u32,
+    control: PathBuf,
+}
+
+/// A proxy that runs, as long as this lives at least.
+struct Link {
+    process: OwnedFd,
     _link: VrpcExport,
 }
 
 impl Origin {
-    /// Of an image, or of a file of one, that lies on an NFS server.
+    /// Of an image, or of a file of one, that lies on an NFS server. It is kept from now on.
     pub fn of_image(image: &Path, args: &CacheArgs) -> Result<Option<Self>, Failure> {
         let Some(url) = far(image).filter(|_| !args.no_cache) else { return Ok(None) };
         let mut proxies = proxies(url, args)?;
@@ -128,7 +132,7 @@ impl Origin {
         let mut failed = None;
         for proxy in proxies {
             match proxy.linked() {
-                Ok(origin) => return Ok(Some(origin)),
+                Ok(link) => return proxy.kept(link).map(Some),
                 Err(failure) => failed = Some(failure),
             }
         }
@@ -153,15 +157,15 @@ impl Origin {
     }
 
     /// What tells of it.
-    pub fn control(&self) -> PathBuf {
-        control_of(&self.name)
+    pub fn control(&self) -> &Path {
+        &self.control
     }
 
     /// What tells of that of an image that a file is of, if it runs.
     pub fn running(file: &Path, args: &CacheArgs) -> Option<PathBuf> {
         let image = far(file).and_then(|url| above(&url))?;
         let mut proxies = proxies(image, args).ok()?.into_iter();
-        proxies.find(|proxy| proxy.status().is_some()).map(|proxy| control_of(&proxy.name))
+        proxies.find(|proxy| proxy.status().is_some()).map(|proxy| proxy.control())
     }
 
     /// Begins to bring what a clone of an image reads first: as its sidecar says, when its memory is looked into.
@@ -180,37 +184,26 @@ impl Origin {
         // It may be left in its middle: nothing waits for it.
         let _ = thread::Builder::new().name("ahead".into()).spawn(look);
     }
+}
 
-    /// Waits until its process has ended.
-    fn wait(&self) {
-        let Ok(watched) = process::watched(self.pid) else { return };
-        // The number may be another one's by now.
-        if status_of(&self.name).is_some_and(|status| status.pid == self.pid) {
-            let _ = packet::wait(&watched);
+/// Starts a proxy again whenever it ends. Only this one: what reads through it has its links to no other.
+fn keep(link: Link, proxy: Proxy) -> io::Result<()> {
+    let keep = move || {
+        let mut link = link;
+        loop {
+            let _ = packet::wait(&link.process);
+            tracing::warn!(tree = %proxy.url, "its cache has ended, and is started again");
+            let mut backoff = Backoff::new(PAUSE_MAX, None);
+            link = loop {
+                match proxy.linked() {
+                    Ok(again) => break again,
+                    Err(error) => tracing::warn!("{error}"),
+                }
+                backoff.wait();
+            };
         }
-    }
-
-    /// Has it started again whenever it ends, as long as this process lives: what stands on it waits for that.
-    pub fn keep(self, file: &Path, args: &CacheArgs) -> io::Result<()> {
-        let (file, args) = (file.to_owned(), args.clone());
-        let keep = move || {
-            let mut origin = self;
-            loop {
-                origin.wait();
-                tracing::warn!(image = %file.display(), "its cache has ended, and is started again");
-                let mut backoff = Backoff::new(PAUSE_MAX, None);
-                origin = loop {
-                    match Self::of_file(&file, &args) {
-                        Ok(Some(again)) => break again,
-                        Ok(None) => return,
-                        Err(error) => tracing::warn!("{error}"),
-                    }
-                    backoff.wait();
-                };
-            }
-        };
-        thread::Builder::new().name("origin".into()).spawn(keep).map(drop)
-    }
+    };
+    thread::Builder::new().name("origin".into()).spawn(keep).map(drop)
 }
 
 /// The URL, if it is one of an NFS server over a network or ssh.
@@ -232,69 +225,83 @@ fn is_same_server(one: &NfsUrl, other: &NfsUrl) -> bool {
     NfsUrl { path: Vec::new(), ..one.clone() } == NfsUrl { path: Vec::new(), ..other.clone() }
 }
 
-fn control_of(name: &str) -> PathBuf {
-    control::default_directory().join(format!("{name}.sock"))
-}
-
 /// Those that an image may be read through, which is at this URL. The first is of the directory that it lies in, so that images share what is equal
 /// in them; it is not to be had everywhere.
-fn proxies(image: NfsUrl, args: &CacheArgs) -> Result<Vec<Proxy<'_>>, Failure> {
+fn proxies(image: NfsUrl, args: &CacheArgs) -> Result<Vec<Proxy>, Failure> {
     let trees = [above(&image).filter(|above| above.path != b"/"), Some(image)];
     trees.into_iter().flatten().map(|url| Proxy::new(url, args)).collect()
 }
 
-fn status_of(name: &str) -> Option<Status> {
-    let control = control_of(name);
-    let mut client = Client::connect(&control).ok()?;
-    status::ask(&mut client, &control, "status").ok()
-}
-
 /// The proxy of a tree, whether it runs or not.
-struct Proxy<'a> {
+struct Proxy {
     url: NfsUrl,
-    args: &'a CacheArgs,
+    args: CacheArgs,
     /// Of its cache, its export and its sockets.
     name: String,
     base: PathBuf,
 }
 
-impl<'a> Proxy<'a> {
-    fn new(url: NfsUrl, args: &'a CacheArgs) -> Result<Self, Failure> {
+impl Proxy {
+    fn new(url: NfsUrl, args: &CacheArgs) -> Result<Self, Failure> {
         let base = args.base()?;
         let identity = [url.to_string().as_bytes(), base.as_os_str().as_encoded_bytes()].join(&0);
-        let digest: String = digest(&identity).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { url, args, name: format!("images-{digest}"), base })
+        let digest: String = digest(&identity).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { url, args: args.clone(), name: format!("images-{digest}"), base })
     }
 
     fn file(&self, ending: &str) -> PathBuf {
         self.base.join(format!("{}{ending}", self.name))
     }
 
+    /// Where its sockets are: where the session that started it has them, whichever asks.
+    fn sockets(&self) -> PathBuf {
+        let written = std::fs::read_to_string(self.file(".run")).ok().map(PathBuf::from);
+        // What answers in a directory of another user may be that user's.
+        written.filter(|usual| control::prepare(usual).is_ok()).unwrap_or_else(control::default_directory)
+    }
+
     fn socket(&self) -> PathBuf {
-        control::default_directory().join(format!("{}.link", self.name))
+        self.sockets().join(format!("{}.link", self.name))
+    }
+
+    fn control(&self) -> PathBuf {
+        self.sockets().join(format!("{}.sock", self.name))
     }
 
     fn status(&self) -> Option<Status> {
-        status_of(&self.name)
+        let control = self.control();
+        control::prepare(control.parent()?).ok()?;
+        let mut client = Client::connect(&control).ok()?;
+        status::ask(&mut client, &control, "status").ok()
     }
 
     /// A link to it, for which it is started if need be.
-    fn linked(self) -> Result<Origin, Failure> {
-        let place = ShmLocation::new("shm", &format!("{}/{}", self.socket().display(), self.name))
-            .map_err(|reason| self.cannot(reason))?;
+    fn linked(&self) -> Result<Link, Failure> {
         let end = Instant::now() + PATIENCE;
         loop {
             let pid = self.started()?;
-            match mount_shm(&place, Mode::default(), Patience::Hard) {
-                Ok(link) => {
-                    let (url, name) = (self.url, self.name);
-                    return Ok(Origin { url, name, place, pid, _link: link });
-                }
+            let process = process::watched(pid).map_err(|error| self.cannot(&io::Error::from(error)))?;
+            match mount_shm(&self.place()?, Mode::default(), Patience::Hard) {
+                Ok(link) => return Ok(Link { process, _link: link }),
                 Err(no) if Instant::now() > end => return Err(self.cannot(no.reason)),
                 // It ends just now.
                 Err(_) => thread::sleep(LOOK_EVERY),
             }
         }
+    }
+
+    fn place(&self) -> Result<ShmLocation, Failure> {
+        let place = ShmLocation::new("shm", &format!("{}/{}", self.socket().display(), self.name));
+        place.map_err(|reason| self.cannot(reason))
+    }
+
+    fn kept(self, link: Link) -> Result<Origin, Failure> {
+        let (origin, cannot) = (
+            Origin { url: self.url.clone(), place: self.place()?, control: self.control() },
+            self.cannot("no thread is to be had"),
+        );
+        keep(link, self).map_err(|_| cannot)?;
+        Ok(origin)
     }
 
     fn cannot(&self, reason: impl Into<Reason>) -> Failure {
@@ -307,8 +314,6 @@ impl<'a> Proxy<'a> {
             return Ok(status.pid);
         }
         let cannot = |error: io::Error| self.cannot(&error);
-        // What answers in a directory that another user has made first may be that user's.
-        control::prepare(&control::default_directory()).map_err(|error| self.cannot(&error))?;
         DirBuilder::new().recursive(true).mode(0o700).create(&self.base).map_err(cannot)?;
         let log = File::options().create(true).append(true).open(self.file(".log")).map_err(cannot)?;
         log.lock().map_err(cannot)?;
@@ -319,13 +324,17 @@ impl<'a> Proxy<'a> {
     }
 
     fn start(&self) -> Result<u32, Failure> {
+        let usual = control::default_directory();
+        // What answers in a directory that another user has made first may be that user's.
+        control::prepare(&usual).map_err(|error| self.cannot(&error))?;
         let cannot = |error: io::Error| self.cannot(&error);
+        std::fs::write(self.file(".run"), usual.as_os_str().as_encoded_bytes()).map_err(cannot)?;
         // Another opening than the one that is locked.
         let log = File::options().append(true).open(self.file(".log")).map_err(cannot)?;
         let mut command = beside("proxy", Some(&log)).map_err(cannot)?;
         command.arg(format!("{}=/{}", self.url, self.name)).arg("--cache").arg(self.file(""));
         command.args(["--mode", "read-only", "--end-when-unused", UNUSED_SECONDS]);
-        command.arg("--shm").arg(self.socket()).arg("--control").arg(control_of(&self.name));
+        command.arg("--shm").arg(self.socket()).arg("--control").arg(self.control());
         let sized = self.args.cache_size.iter().flat_map(|size| ["--cache-size", size]);
         command.args(sized.chain(self.args.data_from.iter().flat_map(|url| ["--data-from", url])));
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());

@@ -1,12 +1,15 @@
 //! A clone that lives for a while, and of which it is written down what it reads.
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use tombolo_sys::process;
 
 use super::config::{CONFIG, STATE};
 use super::home::Home;
@@ -85,11 +88,12 @@ impl Rehearsal<'_> {
     /// Waits until it is over. Why it ends before.
     fn wait(&self, is_stopped: &AtomicBool) -> Result<(), String> {
         let end = Instant::now() + self.at_most;
+        let is_over = || is_stopped.load(Ordering::Relaxed) || Instant::now() > end;
         loop {
             if is_stopped.load(Ordering::Relaxed) {
                 return Err("it was interrupted".into());
             }
-            match self.until.map(succeeds) {
+            match self.until.map(|command| succeeds(command, is_over)) {
                 Some(Ok(true)) => return Ok(()),
                 Some(Err(error)) => return Err(format!("the command of --until: {error}")),
                 Some(Ok(false)) if Instant::now() > end => {
@@ -103,8 +107,19 @@ impl Rehearsal<'_> {
     }
 }
 
-fn succeeds(command: &str) -> std::io::Result<bool> {
+/// Whether a command succeeds before it is over. It may ask a guest that answers nothing, and is killed then.
+fn succeeds(command: &str, is_over: impl Fn() -> bool) -> std::io::Result<bool> {
     let mut shell = Command::new("/bin/sh");
     let shell = shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    shell.status().map(|status| status.success())
+    let mut shell = shell.process_group(0).spawn()?;
+    loop {
+        match shell.try_wait()? {
+            Some(status) => return Ok(status.success()),
+            None if is_over() => {
+                let _ = process::kill_group(shell.id());
+                return shell.wait().map(|_| false);
+            }
+            None => thread::sleep(LOOK_EVERY),
+        }
+    }
 }

@@ -8,7 +8,7 @@ use tombolo_host_vmm::network::Network;
 use tombolo_host_vmm::{Monitor, MonitorError};
 
 use super::config::{CONFIG, IDENTITY, MEMORY, STATE, identity};
-use super::home::{Home, Phase};
+use super::home::{GLANCE, Home, Phase};
 use super::image::fetch_boot_files;
 use super::ledger::{LEDGER, Ledger};
 use super::origin::Origin;
@@ -103,7 +103,7 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
     let here = home.here()?;
     let origin = Origin::of_file(&here.disk, &here.cache)?;
     if let Some(origin) = &origin {
-        ledger.reads_through(&origin.control());
+        ledger.reads_through(origin.control());
     }
     supervisor::start(home, true)?;
     let began = go_on(home, ledger).map_err(|failure| {
@@ -279,14 +279,16 @@ fn memory_of(home: &Home) -> Result<PathBuf, Failure> {
 
 /// Ends a VM, as if its power went. Also what is left of one whose supervisor was killed.
 pub fn stop(home: &Home) -> Outcome {
-    if let Some(_turn) = home.lock()? {
+    // A command that looks how it stands has the lock for a moment.
+    if let Some(_turn) = home.lock_within(GLANCE)? {
         home.run().clear();
         return Ok(());
     }
     let end = Instant::now() + STOP_PATIENCE;
     // One that starts cannot be found yet, and one that ends cannot be found any more.
     while home.run().stop().is_err() && Instant::now() < end {
-        if home.lock_within(LOOK_EVERY)?.is_some() {
+        if let Some(_turn) = home.lock_within(LOOK_EVERY)? {
+            home.run().clear();
             return Ok(());
         }
     }

@@ -137,13 +137,7 @@ impl Parts {
         disk.is_ready(vm, Part::Disk)?;
         let (vmm, events) = start_vmm(vm, incoming)?;
         watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
-        let parts = Self { vmm, events: Some(events), disk, memory };
-        let Ground { here, origin } = ground;
-        if let Some(origin) = origin {
-            let kept = origin.keep(&here.disk, &here.cache);
-            kept.map_err(|error| Failure::cannot(format_args!("start the VM {}", home.name), &error))?;
-        }
-        Ok(parts)
+        Ok(Self { vmm, events: Some(events), disk, memory })
     }
 
     /// Whether the VMM has ended as its guest was reset.
