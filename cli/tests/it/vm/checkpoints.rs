@@ -18,7 +18,7 @@ impl Bed {
 
     fn checkpoint(&self, words: &[&str]) -> String {
         // The VM that runs has its VMM, and what runs it next has another number.
-        let run = self.monitor("one").with_file_name("pid");
+        let run = self.vm("one").join("pid");
         let supervisor = move || fs::read_to_string(&run).unwrap_or_default();
         let before = [supervisor(), String::new()];
         let _told =

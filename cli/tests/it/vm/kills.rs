@@ -58,7 +58,7 @@ impl Bed {
             let all = self.processes(name);
             all.into_iter().find(|(_, words)| words.contains(part)).map(|(process, _)| process)
         };
-        let run = self.0.path("run/tombolo").join(format!("vm-{name}/pid"));
+        let run = self.vm(name).join("pid");
         let process = match victim {
             Asking => return command.kill().expect("killed"),
             Supervisor => fs::read_to_string(run).ok().and_then(|pid| Pid::from_raw(pid.parse().ok()?)),
