@@ -58,9 +58,9 @@ fn the_clones_of_a_host_share_a_cache_and_go_on_when_it_was_killed() {
     assert_eq!(cache(&bed), first);
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
     signal(first, "KILL");
+    until("it is started again, once", || bed.caches().len() == 1 && cache(&bed) != first);
     // What neither has read yet.
     assert_eq!(at(&bed.memory_of_clone("two"), MIB + 4096, 4), "\0\0\0\0");
-    until("it is started again, once", || bed.caches().len() == 1 && cache(&bed) != first);
     for name in ["one", "two"] {
         assert!(bed.is(name, "running"), "{}", bed.list());
         assert_eq!(at(&bed.memory_of_clone(name), MIB, 6), "memory");
