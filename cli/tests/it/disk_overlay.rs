@@ -225,8 +225,14 @@ fn overlays_are_merged_into_one_that_is_the_same_disk_and_what_stands_on_it_stay
     assert!(is_expected(&scratch, "above.overlay"));
     assert!(fs::read(scratch.path("below.overlay")).expect("read") == below, "others may stand on it");
     scratch.run(&["disk", "create", "other.overlay", "--base", "middle.overlay"]).succeeded();
+    // As one that is killed before it is removed leaves it.
+    let copied = scratch.program(Path::new("cp"), &["-p", "above.overlay", "left.overlay"]).status();
+    assert!(copied.expect("cp(1)").success());
     scratch.run(&["disk", "merge", "--into-base", "above.overlay"]).succeeded();
     assert!(!scratch.path("above.overlay").exists());
+    scratch
+        .run(&["disk", "merge", "--into-base", "left.overlay"])
+        .failed(1, &["the base is not what it was"]);
     assert!(is_expected(&scratch, "middle.overlay"));
     scratch.run(&["disk", "info", "other.overlay"]).failed(1, &["the base is not what it was"]);
     scratch.run(&["disk", "discard", "other.overlay"]).succeeded();

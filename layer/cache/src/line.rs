@@ -48,6 +48,8 @@ const FAR: Duration = Duration::from_millis(5);
 /// A line of 1 Gbit/s takes 2 ms for so much. So many answers count.
 const LITTLE_BYTES: u64 = 256 << 10;
 const ANSWERS: usize = 16;
+/// Fewer may be those of a processor that is busy.
+const ANSWERS_MIN: usize = 4;
 
 impl Line {
     /// So much is asked for.
@@ -111,7 +113,8 @@ impl Line {
     /// Whether most answers take long, however little is asked for.
     pub(crate) fn is_far(&self) -> bool {
         let state = self.state();
-        state.far.iter().filter(|is_far| **is_far).count() * 2 > state.far.len()
+        let far = state.far.iter().filter(|is_far| **is_far).count();
+        state.far.len() >= ANSWERS_MIN && far * 2 > state.far.len()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -188,12 +191,11 @@ mod tests {
     fn a_line_is_far_whose_answers_take_long_even_one_page_at_a_time() {
         for (took_ms, is_far) in [(35, true), (1, false)] {
             let (line, mut now) = (Line::default(), Instant::now());
-            assert!(!line.is_far(), "nothing is known yet");
-            for _ in 0..100 {
+            for n in 0..100 {
+                assert_eq!(line.is_far(), is_far && n >= ANSWERS_MIN);
                 let sent = line.sent(4096, now);
                 now += Duration::from_millis(took_ms);
                 line.came(sent, 4096, now);
-                assert_eq!(line.is_far(), is_far);
             }
         }
     }

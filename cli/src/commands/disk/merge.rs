@@ -18,7 +18,7 @@ use crate::progress::{Progress, Screen, Shown, Style};
 /// Make one overlay of two: of FILE and of the overlay that it stands on.
 ///
 /// FILE is the same disk afterwards and stands on what the other one stood on, which stays as it is, for others that stand on it. What stands
-/// on FILE goes on to. What is in use is refused. If this is killed FILE is as before.
+/// on FILE goes on to. What is in use is refused. If this is killed both are as before, or it is done but for removing FILE.
 #[derive(Args)]
 #[command(after_help = MERGE_EXAMPLES)]
 pub struct DiskMergeArgs {
@@ -85,8 +85,7 @@ impl DiskMergeArgs {
         let progress = Progress::start(&screen, shower.clone());
         let merged = top.merged(2, |done| shower.done_bytes.store(done, Ordering::Relaxed));
         drop(progress);
-        merged?.replace(&top)?;
-        if self.into_base { top.replace_base(below) } else { Ok(()) }
+        if self.into_base { merged?.replace_base(&top, below) } else { merged?.replace(&top) }
     }
 }
 

@@ -8,7 +8,7 @@ use clap::Args;
 use tombolo_core::fs::Timestamp;
 
 use super::chain;
-use super::home::{Home, Phase, checked_name};
+use super::home::{GLANCE, Home, Phase, checked_name};
 use super::ledger::Ledger;
 use super::running;
 use crate::commands::files::shown::{size, time};
@@ -53,21 +53,21 @@ impl CheckpointArgs {
         // What has begun comes to its end: a guest that stands still goes on.
         let stop = move |_| stopping.send(()).unwrap_or_default();
         stop::on_signal(stop).map_err(|error| Failure::cannot("watch for signals", &error))?;
-        let turn = Turn::take(&home)?;
         loop {
             self.make(&home)?;
             let Some(seconds) = self.every else { break };
             // One that does not run would be the same once more.
-            if has_ended(&stopped, Duration::from_secs(seconds.into())) || home.lock()?.is_some() {
+            let is_over = has_ended(&stopped, Duration::from_secs(seconds.into()));
+            if is_over || !home.path.is_dir() || home.lock_within(GLANCE)?.is_some() {
                 break;
             }
         }
-        drop(turn);
         stop::came().map_or(Ok(()), |signal| Err(Failure::stopped(signal)))
     }
 
     fn make(&self, home: &Home) -> Outcome {
-        let runs = home.lock()?.is_none();
+        let _turn = Turn::take(home)?;
+        let runs = home.lock_within(GLANCE)?.is_none();
         let stands = if runs { Some(running::suspend(home)?) } else { None };
         let made = freeze(home);
         // It goes on whether there is one or not.

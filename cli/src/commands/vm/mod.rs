@@ -316,7 +316,7 @@ fn suspend(name: &str, to: Option<&Path>, scans: bool) -> Outcome {
             "there is something of that name",
         ));
     }
-    let is_suspended = home.lock()?.is_some() && home.phase()? == Phase::Suspended;
+    let is_suspended = home.lock_within(home::GLANCE)?.is_some() && home.phase()? == Phase::Suspended;
     match (&to, is_suspended) {
         (None, true) => return Ok(()),
         (Some(_), true) => {}

@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf, absolute};
 use std::process::Stdio;
 use std::str::FromStr;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -104,11 +105,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// What is read to look into a file.
 const PAGE_BYTES: usize = 4096;
 
+/// Whether a link is wanted still.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
 /// Between attempts to start one again whose server is away.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A proxy that runs, and is started again when it ends, as long as this process lives: what stands on it waits for that.
+/// A proxy that runs, and is started again when it ends, as long as this lives: what stands on it waits for that.
 pub struct Origin {
+    /// Without it what keeps the proxy ends.
+    _wanted: Arc<()>,
     url: NfsUrl,
     place: ShmLocation,
     control: PathBuf,
@@ -187,16 +193,24 @@ impl Origin {
 }
 
 /// Starts a proxy again whenever it ends. Only this one: what reads through it has its links to no other.
-fn keep(link: Link, proxy: Proxy) -> io::Result<()> {
+fn keep(link: Link, proxy: Proxy, wanted: Weak<()>) -> io::Result<()> {
     let keep = move || {
         let mut link = link;
         loop {
-            let _ = packet::wait(&link.process);
+            while !packet::wait_for(&link.process, LOOK_AGAIN).unwrap_or(true) {
+                if wanted.strong_count() == 0 {
+                    return;
+                }
+            }
+            if wanted.strong_count() == 0 {
+                return;
+            }
             tracing::warn!(tree = %proxy.url, "its cache has ended, and is started again");
             let mut backoff = Backoff::new(PAUSE_MAX, None);
             link = loop {
                 match proxy.linked() {
                     Ok(again) => break again,
+                    Err(_) if wanted.strong_count() == 0 => return,
                     Err(error) => tracing::warn!("{error}"),
                 }
                 backoff.wait();
@@ -297,10 +311,15 @@ impl Proxy {
 
     fn kept(self, link: Link) -> Result<Origin, Failure> {
         let (origin, cannot) = (
-            Origin { url: self.url.clone(), place: self.place()?, control: self.control() },
+            Origin {
+                _wanted: Arc::default(),
+                url: self.url.clone(),
+                place: self.place()?,
+                control: self.control(),
+            },
             self.cannot("no thread is to be had"),
         );
-        keep(link, self).map_err(|_| cannot)?;
+        keep(link, self, Arc::downgrade(&origin._wanted)).map_err(|_| cannot)?;
         Ok(origin)
     }
 

@@ -117,6 +117,8 @@ struct Parts {
     disk: Server,
     /// Where the memory is an overlay.
     memory: Option<Server>,
+    /// What both are read through is started again as long as this is here.
+    _ground: Ground,
 }
 
 impl Parts {
@@ -137,7 +139,7 @@ impl Parts {
         disk.is_ready(vm, Part::Disk)?;
         let (vmm, events) = start_vmm(vm, incoming)?;
         watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
-        Ok(Self { vmm, events: Some(events), disk, memory })
+        Ok(Self { vmm, events: Some(events), disk, memory, _ground: ground })
     }
 
     /// Whether the VMM has ended as its guest was reset.

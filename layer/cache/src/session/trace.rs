@@ -27,13 +27,19 @@ struct Batch {
     ranges: Vec<Range<u64>>,
 }
 
-fn batches(sidecar: &Sidecar) -> impl Iterator<Item = Batch> {
+/// Those of a trace up to so many bytes, whether they are here or not: a sidecar may speak of more than there is anywhere.
+fn batches(sidecar: &Sidecar, mut left_bytes: u64) -> impl Iterator<Item = Batch> {
     let pieces = sidecar.trace.iter().flat_map(|step| {
         let file = sidecar.files.get(step.file as usize);
         let range =
             file.map_or(0..0, |file| file.bytes_of(step.start..step.start.saturating_add(step.count)));
         let starts = range.clone().step_by(BATCH_BYTES as usize);
         starts.map(move |start| (step.file, start..range.end.min(start.saturating_add(BATCH_BYTES))))
+    });
+    let pieces = pieces.take_while(move |(_, piece)| {
+        let left = left_bytes.checked_sub(piece.end - piece.start);
+        left_bytes = left.unwrap_or_default();
+        left.is_some()
     });
     let mut pieces = pieces.peekable();
     std::iter::from_fn(move || {
@@ -84,8 +90,7 @@ impl View {
     async fn bring_trace(&self, dir: &Arc<Object>, sidecar: &Attr, image: &Image) -> Vec<u32> {
         let cache = self.cache();
         let (mut opened, mut coming) = (HashMap::new(), VecDeque::<Arc<Fetch>>::new());
-        let mut left_bytes = cache.store.capacity_bytes() / TRACE_PART;
-        for batch in batches(&image.sidecar) {
+        for batch in batches(&image.sidecar, cache.store.capacity_bytes() / TRACE_PART) {
             if let Entry::Vacant(place) = opened.entry(batch.file) {
                 place.insert(left_out(self.traced_file(dir, sidecar, image, batch.file).await));
             }
@@ -94,11 +99,7 @@ impl View {
                 opened.insert(batch.file, None);
                 continue;
             };
-            for fetch in begun {
-                let Some(left) = left_bytes.checked_sub(fetch.bytes()) else { return found(opened) };
-                left_bytes = left;
-                coming.push_back(fetch);
-            }
+            coming.extend(begun);
             while coming.iter().map(|fetch| fetch.bytes()).sum::<u64>() > cache.line.trickle_bytes() {
                 let Some(first) = coming.pop_front() else { break };
                 // What fails here its reader will be told of.
@@ -153,4 +154,31 @@ fn found(opened: HashMap<u32, Option<Traced>>) -> Vec<u32> {
 
 fn left_out<T>(one: Result<T>) -> Option<T> {
     one.inspect_err(|error| tracing::debug!(%error, "a trace leaves a file out")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_core::fs::Timestamp;
+    use tombolo_wire_image::{Advice, ImageFile, Step, ZeroMap};
+
+    use super::*;
+
+    #[test]
+    fn a_trace_of_more_than_there_is_anywhere_ends() {
+        let size = 1 << 62;
+        let file = ImageFile {
+            name: b"memory".into(),
+            size,
+            mtime: Timestamp::default(),
+            block_bytes: 4096,
+            advice: Advice::OnDemand,
+            zeros: ZeroMap::default(),
+            table: None,
+        };
+        let step = Step { file: 0, start: 0, count: size / 4096 };
+        let sidecar = Sidecar { files: vec![file], trace: vec![step] };
+        let bytes =
+            batches(&sidecar, 1 << 20).flat_map(|batch| batch.ranges).map(|range| range.end - range.start);
+        assert_eq!(bytes.sum::<u64>(), 1 << 20);
+    }
 }

@@ -20,6 +20,9 @@ const SIZE: usize = (1 << 20) + 100_000;
 
 const BLOCK: usize = 4096;
 
+/// Of these most are quick on a quick line, also when the processor is late.
+const LOOKS: usize = 6;
+
 /// A line longer than what counts as far, also when the processor is late.
 const DELAY: Duration = Duration::from_millis(20);
 
@@ -60,7 +63,13 @@ impl Site {
             if delay.is_zero() { reply } else { ScriptedReply::After(delay, Box::new(reply)) }
         });
         let (dir, cache) = cached(line.address());
-        Self { direct, line, cache, _origin: origin, _dir: dir }
+        let site = Self { direct, line, cache, _origin: origin, _dir: dir };
+        // How far it is must be known.
+        for n in 0..LOOKS {
+            site.direct.file_with(&format!("look-{n}"), b"near or far");
+            site.read(&format!("look-{n}"));
+        }
+        site
     }
 
     fn read(&self, name: &str) -> Vec<u8> {
@@ -98,9 +107,7 @@ fn what_is_far_comes_compressed_and_is_what_is_there() {
         assert!(site.read(name) == text(seed), "{name}");
     }
     let counts = site.cache.counts();
-    assert_eq!(counts.fetched_bytes, 2 * SIZE as u64);
-    // What came before the distance was known came as it is.
-    assert!(counts.saved_bytes > SIZE as u64 * 9 / 10, "{counts:?}");
+    assert!(counts.saved_bytes > 2 * SIZE as u64 * 9 / 10, "{counts:?}");
 }
 
 #[test]
@@ -137,12 +144,13 @@ fn a_file_that_gets_no_smaller_is_given_up() {
     let there = site.direct.through(site.cache.clone());
     let file =
         there.open(there.lookup(there.dir, "file").expect("there").node, OpenFlags::READ).expect("open");
+    let before = site.packs();
     for at in (0..SIZE).step_by(64 * BLOCK) {
         let len = (64 * BLOCK).min(SIZE - at);
         assert!(there.get(file, at as u64, len) == noise()[at..at + len]);
     }
     // One page that is, of a memory, says nothing of the rest.
-    assert_eq!(site.packs(), (1 << 20) / (64 * BLOCK), "for a megabyte");
+    assert_eq!(site.packs() - before, (1 << 20) / (64 * BLOCK), "for a megabyte");
     there.release(file);
 }
 

@@ -141,25 +141,6 @@ impl OverlaySource {
         Locked::take(&self.path)
             .map_err(|error| Failure::cannot(format_args!("change {}", self.path.display()), &error))
     }
-
-    /// Gives this redo log the name of the one that it stood on before both were merged into it. Neither is used then, and what else
-    /// stands on that one is refused from then on.
-    pub fn replace_base(&self, below: &Self) -> Outcome {
-        let replacing = format!("replace {}", below.path.display());
-        let _locks = (self.locked()?, below.locked()?);
-        let replaced = || {
-            let modified = |path: &Path| fs::metadata(path)?.modified();
-            let file = File::open(&self.path)?;
-            if modified(&self.path)? == modified(&below.path)? {
-                file.set_modified(modified(&self.path)? + Duration::from_nanos(1000))?;
-            }
-            like(&fs::metadata(&below.path)?, &file)?;
-            file.sync_all()?;
-            fs::rename(&self.path, &below.path)?;
-            sync_name(&below.path)
-        };
-        replaced().map_err(|error: io::Error| Failure::cannot(&replacing, &error))
-    }
 }
 
 /// Gives a file owner and permissions of another.
@@ -183,6 +164,31 @@ impl Merged {
         };
         replaced().map_err(|error: io::Error| {
             Failure::cannot(format_args!("replace {}", top.path.display()), &error)
+        })
+    }
+
+    /// Replaces the lower one of two by both, in one step, and removes the upper one. Neither is used then, and what else stands on the lower one is
+    /// refused from then on. Killed in between, the upper one is left, and refused too.
+    pub fn replace_base(mut self, top: &OverlaySource, below: &OverlaySource) -> Outcome {
+        // They are locked against writers only.
+        self.layers.clear();
+        let _locks = (top.locked()?, below.locked()?);
+        let replaced = || {
+            let modified = |path: &Path| fs::metadata(path)?.modified();
+            let new = File::open(&self.path)?;
+            like(&fs::metadata(&below.path)?, &new)?;
+            // Another mark than the lower one had, and the upper one's for what stands on that.
+            let (upper, lower) = (modified(&top.path)?, modified(&below.path)?);
+            let own = if upper == lower { upper + Duration::from_nanos(1000) } else { upper };
+            new.set_times(FileTimes::new().set_modified(own))?;
+            new.sync_all()?;
+            fs::rename(&self.path, &below.path)?;
+            sync_name(&below.path)?;
+            fs::remove_file(&top.path)?;
+            sync_name(&top.path)
+        };
+        replaced().map_err(|error: io::Error| {
+            Failure::cannot(format_args!("replace {}", below.path.display()), &error)
         })
     }
 }
