@@ -95,6 +95,10 @@ impl Fetch {
         Arc::new(Self { range, came: Arc::default(), error: Mutex::default() })
     }
 
+    pub(crate) fn range(&self) -> &Range<u64> {
+        &self.range
+    }
+
     /// How much it brings.
     pub(crate) fn bytes(&self) -> u64 {
         self.range.end - self.range.start
@@ -303,7 +307,7 @@ impl Data {
     }
 
     /// Takes a fetch off the list, and tells those that wait for it.
-    fn end(&self, fetch: &Arc<Fetch>, came: Came) {
+    pub(crate) fn end(&self, fetch: &Arc<Fetch>, came: Came) {
         self.fetches().retain(|other| !Arc::ptr_eq(other, fetch));
         fetch.came.keep(came);
     }
@@ -348,34 +352,11 @@ pub(crate) fn start<'a>(
     if !packs::are_worth_it(cache, data) {
         return begun.for_each(|fetch| start_one(cache, object, data, from, fetch));
     }
-    for fetches in packs::groups(begun) {
-        let (cache, object, data, from) = (cache.clone(), object.clone(), data.clone(), from.clone());
-        let mut group = Group { data, fetches };
-        task::spawn(async move {
-            let ranges: Vec<_> = group.fetches.iter().map(|fetch| fetch.range.clone()).collect();
-            packs::bring(&cache, &object, &group.data, &from, &ranges).await;
-            // What has not come so comes otherwise.
-            for fetch in std::mem::take(&mut group.fetches) {
-                start_one(&cache, &object, &group.data, &from, fetch);
-            }
-        });
-    }
-}
-
-/// Fetches that are not begun by themselves yet. Also when what was to begin them panics, others wait for them.
-struct Group {
-    data: Arc<Data>,
-    fetches: Vec<Arc<Fetch>>,
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.fetches.iter().for_each(|fetch| self.data.end(fetch, Came::Failed));
-    }
+    packs::start(cache, object, data, from, begun);
 }
 
 /// Begins a fetch.
-fn start_one(
+pub(crate) fn start_one(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
     data: &Arc<Data>,
@@ -443,7 +424,7 @@ pub(crate) async fn copy_equal(
     from: &OriginFile,
     range: &Range<u64>,
 ) {
-    if data.advice().is_some_and(|advice| advice.has_digests()) {
+    if !data.is_here(range) && data.advice().is_some_and(|advice| advice.has_digests()) {
         let (copier, into, range) = (cache.clone(), data.clone(), range.clone());
         let uid = object.state().attr.uid;
         let copied = cache.in_pool(&from.cx, move || copier.copy_twins(uid, &into, &range)).resolve().await;

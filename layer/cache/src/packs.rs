@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use tombolo_core::fs::{PACKED_BYTES_MAX, PACKED_PARTS_MAX, within};
 use tombolo_core::{Error, Result};
+use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Sink};
 
 use crate::cache::Cache;
@@ -53,8 +54,42 @@ pub(crate) fn are_worth_it(cache: &Cache, data: &Data) -> bool {
         && cache.origin.fs.packing().is_some()
 }
 
+/// Begins fetches of a file that travel together.
+pub(crate) fn start(
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    data: &Arc<Data>,
+    from: &Arc<OriginFile>,
+    fetches: impl Iterator<Item = Arc<Fetch>>,
+) {
+    for fetches in groups(fetches) {
+        let (cache, object, data, from) = (cache.clone(), object.clone(), data.clone(), from.clone());
+        let mut group = Group { data, fetches };
+        task::spawn(async move {
+            let ranges: Vec<_> = group.fetches.iter().map(|fetch| fetch.range().clone()).collect();
+            bring(&cache, &object, &group.data, &from, &ranges).await;
+            // What has not come so comes otherwise.
+            for fetch in std::mem::take(&mut group.fetches) {
+                data::start_one(&cache, &object, &group.data, &from, fetch);
+            }
+        });
+    }
+}
+
+/// Fetches that are not begun by themselves yet. Also when what was to begin them panics, others wait for them.
+struct Group {
+    data: Arc<Data>,
+    fetches: Vec<Arc<Fetch>>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.fetches.iter().for_each(|fetch| self.data.end(fetch, Came::Failed));
+    }
+}
+
 /// Those that travel together, in order.
-pub(crate) fn groups(fetches: impl Iterator<Item = Arc<Fetch>>) -> Vec<Vec<Arc<Fetch>>> {
+fn groups(fetches: impl Iterator<Item = Arc<Fetch>>) -> Vec<Vec<Arc<Fetch>>> {
     let (mut groups, mut bytes) = (Vec::<Vec<_>>::new(), 0);
     for fetch in fetches {
         bytes += fetch.bytes();
@@ -70,7 +105,7 @@ pub(crate) fn groups(fetches: impl Iterator<Item = Arc<Fetch>>) -> Vec<Vec<Arc<F
 }
 
 /// Has what is missing of these ranges here, as far as it comes so.
-pub(crate) async fn bring(
+async fn bring(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
     data: &Arc<Data>,
