@@ -1,6 +1,6 @@
 //! Opening an image.
 
-use std::fs::{self, File, FileType};
+use std::fs::{self, File, FileType, Metadata};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -89,13 +89,12 @@ impl ImageFile {
         if !is_disk(kind) {
             return Err(OpenError::NotADisk { path: path.to_owned() });
         }
-        let file = fs::OpenOptions::new().read(true).write(!read_only).open(path).map_err(failed)?;
-        if options.locks
-            && let Some(held) =
-                claim::claim(file.as_fd(), User::of(options)).map_err(|errno| failed(errno.into()))?
-        {
-            return Err(OpenError::InUse { path: path.to_owned(), held });
-        }
+        let mut open = fs::OpenOptions::new();
+        open.read(true).write(!read_only);
+        let file = match options.locks {
+            true => claimed(path, &open, User::of(options))?,
+            false => open.open(path).map_err(failed)?,
+        };
         Self::of_file(path, file, options, is_direct, lane)
     }
 
@@ -152,24 +151,41 @@ pub(crate) fn emptied(path: &Path) -> Result<File, OpenError> {
     if !own.is_file() {
         return Err(OpenError::NotADisk { path: path.to_owned() });
     }
-    lock(path, &file)?;
+    claim(path, &file, WRITER)?;
     // Until it was locked another may have given it another name, under which it is not to be emptied. Nor is what a link leads to.
     let named = fs::symlink_metadata(path).map_err(failed)?;
-    if (named.dev(), named.ino()) != (own.dev(), own.ino()) {
+    if !is_same(&named, &own) {
         return Err(OpenError::InUse { path: path.to_owned(), held: "has another file there" });
     }
     file.set_len(0).map_err(failed)?;
     Ok(file)
 }
 
-fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Open { path: path.to_owned(), source };
-    match claim::claim(file.as_fd(), User { is_writer: true, number: 0 })
-        .map_err(|errno| failed(errno.into()))?
-    {
+const WRITER: User = User { is_writer: true, number: 0 };
+
+fn claim(path: &Path, file: &File, user: User) -> Result<(), OpenError> {
+    let failed = |errno: Errno| OpenError::Open { path: path.to_owned(), source: errno.into() };
+    match claim::claim(file.as_fd(), user).map_err(failed)? {
         Some(held) => Err(OpenError::InUse { path: path.to_owned(), held }),
         None => Ok(()),
     }
+}
+
+/// The file at `path`, opened and locked. One that another process replaced in between is no disk any more: what has its name now is taken.
+fn claimed(path: &Path, open: &fs::OpenOptions, user: User) -> Result<File, OpenError> {
+    let failed = |source| OpenError::Open { path: path.to_owned(), source };
+    loop {
+        let file = open.open(path).map_err(failed)?;
+        claim(path, &file, user)?;
+        let (named, own) = (fs::metadata(path).map_err(failed)?, file.metadata().map_err(failed)?);
+        if is_same(&named, &own) {
+            return Ok(file);
+        }
+    }
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 /// A file that is locked as a writer of an image locks it, until this is dropped: no other begins to use it.
@@ -179,9 +195,7 @@ pub struct Locked(#[expect(dead_code, reason = "the lock is its open file's")] F
 impl Locked {
     /// Locks the file at `path`, unless another process has it.
     pub fn take(path: &Path) -> Result<Self, OpenError> {
-        let file = File::open(path).map_err(|source| OpenError::Open { path: path.to_owned(), source })?;
-        lock(path, &file)?;
-        Ok(Self(file))
+        claimed(path, fs::OpenOptions::new().read(true), WRITER).map(Self)
     }
 }
 

@@ -184,7 +184,7 @@ fn an_overlay_whose_base_was_changed_or_that_is_in_use_is_not_opened() {
     fs::write(scratch.path("vm.overlay"), [0; 8192]).expect("write");
     scratch.run(&["disk", "info", "vm.overlay"]).failed(1, &["not an overlay"]);
     run("mkfifo", &[&scratch.text("pipe.overlay")]);
-    scratch.run(&["disk", "info", "pipe.overlay"]).failed(1, &["not a file"]);
+    scratch.run(&["disk", "info", "pipe.overlay"]).failed(1, &["neither a file"]);
     scratch.run(&["disk", "create", "new.img", "--size", "1M"]).succeeded();
     scratch.run(&["disk", "create", "new.qcow2", "--size", "1M"]).succeeded();
     assert!(run("qemu-img", &["info", &scratch.text("new.qcow2")]).contains("1 MiB"));

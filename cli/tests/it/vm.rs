@@ -427,6 +427,10 @@ fn a_clone_needs_no_kernel_until_its_guest_is_reset() {
     bed.end("three", "reset");
     until("it says so", || bed.is("three", "failed: after a reset"));
     bed.0.run(&["vm", "boot", "three"]).failed(1, &["kernel"]);
+    // Nor does another one do.
+    fs::write(bed.0.path("image/kernel"), "kerneL").expect("write");
+    bed.0.run(&["vm", "boot", "three"]).failed(1, &["its kernel has changed", "as it was"]);
+    assert!(!bed.vm("three").join("kernel").exists());
     fs::rename(bed.0.path("image/away"), bed.0.path("image/kernel")).expect("move");
     let _told = bed.vmm("three", Flaw::None);
     bed.0.run(&["vm", "boot", "three"]).succeeded();

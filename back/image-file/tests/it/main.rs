@@ -2,17 +2,21 @@
 
 mod direct;
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use tombolo_back_image_file::{ImageFile, OpenError};
 use tombolo_core::block::{Allocation, BlockDevice, OpenOptions, Range, SizeWatch, Zeroing};
 use tombolo_core::{Ctx, Error, Result, SessionId, Stability};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_mem::{Buffer, Source};
+use tombolo_sys::lock::{LockKind, LockRange, conflict, try_lock, unlock};
 
 const MIB: u64 = 1 << 20;
 
@@ -66,6 +70,32 @@ fn two_that_write_are_refused_and_two_that_read_are_not() {
     assert!(matches!(bed.open(&path, &OpenOptions::default()), Err(OpenError::InUse { .. })));
     drop((reader, second));
     drop(bed.open(&path, &OpenOptions::default()).expect("free again"));
+}
+
+#[test]
+fn one_that_is_replaced_while_it_is_opened_is_not_what_is_written_to() {
+    let bed = Bed::new();
+    let path = bed.image(MIB);
+    // Of one that was killed something is under way, so that what comes next waits between opening and having it.
+    let killed = File::open(&path).expect("open");
+    let ring = LockRange { start: 1 << 32, len: 1 };
+    try_lock(killed.as_fd(), LockKind::Shared, ring).expect("locked");
+    let opened = thread::scope(|scope| {
+        let opening = scope.spawn(|| bed.open(&path, &OpenOptions::default()));
+        let writes = LockRange { start: 101, len: 1 };
+        while conflict(killed.as_fd(), LockKind::Exclusive, writes).expect("asked").is_none() {
+            assert!(!opening.is_finished(), "it waits");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let other = bed.dir.path().join("other.img");
+        File::create(&other).and_then(|file| file.set_len(2 * MIB)).expect("created");
+        fs::rename(&other, &path).expect("replaced");
+        unlock(killed.as_fd(), ring).expect("unlocked");
+        opening.join().expect("no panic").expect("opened")
+    });
+    bed.write(&opened, 0, &[7; 4096]).expect("written");
+    assert!(fs::read(&path).expect("read").starts_with(&[7; 4096]), "it wrote to what has no name any more");
+    assert!(matches!(bed.open(&path, &OpenOptions::default()), Err(OpenError::InUse { .. })));
 }
 
 #[test]

@@ -164,8 +164,9 @@ impl OverlaySource {
 
     /// Opens it, and what it stands on to read it.
     pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
-        let base = self.base()?;
         let log = self.open_log(options, pool)?;
+        // As it says now that no other replaces it.
+        let base = self.base()?;
         let opened = base.open(&DiskOpenOptions { read_only: true, ..of_log(options) }, pool)?;
         let below = match &self.record {
             Some(file) => record::over(opened.disk, Arc::clone(file), &base.name()),

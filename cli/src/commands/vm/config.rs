@@ -1,10 +1,13 @@
 //! What is written down of a machine: `vm.toml` of an image and of a VM, and `here.toml` of what a VM is on this host.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use tombolo_host_vmm::{Boot, Machine};
+use tombolo_wire_image::digest;
 
 use super::origin::CacheArgs;
 use crate::failure::Failure;
@@ -32,6 +35,8 @@ pub struct Config {
 pub struct BootConfig {
     pub append: String,
     pub has_initrd: bool,
+    /// What its files are, in the order of [`Config::boot_files`]: BLAKE3 in hexadecimal digits.
+    pub digests: Vec<String>,
 }
 
 /// What a VM has of this host.
@@ -89,6 +94,9 @@ impl Config {
         if !MEMORY_BYTES.contains(&config.memory_bytes) || !is_whole || !(1..=256).contains(&config.cpus) {
             return Err(Failure::cannot(&reading, "no machine has so much memory or so many processors"));
         }
+        if config.boot.as_ref().is_some_and(|boot| boot.digests.len() != config.boot_files().count()) {
+            return Err(Failure::cannot(&reading, "it has another number of digests than of files to boot"));
+        }
         config.machine(Path::new("")).check().map_err(|error| Failure::cannot(&reading, &error))?;
         Ok(config)
     }
@@ -96,7 +104,7 @@ impl Config {
     /// The machine, of files in this directory.
     pub fn machine(&self, dir: &Path) -> Machine {
         let Self { machine, accelerator, cpu, cpus, memory_bytes, boot, .. } = self.clone();
-        let boot = boot.map(|BootConfig { append, has_initrd }| Boot {
+        let boot = boot.map(|BootConfig { append, has_initrd, .. }| Boot {
             kernel: dir.join(KERNEL),
             initrd: has_initrd.then(|| dir.join(INITRD)),
             append,
@@ -109,6 +117,12 @@ impl Config {
         let boot = self.boot.as_ref();
         let initrd = boot.filter(|boot| boot.has_initrd).map(|_| INITRD);
         boot.map(|_| KERNEL).into_iter().chain(initrd)
+    }
+
+    /// What is to be in a file that it boots from.
+    pub fn digest_of(&self, name: &str) -> Option<&str> {
+        let place = self.boot_files().position(|file| file == name)?;
+        self.boot.as_ref()?.digests.get(place).map(|digest| &**digest)
     }
 }
 
@@ -149,6 +163,11 @@ fn random<const N: usize>() -> Result<[u8; N], Failure> {
     Ok(bytes)
 }
 
+/// What a file that a machine boots from has, as [`BootConfig::digests`] says it.
+pub fn digest_of(file: &Path) -> io::Result<String> {
+    Ok(digest(&fs::read(file)?).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// A random UUID (RFC 9562 §5.4).
 pub fn uuid() -> Result<String, Failure> {
     let number = u128::from_be_bytes(random()?);
@@ -162,7 +181,7 @@ pub fn uuid() -> Result<String, Failure> {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "version = 1\nmachine = \"pc-q35-7.2\"\naccelerator = \"tcg\"\ncpu = \"max,-cx16\"\ncpus = 1\nmemory-bytes = 536870912\n\n[boot]\nappend = \"console=ttyS0\"\nhas-initrd = true\n";
+    const GOOD: &str = "version = 1\nmachine = \"pc-q35-7.2\"\naccelerator = \"tcg\"\ncpu = \"max,-cx16\"\ncpus = 1\nmemory-bytes = 536870912\n\n[boot]\nappend = \"console=ttyS0\"\nhas-initrd = true\ndigests = [\"00\", \"01\"]\n";
 
     #[test]
     fn an_image_of_a_stranger_adds_nothing_to_the_command_line_and_names_no_files() {
@@ -178,6 +197,7 @@ mod tests {
             ("536870912", "1000000"),
             ("536870912", "1152921504606846976"),
             ("cpus = 1", "cpus = 0"),
+            ("[\"00\", \"01\"]", "[\"00\"]"),
             ("cpus = 1", "cpus = 1\nkernel = \"/etc/shadow\""),
         ] {
             assert!(GOOD.contains(from));

@@ -9,7 +9,7 @@ use std::thread::{self, ScopedJoinHandle};
 use tombolo_sys::process::{Death, ends_with_this_thread};
 
 use super::chain::{self, Ground};
-use super::config::{CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, STATE, uuid};
+use super::config::{CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, STATE, digest_of, uuid};
 use super::home::{Home, Phase};
 use super::ledger::Ledger;
 use super::origin::{CacheArgs, Origin};
@@ -202,7 +202,8 @@ pub fn near(origin: Option<&Origin>, place: &Path) -> PathBuf {
 /// Has what a VM boots from here. A clone does not need it before it boots: it went on from its device state.
 pub fn fetch_boot_files(home: &Home) -> Outcome {
     let missing = |name: &&str| !home.file(name).exists();
-    let names: Vec<_> = home.config()?.boot_files().filter(missing).collect();
+    let config = home.config()?;
+    let names: Vec<_> = config.boot_files().filter(missing).collect();
     let here = home.here()?;
     let Some(image) = here.image.filter(|_| !names.is_empty()) else { return Ok(()) };
     let fetching = format!("have the kernel of the VM {} from its image", home.name);
@@ -216,6 +217,14 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
     image.copy(&names, &draft)?;
     for name in names {
         let file = draft.join(name);
+        if config.digest_of(name) != Some(&digest_of(&file).map_err(cannot)?) {
+            let _ = fs::remove_dir_all(&draft);
+            return Err(Failure::cannot(
+                &fetching,
+                format!("its {name} has changed since the image was made"),
+            )
+            .remedy("what was to boot fits no other: bring it back as it was"));
+        }
         File::open(&file)
             .and_then(|file| file.sync_all())
             .and_then(|()| fs::rename(&file, home.file(name)))

@@ -29,7 +29,7 @@ use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
 use checkpoint::CheckpointArgs;
-use config::{BootConfig, CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY};
+use config::{BootConfig, CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, digest_of};
 pub use home::checked_name;
 use home::{Home, Phase};
 use image::Image;
@@ -243,8 +243,12 @@ impl StartArgs {
         };
         let boot = self
             .kernel
-            .as_ref()
-            .map(|_| BootConfig { append: self.append.clone(), has_initrd: self.initrd.is_some() });
+            .iter()
+            .chain(&self.initrd)
+            .map(|file| digest_of(file).map_err(|error| unread(file, &error)));
+        let digests = boot.collect::<Result<Vec<_>, _>>()?;
+        let (append, has_initrd) = (self.append.clone(), self.initrd.is_some());
+        let boot = self.kernel.as_ref().map(|_| BootConfig { append, has_initrd, digests });
         let config = Config::new(machine, boot);
         let text = toml::to_string(&config).map_err(|error| Failure::cannot("write down the VM", &error))?;
         Config::read(&text, Path::new(CONFIG))?;
@@ -258,8 +262,7 @@ impl StartArgs {
         image::begin_at(&home.file(&image::overlay(DISK)), vec![disk.clone()])?;
         let files = [(KERNEL, &self.kernel), (INITRD, &self.initrd)];
         for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {
-            let copied = fs::copy(file, home.file(name));
-            copied.map_err(|error| Failure::cannot(format_args!("read {}", file.display()), &error))?;
+            fs::copy(file, home.file(name)).map_err(|error| unread(file, &error))?;
         }
         let memory = home.file(MEMORY);
         fs::File::create_new(&memory)
@@ -272,6 +275,10 @@ impl StartArgs {
         )?;
         home.set_phase(&Phase::Off)
     }
+}
+
+fn unread(file: &Path, error: &io::Error) -> Failure {
+    Failure::cannot(format_args!("read {}", file.display()), error)
 }
 
 fn whole(path: &Path) -> Result<PathBuf, Failure> {
