@@ -14,8 +14,23 @@ pub fn take_short_turns(turn: Duration) -> Result<()> {
         return Err(Errno::INVAL);
     }
     attr.sched_runtime = u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX);
+    set_own_attr(&attr)
+}
+
+/// Has the calling thread run whenever it can, before all that are not of this kind (`SCHED_RR`, the lowest priority; threads and processes that it starts
+/// are ordinary). For one that mostly waits. Needs `CAP_SYS_NICE`.
+pub fn run_before_others() -> Result<()> {
+    let mut attr = own_attr()?;
+    attr.sched_policy = libc::SCHED_RR as u32;
+    attr.sched_priority = 1;
+    attr.sched_nice = 0;
+    attr.sched_flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
+    set_own_attr(&attr)
+}
+
+fn set_own_attr(attr: &libc::sched_attr) -> Result<()> {
     // SAFETY: the kernel reads as many bytes as the structure's first field says, which is its size.
-    let outcome = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+    let outcome = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attr, 0) };
     check(outcome).map(drop)
 }
 

@@ -126,6 +126,8 @@ pub fn of_line(counted: &Counters) -> Vec<(String, u64)> {
             ("line: brought ahead by the trace", cache.traced_bytes),
             ("line: of that, read by now", cache.trace_used_bytes),
             ("from another host's cache", cache.borrowed_bytes),
+            ("read through the cache", cache.served_bytes),
+            ("of that, here when it was asked for", cache.hit_bytes),
             ("not fetched: zeroes", cache.zero_bytes),
             ("not fetched: equal to what is here", cache.equal_bytes),
         ]

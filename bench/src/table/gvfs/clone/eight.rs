@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::host::{Host, Starting};
-use super::{Bed, forget};
+use super::{Bed, NO_CACHE, forget};
 use crate::args::GvfsArgs;
 use crate::error::{Error, Result};
 use crate::measure::go_on;
@@ -23,6 +23,8 @@ const TIME_TARGET: f64 = 1.3;
 
 const ONE: &str = "one clone";
 const S1: &str = "S1, one image";
+const S1_NFS: &str = "S1, --no-cache";
+const P_NFS: &str = "P, --no-cache";
 const S2: &str = "S2, eight images";
 const S3: &str = "S3, eight images, LAN cache";
 const P: &str = "P, one image, at once";
@@ -40,6 +42,7 @@ struct Done {
 pub fn s1(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let (mut report, bed, names) = begun(plan, wanted, "gvfs-clone-s1", 1)?;
     side_by_side(&bed, &names, [S_LOCAL, S1], in_turn, &mut report)?;
+    without_cache(&bed, &names, S1_NFS, in_turn, &mut report)?;
     ended(report, &bed, &names)
 }
 
@@ -50,7 +53,7 @@ pub fn s2(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     bed.site.add_lan(&mut report);
     if let Some((lan, url)) = bed.site.second() {
         let images: Vec<String> = names.iter().map(|name| format!("{url}/{name}")).collect();
-        in_turn(&bed, &Host::new(lan, bed.folder.path())?, &images)?;
+        in_turn(&bed, &Host::new(lan, bed.folder.path())?, &images, &[])?;
         both(&bed, &Host::new(lan, bed.folder.path())?, S3, &images, in_turn, &mut report)?;
     }
     let of = |column: &str| report.figure(ALL, column, COLD).map(|figure| figure.spread.median);
@@ -73,6 +76,7 @@ pub fn p(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
         &mut report,
     )?;
     side_by_side(&bed, &names, [P_LOCAL, P], at_once, &mut report)?;
+    without_cache(&bed, &names, P_NFS, at_once, &mut report)?;
     let of = |row: &str, column: &str| report.figure(row, column, COLD).map(|figure| figure.spread.median);
     let shares = [
         (format!("{P}: time, of {P_LOCAL}"), of(ALL, P).zip(of(ALL, P_LOCAL)), TIME_TARGET),
@@ -142,7 +146,13 @@ fn share(report: &mut Report, what: &str, of_other: Option<(f64, f64)>, most: f6
     );
 }
 
-type Turn = fn(&Bed, &Host<'_>, &[String]) -> Result<Done>;
+/// Clones of one image that each read it where it lies: cold, as nothing is kept.
+fn without_cache(bed: &Bed, names: &[String], column: &str, turn: Turn, report: &mut Report) -> Result<()> {
+    let far: Vec<String> = names.iter().cycle().take(CLONES).map(|name| bed.url(name)).collect();
+    one(bed, &bed.host()?, (column, COLD), &far, (turn, &NO_CACHE), report)
+}
+
+type Turn = fn(&Bed, &Host<'_>, &[String], &[&str]) -> Result<Done>;
 
 fn both(
     bed: &Bed,
@@ -152,26 +162,37 @@ fn both(
     turn: Turn,
     report: &mut Report,
 ) -> Result<()> {
-    for variant in [COLD, WARM] {
-        go_on()?;
-        forget(variant)?;
-        match turn(bed, host, images) {
-            Ok(done) => enter(report, column, variant, &done),
-            Err(Error::Interrupted) => return Err(Error::Interrupted),
-            Err(error) => report.absent(format!("{column}, {variant}: {error}")),
-        }
+    [COLD, WARM]
+        .into_iter()
+        .try_for_each(|variant| one(bed, host, (column, variant), images, (turn, &[]), report))
+}
+
+fn one(
+    bed: &Bed,
+    host: &Host<'_>,
+    (column, variant): (&str, &str),
+    images: &[String],
+    (turn, options): (Turn, &[&str]),
+    report: &mut Report,
+) -> Result<()> {
+    go_on()?;
+    forget(variant)?;
+    match turn(bed, host, images, options) {
+        Ok(done) => enter(report, column, variant, &done),
+        Err(Error::Interrupted) => return Err(Error::Interrupted),
+        Err(error) => report.absent(format!("{column}, {variant}: {error}")),
     }
     Ok(())
 }
 
 /// Each when the one before has answered. All run until the end.
-fn in_turn(bed: &Bed, host: &Host<'_>, images: &[String]) -> Result<Done> {
+fn in_turn(bed: &Bed, host: &Host<'_>, images: &[String], options: &[&str]) -> Result<Done> {
     let (before, begun) = (bed.line_bytes()?, Instant::now());
     let mut each = Vec::new();
     let mut made = Vec::new();
     for image in images {
         go_on()?;
-        let (name, took) = host.clone(image, &[])?;
+        let (name, took) = host.clone(image, options)?;
         each.push(took.answered);
         made.push(name);
     }
@@ -180,9 +201,9 @@ fn in_turn(bed: &Bed, host: &Host<'_>, images: &[String]) -> Result<Done> {
     Ok(done)
 }
 
-fn at_once(bed: &Bed, host: &Host<'_>, images: &[String]) -> Result<Done> {
+fn at_once(bed: &Bed, host: &Host<'_>, images: &[String], options: &[&str]) -> Result<Done> {
     let (before, begun) = (bed.line_bytes()?, Instant::now());
-    let starting = images.iter().map(|image| host.begin(image, &[])).collect::<Result<Vec<_>>>()?;
+    let starting = images.iter().map(|image| host.begin(image, options)).collect::<Result<Vec<_>>>()?;
     let names: Vec<String> = starting.iter().map(|starting| starting.name.clone()).collect();
     let waiting: Vec<_> =
         starting.into_iter().map(|it| std::thread::spawn(move || Starting::done(it))).collect();

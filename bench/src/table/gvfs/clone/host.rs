@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// For the proxies of a host that is left.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
+/// Between two uses of a service.
+const USE_EVERY: Duration = Duration::from_secs(1);
 const FIRST_PORT: u16 = 8080;
 
 /// Dropping it ends its clones, and all that they have started.
@@ -103,6 +105,31 @@ impl<'a> Host<'a> {
     pub fn clone(&self, image: &str, options: &[&str]) -> Result<(String, Took)> {
         let starting = self.begin(image, options)?;
         Ok((starting.name.clone(), starting.done()?))
+    }
+
+    /// Has the service of the clone that was made last do something each second, for so long.
+    pub fn use_for(&self, time: Duration) -> Result<()> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST_PORT + self.clones.get() - 1));
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            ended_well("the guest", self.answer(address, "-")?)?;
+            thread::sleep(USE_EVERY);
+        }
+        Ok(())
+    }
+
+    /// What the program says of what a clone, and the cache that it reads through, have read.
+    pub fn shown(&self, name: &str) -> Result<String> {
+        let mut command = self.command(find(Program::Tombolo)?);
+        let output = command.args(["vm", "show", name]).stdout(Stdio::piped()).output();
+        let shown = output.doing(|| "run tombolo vm show".to_owned())?.stdout;
+        let shown = String::from_utf8_lossy(&shown);
+        let shown = shown.split("\n\n").next().unwrap_or_default().lines();
+        let is_of_reads =
+            |line: &&str| [" read", "line:", "not fetched", "of that"].iter().any(|word| line.contains(word));
+        let lines =
+            shown.filter(is_of_reads).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        Ok(lines.collect::<Vec<_>>().join("; "))
     }
 
     /// Removes a clone that runs.
