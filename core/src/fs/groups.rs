@@ -2,6 +2,7 @@
 //! [`FileSystem`](super::FileSystem).
 
 use std::ops::Range;
+use std::time::Duration;
 
 use bitflags::bitflags;
 use smallvec::SmallVec;
@@ -222,6 +223,9 @@ pub struct Packed {
     /// What came over the line for it, in bytes.
     pub packed_bytes: usize,
 }
+
+/// What answers take this time from behind a line that has less than the processors of both sides can compress.
+pub const FAR: Duration = Duration::from_millis(5);
 
 /// As much is read packed at a time.
 pub const PACKED_BYTES_MAX: u64 = 1 << 20;

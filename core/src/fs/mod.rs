@@ -32,9 +32,9 @@ pub use dir::{DirBudget, DirEntry, DirPage};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
 pub use forward::within;
 pub use groups::{
-    AllocateMode, DIGESTED_BYTES, DataCache, Digests, Leases, Lending, Lock, LockFamily, LockKind, LockRange,
-    Locks, PACKED_BYTES_MAX, PACKED_PARTS_MAX, Packed, Packing, PersistentHandle, PersistentHandles, Ranges,
-    Volume, Whence, XattrSet, Xattrs,
+    AllocateMode, DIGESTED_BYTES, DataCache, Digests, FAR, Leases, Lending, Lock, LockFamily, LockKind,
+    LockRange, Locks, PACKED_BYTES_MAX, PACKED_PARTS_MAX, Packed, Packing, PersistentHandle,
+    PersistentHandles, Ranges, Volume, Whence, XattrSet, Xattrs,
 };
 pub use held_locks::{Granted, HeldLocks};
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId};

@@ -1,13 +1,13 @@
-//! Compression of what goes far (`docs/protocols/side.md`), in a pool.
+//! Compression of what goes and comes far (`docs/protocols/side.md`), in a pool.
 
 use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::thread_pool::Lane;
-use tombolo_mem::Source;
+use tombolo_mem::{Sink, Source};
 
 /// The fastest level that has all of the format's means: half a gigabyte a second or so, far more than the lines have that it is for.
 const LEVEL: i32 = 1;
 
-/// What compresses.
+/// What compresses, and what undoes it.
 pub(crate) struct Packer {
     lane: Lane,
 }
@@ -25,5 +25,16 @@ impl Packer {
             zstd::bulk::compress(&bytes[..count], LEVEL).map_err(Error::io)
         });
         packed.resolve().await
+    }
+
+    /// Fills `into` with the data of a frame. False if they are not just as much.
+    pub(crate) async fn unpack(&self, cx: &Ctx, frame: Source, into: Sink) -> Result<bool> {
+        let unpacked = self.lane.run(cx, move || {
+            let (mut bytes, mut data) = (vec![0; frame.len()], vec![0; into.len()]);
+            let frame_bytes = frame.read_at(0, &mut bytes);
+            let count = zstd::bulk::decompress_to_buffer(&bytes[..frame_bytes], &mut data);
+            Ok(count.is_ok_and(|count| count == into.len()) && into.write_at(0, &data) == data.len())
+        });
+        unpacked.resolve().await
     }
 }

@@ -39,7 +39,8 @@ impl NfsService {
             (mount3::PROGRAM, mount3::VERSION) => self.mount(peer, &header, args, &mut results).await,
             // In a box: its future is not to make those of NFS larger.
             (side::PROGRAM, side::VERSION) => {
-                let carried_out = Box::pin(self.side(peer, &header, args, buffers, &mut results)).await;
+                let carried_out =
+                    Box::pin(self.side(peer, &header, args, record, buffers, &mut results)).await;
                 carried_out.map(|follows| *data = follows)
             }
             (nfs3::PROGRAM, _) => Err(Accepted::ProgMismatch { low: nfs3::VERSION, high: nfs3::VERSION }),
@@ -101,9 +102,11 @@ impl NfsService {
         peer: &Peer,
         header: &CallHeader<'_>,
         mut args: Decoder<'_>,
+        record: &Source,
         buffers: &Buffers,
         results: &mut Encoder<'_>,
     ) -> Result<Option<ReplyData>, Accepted> {
+        let (arguments, arguments_bytes) = (args.rest(), record.len());
         let procedure = side::Procedure::from_number(header.procedure).ok_or(Accepted::ProcUnavail)?;
         let call = side::Call::decode(procedure, &mut args).map_err(|_| Accepted::GarbageArgs)?;
         let caller = Caller::idempotent(self, peer, header);
@@ -117,6 +120,13 @@ impl NfsService {
                 return Ok(data);
             }
             side::Call::Pack(args) => packing::pack(&caller, args, buffers, results).await,
+            side::Call::Unpack(args) => {
+                // Whatever a WRITE changes beside the data, this does too.
+                let write = nfs3::Procedure::Write;
+                let caller = Caller::new(self, peer, header, write, arguments, arguments_bytes);
+                let _changing = caller.begin_change(args.file).await;
+                results.value(&packing::unpack(&caller, args, record, buffers).await);
+            }
             side::Call::Lease(args) => drop(results.value(&lease::lease(&caller, args).await)),
         }
         Ok(None)

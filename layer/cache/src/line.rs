@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tombolo_core::fs::FAR;
+
 /// The line.
 #[derive(Debug, Default)]
 pub(crate) struct Line(Mutex<State>);
@@ -43,8 +45,6 @@ const UNKNOWN_BYTES: u64 = WINDOW_BYTES_MIN / 2;
 const PERIOD: Duration = Duration::from_millis(100);
 const RATES: usize = 8;
 
-/// What is farther lies behind a line that has less than the processors of both sides can compress.
-const FAR: Duration = Duration::from_millis(5);
 /// A line of 1 Gbit/s takes 2 ms for so much. So many answers count.
 const LITTLE_BYTES: u64 = 256 << 10;
 const ANSWERS: usize = 16;

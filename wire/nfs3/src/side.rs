@@ -3,10 +3,10 @@
 
 use tombolo_wire_xdr::{Decoder, Encode, Encoder, List, Result, xdr_enum, xdr_struct};
 
-use crate::args::AccessBits;
+use crate::args::{AccessBits, StableHow};
 use crate::listing::ReaddirplusReply;
-use crate::results::ReadReply;
-use crate::{Cookie3, CookieVerifier, Fattr3, FileHandle, PostOpAttr, Reply, WccAttr};
+use crate::results::{ReadReply, WriteReply};
+use crate::{Cookie3, CookieVerifier, Data, Fattr3, FileHandle, PostOpAttr, Reply, WccAttr};
 
 /// Its number, of the range that users define (RFC 5531 §8.1).
 pub const PROGRAM: u32 = 0x2054_424C;
@@ -28,6 +28,8 @@ xdr_enum! {
         Lease = 4,
         /// Parts of a file, compressed.
         Pack = 5,
+        /// Data that a file gets, compressed.
+        Unpack = 6,
     }
 }
 
@@ -41,6 +43,7 @@ pub enum Call<'a> {
     Lend(LendArgs<'a>),
     Lease(LeaseArgs<'a>),
     Pack(PackArgs<'a>),
+    Unpack(UnpackArgs<'a>),
 }
 
 impl<'a> Call<'a> {
@@ -56,6 +59,7 @@ impl<'a> Call<'a> {
             Procedure::Lend => xdr.value().map(Self::Lend),
             Procedure::Lease => xdr.value().map(Self::Lease),
             Procedure::Pack => xdr.value().map(Self::Pack),
+            Procedure::Unpack => xdr.value().map(Self::Unpack),
         }
     }
 
@@ -69,6 +73,7 @@ impl<'a> Call<'a> {
             Self::Lend(_) => Procedure::Lend,
             Self::Lease(_) => Procedure::Lease,
             Self::Pack(_) => Procedure::Pack,
+            Self::Unpack(_) => Procedure::Unpack,
         }
     }
 }
@@ -82,6 +87,7 @@ impl Encode for Call<'_> {
             Self::Lend(args) => drop(xdr.value(args)),
             Self::Lease(args) => drop(xdr.value(args)),
             Self::Pack(args) => drop(xdr.value(args)),
+            Self::Unpack(args) => drop(xdr.value(args)),
         }
     }
 }
@@ -264,3 +270,22 @@ xdr_struct! {
 
 /// What PACK answers. INVAL: there is not as much in the file.
 pub type PackReply<'a> = Reply<PackOk<'a>, PostOpAttr>;
+
+xdr_struct! {
+    /// UNPACK: a WRITE (RFC 1813 §3.3.7) whose data travel compressed.
+    pub struct UnpackArgs<'a> {
+        /// The file.
+        pub file: FileHandle<'a>,
+        /// Where in the file the data go.
+        pub offset: u64,
+        /// How many bytes they are: at most [`PACKED_BYTES_MAX`].
+        pub count: u32,
+        /// How stable they are to be.
+        pub stable: StableHow,
+        /// All of them, as one frame of Zstandard (RFC 8878).
+        pub frame: Data,
+    }
+}
+
+/// What UNPACK answers: as WRITE. INVAL: the frame does not hold as many bytes, or they are too many.
+pub type UnpackReply = WriteReply;

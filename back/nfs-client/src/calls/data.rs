@@ -5,7 +5,7 @@ use tombolo_host_rpc::client::{DataLocation, ReceiveBuffer, Reply as RpcReply};
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::results::{CommitReply, ReadReply, WriteReply};
-use tombolo_wire_nfs3::{Call, Data, FileHandleBuf, PostOpAttr, Procedure, Reply, Status};
+use tombolo_wire_nfs3::{Call, Data, FileHandleBuf, PostOpAttr, Procedure, Reply, Status, WccData};
 use tombolo_wire_xdr::{Decode, Decoder};
 
 use super::names::all_of;
@@ -84,12 +84,14 @@ impl Nfs {
         }
     }
 
-    /// WRITE (§3.3.7) of at most the server's size. The data are in use until the answer.
+    /// WRITE (§3.3.7) of at most the server's size, or UNPACK of a frame that holds these data: that is NOTSUPP where the server
+    /// has no such procedure. Data and frame are in use until the answer.
     pub(crate) async fn write_piece(
         &self,
         caller: &Caller,
         piece: WritePiece,
         data: &Source,
+        frame: Option<&Source>,
     ) -> Result<WriteReply> {
         let WritePiece { file, offset, stable } = piece;
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
@@ -97,7 +99,13 @@ impl Nfs {
         let args = WriteArgs { file, offset, count, stable, data: Data::to_send(count) };
         let mut pause = LATER.0;
         loop {
-            let results = self.once(caller, Call::Write(args), Some(data.clone()), None).await?.results;
+            let results = match frame {
+                None => self.once(caller, Call::Write(args), Some(data.clone()), None).await?.results,
+                Some(frame) => match self.unpack(caller, piece, count, frame).await? {
+                    Some(reply) => reply.results,
+                    None => return Ok(Reply::Failed(Status::NotSupp, WccData::NONE)),
+                },
+            };
             let reply = all_of::<WriteReply>(&results);
             self.rpc().recycle(results);
             match self.read(Procedure::Write, reply)? {

@@ -4,19 +4,19 @@ use std::ops::Range;
 
 use tombolo_core::Result;
 use tombolo_host_rpc::client::{Call as RpcCall, CallError, ReceiveBuffer, Reply as RpcReply};
-use tombolo_mem::Sink;
+use tombolo_mem::{Sink, Source};
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::side::{
     self, Call, DigestsArgs, DigestsReply, FilePart, LeaseArgs, LeaseOk, LeaseReply, LendArgs, LendReply,
-    ListArgs, ListReply, PackArgs, PackReply,
+    ListArgs, ListReply, PackArgs, PackReply, UnpackArgs,
 };
 use tombolo_wire_nfs3::{
-    Cookie3, CookieVerifier, Fattr3, FileHandleBuf, PostOpAttr, Procedure, Reply, Status,
+    Cookie3, CookieVerifier, Data, Fattr3, FileHandleBuf, PostOpAttr, Procedure, Reply, Status,
 };
 use tombolo_wire_xdr::{Decode, Decoder, Encoder, Error as XdrError, List, Result as XdrResult};
 
 use super::answers::{Listing, owned};
-use super::data::read_data;
+use super::data::{WritePiece, read_data};
 use super::names::all_of;
 use super::{LATER, Nfs};
 use crate::caller::Caller;
@@ -53,7 +53,7 @@ const STANDS_FOR: Procedure = Procedure::Readdirplus;
 impl Nfs {
     /// Whether the server has the side program. One that does not answer has none.
     pub(crate) async fn has_side_program(&self, caller: &Caller) -> bool {
-        self.side(caller, Call::Null, 0, None).await.is_ok_and(|results| results.is_some())
+        self.side(caller, Call::Null, |_| {}).await.is_ok_and(|results| results.is_some())
     }
 
     /// LIST. NOTSUPP where there is no side program any more: another server has taken the place of ours.
@@ -68,7 +68,7 @@ impl Nfs {
         let args = ListArgs { dir: dir.as_handle(), cookie, verifier, bytes_max, with_subtree, access };
         let mut pause = LATER.0;
         loop {
-            let asked = self.side(caller, Call::List(args), bytes_max as usize, None);
+            let asked = self.side(caller, Call::List(args), |call| call.results_bytes = bytes_max as usize);
             let Some(RpcReply { results, .. }) = asked.await? else {
                 return Ok(Reply::Failed(Status::NotSupp, None));
             };
@@ -90,7 +90,7 @@ impl Nfs {
         count: u32,
     ) -> Result<Reply<(Fattr3, Vec<u8>), PostOpAttr>> {
         let args = DigestsArgs { file: file.as_handle(), offset, count };
-        let Some(RpcReply { results, .. }) = self.side(caller, Call::Digests(args), 0, None).await? else {
+        let Some(RpcReply { results, .. }) = self.side(caller, Call::Digests(args), |_| {}).await? else {
             return Ok(Reply::Failed(Status::NotSupp, None));
         };
         let reply = match DigestsReply::decode(&mut Decoder::new(&results)) {
@@ -111,7 +111,8 @@ impl Nfs {
     ) -> Result<Reply<(), PostOpAttr>> {
         let wanted = sink.len();
         let into = ReceiveBuffer { sink, find: read_data };
-        let Some(reply) = self.side(caller, Call::Lend(args), 0, Some(into)).await? else {
+        let asked = self.side(caller, Call::Lend(args), |call| call.receive_buffer = Some(into));
+        let Some(reply) = asked.await? else {
             return Ok(Reply::Failed(Status::NotSupp, None));
         };
         let read = all_of::<LendReply>(&reply.results);
@@ -136,7 +137,8 @@ impl Nfs {
             .map_err(|_| self.invalid_reply(Procedure::Read, "parts of a file that cannot be listed"))?;
         let args = PackArgs { file: file.as_handle(), parts };
         let results_bytes = sink.len() + PACKED_REST_BYTES;
-        let Some(reply) = self.side(caller, Call::Pack(args), results_bytes, None).await? else {
+        let asked = self.side(caller, Call::Pack(args), |call| call.results_bytes = results_bytes);
+        let Some(reply) = asked.await? else {
             return Ok(Reply::Failed(Status::NotSupp, None));
         };
         let read = match PackReply::decode(&mut Decoder::new(&reply.results)) {
@@ -153,7 +155,7 @@ impl Nfs {
 
     /// LEASE. One that keeps a lease is answered when that is recalled, or after a while.
     pub(crate) async fn lease(&self, caller: &Caller, args: LeaseArgs<'_>) -> Result<Reply<LeaseOk, ()>> {
-        let Some(reply) = self.side(caller, Call::Lease(args), 0, None).await? else {
+        let Some(reply) = self.side(caller, Call::Lease(args), |_| {}).await? else {
             return Ok(Reply::Failed(Status::NotSupp, ()));
         };
         let read = all_of::<LeaseReply>(&reply.results);
@@ -161,26 +163,38 @@ impl Nfs {
         self.read(Procedure::Getattr, read)
     }
 
-    /// Makes a call. `None` where the server has no such program or procedure.
+    /// UNPACK: a WRITE of `count` bytes, which `frame` holds.
+    pub(super) async fn unpack(
+        &self,
+        caller: &Caller,
+        WritePiece { file, offset, stable }: WritePiece,
+        count: u32,
+        frame: &Source,
+    ) -> Result<Option<RpcReply>> {
+        let data = Data::to_send(u32::try_from(frame.len()).unwrap_or(u32::MAX));
+        let args = UnpackArgs { file: file.as_handle(), offset, count, stable, frame: data };
+        self.side(caller, Call::Unpack(args), |call| call.data = Some(frame.clone())).await
+    }
+
+    /// Makes a call, completed with what goes and comes beside the arguments. `None` where the server has no such program or
+    /// procedure.
     async fn side(
         &self,
         caller: &Caller,
         call: Call<'_>,
-        results_bytes: usize,
-        receive_buffer: Option<ReceiveBuffer>,
+        complete: impl FnOnce(&mut RpcCall<'_>),
     ) -> Result<Option<RpcReply>> {
         let pending = {
             let program = Some((side::PROGRAM, side::VERSION));
             let (interrupt, credential) =
                 (caller.interrupt.clone(), caller.credential(self.stamp, &self.machine));
-            let plain = RpcCall::new(call.procedure().number(), credential);
-            let bulk = receive_buffer.is_some();
-            self.rpc.call(
-                RpcCall { program, results_bytes, interrupt, bulk, receive_buffer, ..plain },
-                |xdr| {
-                    xdr.value(&call);
-                },
-            )
+            let mut rpc_call =
+                RpcCall { program, interrupt, ..RpcCall::new(call.procedure().number(), credential) };
+            complete(&mut rpc_call);
+            rpc_call.bulk = rpc_call.receive_buffer.is_some() || rpc_call.data.is_some();
+            self.rpc.call(rpc_call, |xdr| {
+                xdr.value(&call);
+            })
         };
         match pending.await {
             Ok(reply) => Ok(Some(reply)),

@@ -12,6 +12,7 @@ mod lending;
 mod listing;
 mod making;
 mod opening;
+mod packed_writes;
 mod recovery;
 mod removing;
 mod server;
@@ -35,6 +36,7 @@ use crate::nodes::Nodes;
 use crate::openings::Openings;
 use crate::options::Options;
 use crate::root::Root;
+use packed_writes::PackedWrites;
 
 pub(crate) use file_system::NfsFileSystem;
 
@@ -60,6 +62,7 @@ pub(crate) struct Session {
     silly_removals: Pending<NodeId>,
     /// Whether the server has the side program.
     has_side_program: AtomicBool,
+    packed_writes: PackedWrites,
     listed_ahead: ListedAhead,
 }
 
@@ -98,6 +101,7 @@ impl Session {
             silly: std::sync::atomic::AtomicU64::new(0),
             silly_removals: Pending::default(),
             has_side_program: has_side_program.into(),
+            packed_writes: PackedWrites::default(),
             listed_ahead: ListedAhead::default(),
         }
     }

@@ -8,7 +8,7 @@ use tombolo_core::fs::ReadDone;
 use tombolo_core::{Error, Result, Stability};
 use tombolo_host_rpc::client::Interrupts;
 use tombolo_mem::{Sink, Source};
-use tombolo_wire_nfs3::{Procedure, Reply, WriteVerifier, attr, status};
+use tombolo_wire_nfs3::{Procedure, Reply, Status, WriteVerifier, attr, status};
 
 use super::Session;
 use super::view::View;
@@ -114,11 +114,21 @@ impl Server for Session {
         let view = View::for_data(self, caller);
         let asked = view.now();
         let stable = attr::stable_how(stability);
+        let frame = view.session.packed_writes.frame(&view.session, &from);
         let call = |file| {
             let piece = WritePiece { file, offset, stable };
-            view.session.nfs.write_piece(&view.caller, piece, &from)
+            view.session.nfs.write_piece(&view.caller, piece, &from, frame.as_ref())
         };
-        match view.on(&node, call).await? {
+        let mut reply = view.on(&node, call).await?;
+        if frame.is_some() && matches!(reply, Reply::Failed(Status::NotSupp, _)) {
+            view.session.packed_writes.give_up();
+            let plain = |file| {
+                let piece = WritePiece { file, offset, stable };
+                view.session.nfs.write_piece(&view.caller, piece, &from, None)
+            };
+            reply = view.on(&node, plain).await?;
+        }
+        match reply {
             Reply::Ok(ok) => {
                 view.absorb_change(&node, &ok.file_wcc, asked);
                 if ok.count == 0 && !from.is_empty() {

@@ -5,10 +5,10 @@ use tombolo_core::{Error, Stability};
 use tombolo_host_rpc::server::ReplyData;
 use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_mem::Source;
-use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, WriteArgs};
+use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::attr::{fattr3, stability, stable_how, wcc_data};
 use tombolo_wire_nfs3::results::{CommitOk, CommitReply, ReadOk, ReadReply, WriteOk, WriteReply};
-use tombolo_wire_nfs3::{Reply, Status, WccData, WriteVerifier};
+use tombolo_wire_nfs3::{Data, Reply, Status, WccData, WriteVerifier};
 
 use crate::caller::{Caller, Target, key_under};
 use crate::failure::{Failure, Result};
@@ -59,15 +59,49 @@ async fn read_some(
 
 /// WRITE. `record` is the whole call, in which the data lies.
 pub(crate) async fn write(caller: &Caller<'_>, args: WriteArgs<'_>, record: &Source) -> WriteReply {
-    let mut target = match caller.target(args.file).await {
-        Ok(target) => target,
-        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
-    };
+    // RFC 1813 does not say which of two lengths would count. Neither does.
+    let is_clear = args.count == args.data.len_bytes();
+    let data = data_of(args.data, record).filter(|_| is_clear).map(|mut data| {
+        data.truncate(caller.transfer_max() as usize);
+        data
+    });
+    match caller.target(args.file).await {
+        Ok(target) => write_to(target, args.offset, args.stable, data).await,
+        Err(Failure(status)) => Reply::Failed(status, WccData::NONE),
+    }
+}
+
+/// The data of a call that is `record`, if they are there.
+pub(crate) fn data_of(data: Data, record: &Source) -> Option<Source> {
+    let range = data.range(record.len()).ok()?;
+    let mut bytes = record.clone();
+    bytes.advance(range.start);
+    bytes.truncate(range.len());
+    Some(bytes)
+}
+
+/// What WRITE does and answers, with data from wherever they came. Without any it is INVAL.
+pub(crate) async fn write_to(
+    mut target: Target,
+    offset: u64,
+    stable: StableHow,
+    data: Option<Source>,
+) -> WriteReply {
     // Before anything is written: data that gets lost from here on was taken under this one.
     let verifier = target.export.verifier.bytes();
     // A duplicate under another verifier is another write: what the first one wrote may be what was lost.
     target.cx.key = target.cx.key.map(|key| key_under(key, verifier));
-    match write_some(&target, &args, record, caller.transfer_max()).await {
+    let how = Write {
+        offset,
+        stability: stability(stable),
+        kill_privileges: target.cx.identity.uid != 0,
+        ..Write::default()
+    };
+    let written = match data {
+        Some(data) => write_some(&target, &how, data).await,
+        None => Err(Failure(Status::Inval)),
+    };
+    match written {
         Ok(written) => Reply::Ok(WriteOk {
             file_wcc: target.wcc(&written.file).await,
             count: u32::try_from(written.count).unwrap_or(u32::MAX),
@@ -78,25 +112,11 @@ pub(crate) async fn write(caller: &Caller<'_>, args: WriteArgs<'_>, record: &Sou
     }
 }
 
-async fn write_some(target: &Target, args: &WriteArgs<'_>, record: &Source, limit: u32) -> Result<Written> {
-    // RFC 1813 does not say which of two lengths would count. Neither does.
-    if args.count != args.data.len_bytes() {
-        return Err(Failure(Status::Inval));
-    }
-    let range = args.data.range(record.len()).map_err(|_| Failure(Status::Inval))?;
-    let mut data = record.clone();
-    data.advance(range.start);
-    data.truncate(range.len().min(limit as usize));
+async fn write_some(target: &Target, how: &Write, data: Source) -> Result<Written> {
     let export = &target.export;
-    let end = args.offset.checked_add(data.len() as u64);
+    let end = how.offset.checked_add(data.len() as u64);
     let is_too_far = !data.is_empty() && end.is_none_or(|end| end > export.profile.file_size_max);
-    let how = Write {
-        offset: args.offset,
-        stability: stability(args.stable),
-        kill_privileges: target.cx.identity.uid != 0,
-        ..Write::default()
-    };
-    if !is_too_far && let Some(written) = write_at_once(target, &how, &data).await? {
+    if !is_too_far && let Some(written) = write_at_once(target, how, &data).await? {
         return Ok(written);
     }
     let attr = target.file_attr().await?;
@@ -109,7 +129,7 @@ async fn write_some(target: &Target, args: &WriteArgs<'_>, record: &Source, limi
     export.permissions.check_write(&target.cx, target.node.id, &attr).await?;
     let opening = export.openings.for_writing(target.node.id).await?;
     opening.set_owner(attr.uid);
-    Ok(write_through(target, &opening, &how, data).await?)
+    Ok(write_through(target, &opening, how, data).await?)
 }
 
 /// Writes in one operation, where no other one is needed to know that the caller may: to a file that is open for writing already, for its

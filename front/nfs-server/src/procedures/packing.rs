@@ -1,14 +1,18 @@
-//! PACK of the side program: parts of a file, compressed (`docs/protocols/side.md`).
+//! PACK and UNPACK of the side program: parts of a file, and data that it gets, compressed (`docs/protocols/side.md`).
 
 use tombolo_core::fs::{Attr, WeakAttr, read_whole};
 use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
+use tombolo_mem::Source;
 use tombolo_wire_nfs3::attr::fattr3;
-use tombolo_wire_nfs3::side::{FilePart, PACKED_BYTES_MAX, PACKED_PARTS_MAX, PackArgs, PackOk, PackReply};
-use tombolo_wire_nfs3::{Reply, Status};
+use tombolo_wire_nfs3::side::{
+    FilePart, PACKED_BYTES_MAX, PACKED_PARTS_MAX, PackArgs, PackOk, PackReply, UnpackArgs, UnpackReply,
+};
+use tombolo_wire_nfs3::{Reply, Status, WccData};
 use tombolo_wire_xdr::{Encoder, List};
 
 use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
+use crate::procedures::data::{data_of, write_to};
 
 /// PACK.
 pub(crate) async fn pack(
@@ -77,4 +81,42 @@ async fn read_parts(file: &Target, parts: List<'_, FilePart>, lease: &Lease) -> 
         start = end;
     }
     Ok(true)
+}
+
+/// UNPACK. `record` is the whole call, in which the frame lies.
+pub(crate) async fn unpack(
+    caller: &Caller<'_>,
+    args: UnpackArgs<'_>,
+    record: &Source,
+    buffers: &Buffers,
+) -> UnpackReply {
+    let target = match caller.target(args.file).await {
+        Ok(target) => target,
+        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
+    };
+    match unpacked(caller, &target, args, record, buffers).await {
+        Ok(lease) => {
+            let data = lease.as_ref().map(|lease| lease.source(0..args.count as usize));
+            write_to(target, args.offset, args.stable, data).await
+        }
+        Err(Failure(status)) => Reply::Failed(status, target.wcc_now().await),
+    }
+}
+
+/// The data of a frame. `None`: it does not hold as many, or they are too many.
+async fn unpacked(
+    caller: &Caller<'_>,
+    target: &Target,
+    args: UnpackArgs<'_>,
+    record: &Source,
+    buffers: &Buffers,
+) -> Result<Option<Lease>> {
+    let count_max = PACKED_BYTES_MAX.min(caller.transfer_max());
+    let Some(frame) = data_of(args.frame, record).filter(|_| (1..=count_max).contains(&args.count)) else {
+        return Ok(None);
+    };
+    let lease = buffers.take(args.count as usize).ok_or(Failure(Status::Jukebox))?;
+    let into = lease.sink(0..args.count as usize);
+    let is_whole = caller.packer().unpack(&target.cx, frame, into).await?;
+    Ok(is_whole.then_some(lease))
 }

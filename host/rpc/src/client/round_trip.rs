@@ -21,6 +21,8 @@ pub(super) struct RoundTrip {
 struct Estimate {
     smoothed: Duration,
     variation: Duration,
+    /// The shortest so far.
+    least: Duration,
 }
 
 impl RoundTrip {
@@ -31,8 +33,9 @@ impl RoundTrip {
     /// An answer took so long (§2.2, §2.3).
     pub(super) fn sample(&mut self, time: Duration) {
         self.estimate = Some(match self.estimate {
-            None => Estimate { smoothed: time, variation: time / 2 },
-            Some(Estimate { smoothed, variation }) => Estimate {
+            None => Estimate { smoothed: time, variation: time / 2, least: time },
+            Some(Estimate { smoothed, variation, least }) => Estimate {
+                least: least.min(time),
                 variation: variation * 3 / 4 + smoothed.abs_diff(time) / 4,
                 smoothed: smoothed * 7 / 8 + time / 8,
             },
@@ -44,11 +47,16 @@ impl RoundTrip {
         self.estimate.map(|estimate| estimate.smoothed)
     }
 
+    /// The shortest round trip; none before the first.
+    pub(super) fn least(&self) -> Option<Duration> {
+        self.estimate.map(|estimate| estimate.least)
+    }
+
     /// How long to wait for an answer to a call that was sent `transmissions` times (§2.3, §5.5).
     pub(super) fn wait(&self, transmissions: u32) -> Duration {
         let once = match self.estimate {
             None => self.first_wait,
-            Some(Estimate { smoothed, variation }) => {
+            Some(Estimate { smoothed, variation, .. }) => {
                 (smoothed + (variation * 4).max(GRANULARITY)).max(WAIT_MIN)
             }
         };

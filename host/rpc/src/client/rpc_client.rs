@@ -247,6 +247,12 @@ impl RpcClient {
         self.0.shared.lock().limit.count()
     }
 
+    /// The shortest time that an answer took which little had to travel for: no longer than the line is. None before the first.
+    #[must_use]
+    pub fn round_trip_min(&self) -> Option<Duration> {
+        self.0.shared.lock().round_trip_min()
+    }
+
     /// What it has done so far.
     #[must_use]
     pub fn counts(&self) -> Counts {

@@ -382,6 +382,11 @@ impl State {
         is_news
     }
 
+    /// The shortest round trip of calls that are not bulk.
+    pub(super) fn round_trip_min(&self) -> Option<Duration> {
+        self.round_trips[usize::from(false)].least()
+    }
+
     /// What there is now.
     pub(super) fn read_gauges(&self, now: Instant, counts: &mut Counts) {
         counts.retransmissions = self.retransmissions;

@@ -7,6 +7,7 @@ mod hostile;
 mod leases;
 mod linked;
 mod middle;
+mod packed_writes;
 mod packing;
 mod scripted;
 mod side;

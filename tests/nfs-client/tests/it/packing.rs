@@ -24,13 +24,13 @@ const BLOCK: usize = 4096;
 const LOOKS: usize = 6;
 
 /// A line longer than what counts as far, also when the processor is late.
-const DELAY: Duration = Duration::from_millis(20);
+pub const DELAY: Duration = Duration::from_millis(20);
 
-fn text(seed: usize) -> Vec<u8> {
+pub fn text(seed: usize) -> Vec<u8> {
     (0..SIZE).map(|at| (at / 1000 + seed) as u8).collect()
 }
 
-fn noise() -> Vec<u8> {
+pub fn noise() -> Vec<u8> {
     let mut state = 1_u64;
     let next = |_| {
         state ^= state << 13;

@@ -2,14 +2,15 @@
 
 use crate::common::{encoded, list, survives};
 use proptest::prelude::*;
-use tombolo_wire_nfs3::args::AccessBits;
+use tombolo_wire_nfs3::args::{AccessBits, StableHow};
 use tombolo_wire_nfs3::listing::{DirEntry3, DirEntryPlus3, ReaddirplusOk, ReaddirplusReply};
 use tombolo_wire_nfs3::side::{
     Call, DigestsArgs, DigestsOk, DigestsReply, FilePart, LeaseAct, LeaseArgs, LeaseOk, LeaseReply,
     LeaseState, LendArgs, ListArgs, ListReply, ListedDir, PROGRAM, PackArgs, PackOk, PackReply, Procedure,
+    UnpackArgs,
 };
 use tombolo_wire_nfs3::{
-    Cookie3, CookieVerifier, FATTR_BYTES, Fattr3, FileHandle, NfsTime3, Reply, Status, WccAttr,
+    Cookie3, CookieVerifier, Data, FATTR_BYTES, Fattr3, FileHandle, NfsTime3, Reply, Status, WccAttr,
 };
 use tombolo_wire_xdr::{Decode, Decoder};
 
@@ -115,6 +116,21 @@ fn words_of_pack() {
     assert_eq!(bytes, [words(&[0]), fattr, words(&[5]), vec![7; 5], vec![0; 3]].concat());
     assert_eq!(PackReply::decode(&mut Decoder::new(&bytes)), Ok(reply));
     survives(&bytes, |bytes| PackReply::decode(&mut Decoder::new(bytes)).map(drop));
+}
+
+#[test]
+fn words_of_unpack() {
+    let (file, frame) = (FileHandle::new(b"file").unwrap(), Data::to_send(5));
+    let args = UnpackArgs { file, offset: 1 << 32, count: 9, stable: StableHow::DataSync, frame };
+    let bytes = encoded(&Call::Unpack(args));
+    assert_eq!(bytes, words(&[4, u32::from_be_bytes(*b"file"), 1, 0, 9, 1, 5]));
+    let whole = [bytes.clone(), b"frame".to_vec(), vec![0; 3]].concat();
+    let Ok(Call::Unpack(received)) = Call::decode(Procedure::Unpack, &mut Decoder::new(&whole)) else {
+        panic!("no UNPACK")
+    };
+    assert_eq!(received.frame.range(whole.len()), Ok(bytes.len()..bytes.len() + 5));
+    assert_eq!(UnpackArgs { frame, ..received }, args);
+    survives(&bytes, |bytes| Call::decode(Procedure::Unpack, &mut Decoder::new(bytes)).map(drop));
 }
 
 fn page<'a>(entries: &[DirEntryPlus3<'static>], eof: bool) -> ReaddirplusReply<'a> {

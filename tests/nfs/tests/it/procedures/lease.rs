@@ -18,6 +18,8 @@ use tombolo_wire_nfs3::side::{self, Call as SideCall, LeaseAct, LeaseArgs, Lease
 use tombolo_wire_nfs3::{Call, FileHandle, FileHandleBuf, Procedure, Reply, Status};
 use tombolo_wire_rpc::Accepted;
 
+use super::packing::unpack;
+
 /// Nothing runs out while a test lasts.
 const LONG: Duration = Duration::from_secs(600);
 /// Something runs out. A tenth of it passes after a change before another is granted.
@@ -189,6 +191,27 @@ fn every_procedure_that_changes_something_recalls() {
         });
     }
     assert_eq!(seen.len(), 10, "{seen:?}");
+}
+
+#[test]
+fn what_is_written_compressed_recalls_as_well() {
+    let fixture = leased(LONG);
+    let holder = Holder::new(&fixture, 1);
+    let (file, epoch) = (holder.file(b"file", b"old"), holder.granted());
+    let frame = zstd::bulk::compress(b"new", 1).expect("compressed");
+    let message = unpack(&fixture.nfs, &file, 0, 3, &frame);
+    thread::scope(|scope| {
+        let other = scope.spawn(|| drop(fixture.nfs.send(&message)));
+        let mut state = LeaseState::Held;
+        while state == LeaseState::Held && !other.is_finished() {
+            state = holder.ask(LeaseAct::Keep, epoch).state;
+        }
+        let before = holder.read(&file);
+        holder.ask(LeaseAct::GiveBack, epoch);
+        other.join().expect("answered");
+        assert_eq!((state, &before[..]), (LeaseState::Recalled, &b"old"[..]));
+        assert_eq!(holder.read(&file), b"new");
+    });
 }
 
 #[test]

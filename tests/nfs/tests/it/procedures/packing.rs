@@ -1,12 +1,15 @@
-//! PACK of the side program.
+//! PACK and UNPACK of the side program.
 #![expect(clippy::single_range_in_vec_init, reason = "one part is meant")]
 
 use std::ops::Range;
 
 use tombolo_nfs_tests::client::{Expect, Message, Nfs};
 use tombolo_nfs_tests::fixture::{on_each, weak};
-use tombolo_wire_nfs3::side::{self, FilePart, PACKED_BYTES_MAX, PACKED_PARTS_MAX, PackArgs, PackReply};
-use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, Reply, Sattr3, Status};
+use tombolo_wire_nfs3::args::StableHow;
+use tombolo_wire_nfs3::side::{
+    self, FilePart, PACKED_BYTES_MAX, PACKED_PARTS_MAX, PackArgs, PackReply, UnpackArgs, UnpackReply,
+};
+use tombolo_wire_nfs3::{Data, Fattr3, FileHandleBuf, Reply, Sattr3, Status, WccData};
 use tombolo_wire_xdr::{Decode, Decoder, Encoder, List};
 
 fn ask(nfs: &Nfs, file: &FileHandleBuf, parts: &[Range<u64>]) -> Result<(Fattr3, Vec<u8>), Status> {
@@ -24,6 +27,23 @@ fn ask(nfs: &Nfs, file: &FileHandleBuf, parts: &[Range<u64>]) -> Result<(Fattr3,
         Reply::Ok(ok) => Ok((ok.attributes, ok.frame.to_vec())),
         Reply::Failed(status, _) => Err(status),
     }
+}
+
+/// UNPACK.
+pub fn unpack(nfs: &Nfs, file: &FileHandleBuf, offset: u64, count: u32, frame: &[u8]) -> Message {
+    let procedure = side::Procedure::Unpack.number();
+    let mut message = Message::new(7, side::PROGRAM, side::VERSION, procedure, nfs.caller());
+    let args = UnpackArgs {
+        file: file.as_handle(),
+        offset,
+        count,
+        stable: StableHow::FileSync,
+        frame: Data::to_send(frame.len() as u32),
+    };
+    Encoder::new(&mut message.arguments).value(&args);
+    message.arguments.extend(frame);
+    message.arguments.resize(message.arguments.len().next_multiple_of(4), 0);
+    message
 }
 
 fn unpacked(frame: &[u8]) -> Vec<u8> {
@@ -59,5 +79,58 @@ fn what_is_wrong_with_a_call_is_said() {
         assert_eq!(ask(&fixture.nfs, &fixture.root, &[0..1]), Err(Status::IsDir));
         let (_, frame) = ask(&fixture.nfs, &file, &vec![0..1; PACKED_PARTS_MAX]).expect("packed");
         assert_eq!(unpacked(&frame), vec![b's'; PACKED_PARTS_MAX]);
+    });
+}
+
+/// UNPACK of a frame that is said to hold `count` bytes.
+fn put(nfs: &Nfs, file: &FileHandleBuf, offset: u64, count: u32, frame: &[u8]) -> UnpackReply {
+    nfs.send(&unpack(nfs, file, offset, count, frame)).results()
+}
+
+fn frame(bytes: &[u8]) -> Vec<u8> {
+    zstd::bulk::compress(bytes, 1).expect("compressed")
+}
+
+#[test]
+fn what_a_file_gets_is_what_is_in_the_frame() {
+    on_each(|fixture| {
+        let file = fixture.file("file", b"0123456789");
+        let bytes = vec![b'x'; PACKED_BYTES_MAX as usize];
+        for (offset, data) in [(5, &b"abc"[..]), (1 << 20, &bytes)] {
+            let before = weak(&fixture.attr(&file));
+            let ok = put(&fixture.nfs, &file, offset, data.len() as u32, &frame(data)).done();
+            assert_eq!((ok.count as usize, ok.committed), (data.len(), StableHow::FileSync));
+            assert_eq!(ok.verifier, fixture.nfs.commit(&file, 0, 0).done().verifier);
+            let WccData { before: told, after } = ok.file_wcc;
+            assert_eq!(told.map(|told| told.size), Some(before.size));
+            assert_eq!(after.map(|after| weak(&after)), Some(weak(&fixture.attr(&file))));
+        }
+        assert_eq!(fixture.nfs.read(&file, 0, 12).done().bytes, b"01234abc89\0\0");
+        assert!(fixture.nfs.read(&file, 1 << 20, 1 << 20).done().bytes == bytes);
+    });
+}
+
+#[test]
+fn a_frame_that_is_wrong_changes_nothing() {
+    on_each(|fixture| {
+        let file = fixture.file("file", b"as it was");
+        fixture.nfs.setattr(&file, Sattr3 { mode: Some(0o600), ..Sattr3::default() }, None).done();
+        let (good, large) = (frame(b"other"), vec![0; PACKED_BYTES_MAX as usize + 1]);
+        put(&fixture.as_user(1000), &file, 0, 5, &good).failed(Status::Acces);
+        for (count, frame) in [
+            (4, &good[..]),
+            (6, &good),
+            (0, &good),
+            (5, &good[..good.len() - 1]),
+            (5, b"no frame"),
+            (5, b""),
+            (large.len() as u32, &frame(&large)),
+            (u32::MAX, &good),
+        ] {
+            put(&fixture.nfs, &file, 0, count, frame).failed(Status::Inval);
+        }
+        put(&fixture.nfs, &file, u64::MAX - 2, 5, &good).failed(Status::FBig);
+        put(&fixture.nfs, &fixture.root, 0, 5, &good).failed(Status::IsDir);
+        assert_eq!(fixture.nfs.read(&file, 0, 100).done().bytes, b"as it was");
     });
 }

@@ -1,0 +1,56 @@
+//! What is written to a server of ours that is far away travels compressed, by UNPACK (`docs/protocols/side.md`). Without this file all would
+//! travel by WRITE.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use tombolo_core::fs::{FAR, PACKED_BYTES_MAX};
+use tombolo_mem::Source;
+
+use super::Session;
+
+/// The fastest level that has all of the format's means.
+const LEVEL: i32 = 1;
+
+/// Less than this is sent as it is: it is not what a line is busy with.
+const BYTES_MIN: usize = 4 << 10;
+
+/// What is larger than that after compression, in per cent, was not worth it. So many that come next are not tried then.
+const DENSE_PERCENT: usize = 90;
+const NOT_TRIED: u32 = 15;
+
+/// Which of the data are tried.
+#[derive(Debug, Default)]
+pub(super) struct PackedWrites {
+    /// So many that come next are sent as they are.
+    not_tried: AtomicU32,
+}
+
+impl PackedWrites {
+    /// These data as a frame, where it is worth it.
+    pub(super) fn frame(&self, session: &Session, data: &Source) -> Option<Source> {
+        let is_fit = (BYTES_MIN..=PACKED_BYTES_MAX as usize).contains(&data.len());
+        let is_far = || session.nfs.rpc().round_trip_min().is_some_and(|time| time >= FAR);
+        if !is_fit || !session.has_side_program.load(Relaxed) || !is_far() || self.is_not_tried() {
+            return None;
+        }
+        let mut bytes = vec![0; data.len()];
+        data.read_at(0, &mut bytes);
+        let frame = zstd::bulk::compress(&bytes, LEVEL).ok()?;
+        if frame.len() * 100 > bytes.len() * DENSE_PERCENT {
+            let _ = self.not_tried.compare_exchange(0, NOT_TRIED, Relaxed, Relaxed);
+            return None;
+        }
+        Some(frame.into())
+    }
+
+    /// The server takes none.
+    pub(super) fn give_up(&self) {
+        self.not_tried.store(u32::MAX, Relaxed);
+    }
+
+    fn is_not_tried(&self) -> bool {
+        let one_less = |left: u32| (left != u32::MAX).then(|| left.checked_sub(1)).flatten();
+        let left = self.not_tried.fetch_update(Relaxed, Relaxed, one_less);
+        left != Err(0)
+    }
+}

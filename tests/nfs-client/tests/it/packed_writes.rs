@@ -1,0 +1,137 @@
+//! What is written to a server of ours that is far away travels compressed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tombolo_back_memory::Memory;
+use tombolo_conformance::waist::World;
+use tombolo_core::Error;
+use tombolo_core::fs::SyncWhat;
+use tombolo_nfs_client_tests::mount::{hard, mounted, world};
+use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
+use tombolo_nfs_tests::test_server::TestServer;
+use tombolo_wire_nfs3::results::WriteOk;
+use tombolo_wire_nfs3::side::{self, UnpackReply};
+use tombolo_wire_nfs3::{Procedure, Status, WccData};
+use tombolo_wire_rpc::{Accepted, ReplyHeader};
+use tombolo_wire_xdr::{Decode, Decoder, Encoder};
+
+use crate::packing::{DELAY, noise, text};
+
+fn is_unpack(program: u32, procedure: u32) -> bool {
+    (program, procedure) == (side::PROGRAM, side::Procedure::Unpack.number())
+}
+
+/// A server, and a client of it behind a line that answers UNPACK like this.
+struct Site {
+    direct: World,
+    line: Scripted,
+    far: World,
+    _origin: TestServer,
+}
+
+impl Site {
+    fn new(delay: Duration, says: impl Fn(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static) -> Self {
+        let origin = TestServer::over(Memory::default());
+        let direct = world(mounted(origin.address(), hard()));
+        let line = Scripted::start(origin.address(), move |asked| {
+            let is_unpack = is_unpack(asked.program, asked.procedure);
+            let reply = if is_unpack { says(asked) } else { ScriptedReply::Forward };
+            if delay.is_zero() { reply } else { ScriptedReply::After(delay, Box::new(reply)) }
+        });
+        let far = direct.through(mounted(line.address(), hard()));
+        Self { direct, line, far, _origin: origin }
+    }
+
+    /// Writes a file from afar, and makes it stable.
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let file = self.far.file(name);
+        self.far.put(file, 0, bytes);
+        let synced = self.far.fs.fsync(&self.far.cx, file, SyncWhat::All).wait();
+        self.far.release(file);
+        synced
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        self.direct.contents(self.direct.lookup(self.direct.dir, name).expect("there").node)
+    }
+
+    /// How many calls brought data: compressed, and as they are.
+    fn calls(&self) -> (usize, usize) {
+        let packed = self.line.seen().iter().filter(|seen| is_unpack(seen.program, seen.procedure)).count();
+        (packed, self.line.count_of(Procedure::Write))
+    }
+}
+
+#[test]
+fn what_goes_far_goes_compressed_and_is_what_was_written() {
+    let site = Site::new(DELAY, |_| ScriptedReply::Forward);
+    site.write("file", &text(0)).expect("written");
+    assert!(site.read("file") == text(0));
+    let (packed, plain) = site.calls();
+    assert!(packed > 0 && plain == 0, "{packed}, {plain}");
+}
+
+#[test]
+fn what_goes_near_goes_as_it_is() {
+    let site = Site::new(Duration::ZERO, |_| ScriptedReply::Forward);
+    site.write("file", &text(0)).expect("written");
+    assert!(site.read("file") == text(0));
+    assert_eq!(site.calls().0, 0);
+}
+
+#[test]
+fn what_gets_no_smaller_goes_as_it_is() {
+    let site = Site::new(DELAY, |_| ScriptedReply::Forward);
+    site.write("file", &noise()).expect("written");
+    assert!(site.read("file") == noise());
+    let (packed, plain) = site.calls();
+    assert!(packed == 0 && plain > 0, "{packed}, {plain}");
+}
+
+#[test]
+fn a_server_that_takes_none_is_written_to_as_any_other() {
+    let site = Site::new(DELAY, |asked| asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProcUnavail)));
+    site.write("first", &text(0)).expect("written");
+    let (packed, _) = site.calls();
+    site.write("second", &text(1)).expect("written");
+    assert!(site.read("first") == text(0) && site.read("second") == text(1));
+    assert!(packed > 0 && site.calls().0 == packed, "asked once, and what was under way beside it: {packed}");
+}
+
+#[test]
+fn a_server_that_has_no_time_is_asked_again() {
+    let times = Arc::new(AtomicUsize::new(0));
+    let site = Site::new(DELAY, move |asked| match times.fetch_add(1, Ordering::Relaxed) {
+        0 => asked.results(&UnpackReply::Failed(Status::Jukebox, WccData::NONE)),
+        _ => ScriptedReply::Forward,
+    });
+    site.write("file", &text(0)).expect("written");
+    assert!(site.read("file") == text(0));
+    assert_eq!(site.calls().1, 0);
+}
+
+#[test]
+fn a_failure_is_told_as_one_of_any_write() {
+    let site = Site::new(DELAY, |asked| asked.results(&UnpackReply::Failed(Status::NoSpc, WccData::NONE)));
+    let written = site.write("file", &text(0));
+    assert!(matches!(written, Err(Error::NoSpace)), "{written:?}");
+}
+
+/// It may take a part, as of any WRITE.
+#[test]
+fn what_a_server_does_not_take_is_sent_again() {
+    let site = Site::new(DELAY, |_| {
+        ScriptedReply::edited(|results| {
+            if let Ok(UnpackReply::Ok(ok)) = UnpackReply::decode(&mut Decoder::new(results)) {
+                results.clear();
+                let less = WriteOk { count: ok.count.div_ceil(2), ..ok };
+                Encoder::new(results).value(&UnpackReply::Ok(less));
+            }
+        })
+    });
+    site.write("file", &text(0)).expect("written");
+    assert!(site.read("file") == text(0));
+    assert!(site.calls().0 > 2, "{:?}", site.calls());
+}
