@@ -7,6 +7,7 @@ mod advising;
 mod ahead;
 mod changes;
 mod changing;
+mod coming;
 mod file_system;
 mod finding;
 mod handles;

@@ -11,6 +11,7 @@ use tombolo_core::{Answer, Error, Interrupt, Result};
 use tombolo_host_runtime::task;
 use tombolo_mem::Sink;
 
+use super::coming::Coming;
 use super::view::View;
 use crate::data::{self, Came, Data};
 use crate::object::Object;
@@ -207,7 +208,7 @@ impl View {
 }
 
 impl View {
-    /// Has the rest of a file fetched, a part after the other, each as long as it keeps the line busy.
+    /// Has the rest of a file fetched in order, as much of it at a time as keeps the line busy.
     fn fetch_rest(&self, opening: &Opening, data: &Arc<Data>, origin: &Arc<OriginFile>) {
         if data.is_here(&(0..data.version().size)) || !data.begin_rest() {
             return;
@@ -215,18 +216,16 @@ impl View {
         let (cache, object) = (self.cache().clone(), opening.object.clone());
         let (data, origin) = (data.clone(), origin.clone());
         task::spawn(async move {
-            let mut start = 0;
-            while start < data.version().size {
-                let end = start.saturating_add(cache.line.window_bytes()).min(data.version().size);
-                let wanted = data.want(&(start..end), &Ahead::NONE, 0);
+            let (size, mut coming) = (data.version().size, Coming::default());
+            for start in (0..size).step_by(WHOLE_BYTES as usize) {
+                let wanted = data.want(&(start..size.min(start + WHOLE_BYTES)), &Ahead::NONE, 0);
                 data::start(&cache, &object, &data, &origin, &wanted.own);
-                for fetch in wanted.own.iter().chain(&wanted.theirs) {
-                    if fetch.came().await != Came::Here {
-                        return data.end_rest();
-                    }
+                coming.add(wanted.own.into_iter().chain(wanted.theirs));
+                if !coming.until_at_most(cache.line.window_bytes()).await {
+                    return data.end_rest();
                 }
-                start = end;
             }
+            coming.until_at_most(0).await;
             data.end_rest();
         });
     }

@@ -1,7 +1,7 @@
 //! The trace of an image: what a start of it has read, brought in that order before it is asked for.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,8 +10,9 @@ use tombolo_core::{Error, Result};
 use tombolo_host_runtime::task;
 use tombolo_wire_image::Sidecar;
 
+use super::coming::Coming;
 use super::view::View;
-use crate::data::{self, Came, Fetch};
+use crate::data::{self, Fetch};
 use crate::images::Image;
 use crate::object::Object;
 use crate::origin::{OriginFile, detached};
@@ -89,7 +90,7 @@ impl View {
     /// Brings it, in order, as long as the line has room for what is not waited for. The files that it is of.
     async fn bring_trace(&self, dir: &Arc<Object>, sidecar: &Attr, image: &Image) -> Vec<u32> {
         let cache = self.cache();
-        let (mut opened, mut coming) = (HashMap::new(), VecDeque::<Arc<Fetch>>::new());
+        let (mut opened, mut coming) = (HashMap::new(), Coming::default());
         for batch in batches(&image.sidecar, cache.store.capacity_bytes() / TRACE_PART) {
             if let Entry::Vacant(place) = opened.entry(batch.file) {
                 place.insert(left_out(self.traced_file(dir, sidecar, image, batch.file).await));
@@ -99,13 +100,10 @@ impl View {
                 opened.insert(batch.file, None);
                 continue;
             };
-            coming.extend(begun);
-            while coming.iter().map(|fetch| fetch.bytes()).sum::<u64>() > cache.line.trickle_bytes() {
-                let Some(first) = coming.pop_front() else { break };
-                // What fails here its reader will be told of.
-                if first.came().await != Came::Here {
-                    return found(opened);
-                }
+            coming.add(begun);
+            // What fails here its reader will be told of.
+            if !coming.until_at_most(cache.line.trickle_bytes()).await {
+                return found(opened);
             }
         }
         found(opened)
