@@ -195,7 +195,7 @@ fn every_procedure_that_changes_something_recalls() {
 
 #[test]
 fn what_is_written_compressed_recalls_as_well() {
-    let fixture = leased(LONG);
+    let fixture = leased(10 * SHORT);
     let holder = Holder::new(&fixture, 1);
     let (file, epoch) = (holder.file(b"file", b"old"), holder.granted());
     let frame = zstd::bulk::compress(b"new", 1).expect("compressed");
