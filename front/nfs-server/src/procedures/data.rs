@@ -59,33 +59,31 @@ async fn read_some(
 
 /// WRITE. `record` is the whole call, in which the data lies.
 pub(crate) async fn write(caller: &Caller<'_>, args: WriteArgs<'_>, record: &Source) -> WriteReply {
+    let mut target = match caller.target(args.file).await {
+        Ok(target) => target,
+        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
+    };
     // RFC 1813 does not say which of two lengths would count. Neither does.
     let is_clear = args.count == args.data.len_bytes();
-    let data = data_of(args.data, record).filter(|_| is_clear).map(|mut data| {
-        data.truncate(caller.transfer_max() as usize);
-        data
-    });
-    match caller.target(args.file).await {
-        Ok(target) => write_to(target, args.offset, args.stable, data).await,
-        Err(Failure(status)) => Reply::Failed(status, WccData::NONE),
-    }
+    let data = data_of(args.data, record, caller.transfer_max()).filter(|_| is_clear);
+    write_to(&mut target, args.offset, args.stable, data.as_ref()).await
 }
 
-/// The data of a call that is `record`, if they are there.
-pub(crate) fn data_of(data: Data, record: &Source) -> Option<Source> {
+/// The first so many of the data of a call that is `record`, if they are there.
+pub(crate) fn data_of(data: Data, record: &Source, bytes_max: u32) -> Option<Source> {
     let range = data.range(record.len()).ok()?;
     let mut bytes = record.clone();
     bytes.advance(range.start);
-    bytes.truncate(range.len());
+    bytes.truncate(range.len().min(bytes_max as usize));
     Some(bytes)
 }
 
 /// What WRITE does and answers, with data from wherever they came. Without any it is INVAL.
 pub(crate) async fn write_to(
-    mut target: Target,
+    target: &mut Target,
     offset: u64,
     stable: StableHow,
-    data: Option<Source>,
+    data: Option<&Source>,
 ) -> WriteReply {
     // Before anything is written: data that gets lost from here on was taken under this one.
     let verifier = target.export.verifier.bytes();
@@ -98,7 +96,7 @@ pub(crate) async fn write_to(
         ..Write::default()
     };
     let written = match data {
-        Some(data) => write_some(&target, &how, data).await,
+        Some(data) => write_some(target, &how, data).await,
         None => Err(Failure(Status::Inval)),
     };
     match written {
@@ -112,11 +110,11 @@ pub(crate) async fn write_to(
     }
 }
 
-async fn write_some(target: &Target, how: &Write, data: Source) -> Result<Written> {
+async fn write_some(target: &Target, how: &Write, data: &Source) -> Result<Written> {
     let export = &target.export;
     let end = how.offset.checked_add(data.len() as u64);
     let is_too_far = !data.is_empty() && end.is_none_or(|end| end > export.profile.file_size_max);
-    if !is_too_far && let Some(written) = write_at_once(target, how, &data).await? {
+    if !is_too_far && let Some(written) = write_at_once(target, how, data).await? {
         return Ok(written);
     }
     let attr = target.file_attr().await?;
@@ -129,7 +127,7 @@ async fn write_some(target: &Target, how: &Write, data: Source) -> Result<Writte
     export.permissions.check_write(&target.cx, target.node.id, &attr).await?;
     let opening = export.openings.for_writing(target.node.id).await?;
     opening.set_owner(attr.uid);
-    Ok(write_through(target, &opening, how, data).await?)
+    Ok(write_through(target, &opening, how, data.clone()).await?)
 }
 
 /// Writes in one operation, where no other one is needed to know that the caller may: to a file that is open for writing already, for its

@@ -90,14 +90,14 @@ pub(crate) async fn unpack(
     record: &Source,
     buffers: &Buffers,
 ) -> UnpackReply {
-    let target = match caller.target(args.file).await {
+    let mut target = match caller.target(args.file).await {
         Ok(target) => target,
         Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
     };
     match unpacked(caller, &target, args, record, buffers).await {
         Ok(lease) => {
             let data = lease.as_ref().map(|lease| lease.source(0..args.count as usize));
-            write_to(target, args.offset, args.stable, data).await
+            write_to(&mut target, args.offset, args.stable, data.as_ref()).await
         }
         Err(Failure(status)) => Reply::Failed(status, target.wcc_now().await),
     }
@@ -112,7 +112,8 @@ async fn unpacked(
     buffers: &Buffers,
 ) -> Result<Option<Lease>> {
     let count_max = PACKED_BYTES_MAX.min(caller.transfer_max());
-    let Some(frame) = data_of(args.frame, record).filter(|_| (1..=count_max).contains(&args.count)) else {
+    let Some(frame) = data_of(args.frame, record, u32::MAX).filter(|_| (1..=count_max).contains(&args.count))
+    else {
         return Ok(None);
     };
     let lease = buffers.take(args.count as usize).ok_or(Failure(Status::Jukebox))?;
