@@ -29,6 +29,14 @@ pub enum OverlayError {
         /// What its header says that it has, in bytes.
         wanted: u64,
     },
+    /// It was sealed, and has other pages than then.
+    #[error(
+        "the overlay is not as it was when it was finished: it was copied while that went on, or only in part"
+    )]
+    Torn,
+    /// It is sealed, and is to be written to.
+    #[error("the overlay is finished: nothing is written to it any more")]
+    Sealed,
     /// What the blocks that are not here are taken from is not what it was.
     #[error(
         "the base is not what it was when the overlay was made: what was written to the overlay does not fit it any more"

@@ -5,6 +5,8 @@ use crate::layout::{PAGE_BYTES, SIZE_MAX};
 
 const MAGIC: &[u8; 8] = b"TOMBOVLY";
 const VERSION: u32 = 1;
+/// Says that nothing is written to it any more.
+const SEALED: u32 = 1;
 /// Where the name of the base begins, after numbers of a fixed length.
 const NAME_AT: usize = 64;
 /// Names and marks are so long at most.
@@ -24,12 +26,14 @@ pub struct Header {
     pub base_name: Vec<u8>,
     /// What tells the base from one that was changed: it changes with it.
     pub base_mark: Vec<u8>,
+    /// The checksum of its pages, once nothing is written to it any more ([`Overlay::seal`](crate::Overlay::seal)).
+    pub seal: Option<u32>,
 }
 
 impl Header {
     /// As it is written.
     pub(crate) fn to_page(&self) -> Result<Vec<u8>, OverlayError> {
-        let Self { size_bytes, base_bytes, base_name, base_mark } = self;
+        let Self { size_bytes, base_bytes, base_name, base_mark, seal } = self;
         if !(512..=SIZE_MAX).contains(size_bytes) || size_bytes % 512 != 0 {
             return Err(OverlayError::Size { size_bytes: *size_bytes, max: SIZE_MAX });
         }
@@ -41,9 +45,10 @@ impl Header {
         page.extend_from_slice(&VERSION.to_le_bytes());
         page.extend_from_slice(&(base_name.len() as u32).to_le_bytes());
         page.extend_from_slice(&(base_mark.len() as u32).to_le_bytes());
-        page.extend_from_slice(&[0; 4]);
+        page.extend_from_slice(&seal.map_or(0, |_| SEALED).to_le_bytes());
         page.extend_from_slice(&size_bytes.to_le_bytes());
         page.extend_from_slice(&base_bytes.to_le_bytes());
+        page.extend_from_slice(&seal.unwrap_or_default().to_le_bytes());
         page.resize(NAME_AT, 0);
         page.extend_from_slice(base_name);
         page.extend_from_slice(base_mark);
@@ -76,6 +81,11 @@ impl Header {
         if !(512..=SIZE_MAX).contains(&size_bytes) || size_bytes % 512 != 0 || base_bytes % 512 != 0 {
             return Err(damaged("no disk is so long"));
         }
+        let seal = match u32_at(20).ok_or_else(short)? {
+            0 => None,
+            SEALED => Some(u32_at(40).ok_or_else(short)?),
+            _ => return Err(damaged("it is neither sealed nor not")),
+        };
         let mut rest = summed.get(NAME_AT..).unwrap_or_default();
         let mut bytes = |len: Option<u32>| {
             let (taken, left) = rest.split_at_checked(len? as usize)?;
@@ -84,7 +94,7 @@ impl Header {
         };
         let base_name = bytes(u32_at(12)).ok_or_else(|| damaged("the base's name is too long"))?;
         let base_mark = bytes(u32_at(16)).ok_or_else(|| damaged("the base's mark is too long"))?;
-        Ok(Self { size_bytes, base_bytes, base_name, base_mark })
+        Ok(Self { size_bytes, base_bytes, base_name, base_mark, seal })
     }
 }
 
@@ -94,7 +104,7 @@ mod tests {
 
     fn header() -> Header {
         let (base_name, base_mark) = (b"golden.img".to_vec(), vec![7; 24]);
-        Header { size_bytes: 1 << 30, base_bytes: 1 << 29, base_name, base_mark }
+        Header { size_bytes: 1 << 30, base_bytes: 1 << 29, base_name, base_mark, seal: Some(7) }
     }
 
     #[test]

@@ -8,11 +8,14 @@ use tombolo_core::{Answer, Ctx, Result, Stability};
 use tombolo_host_runtime::{task, to_its_end};
 use tombolo_mem::{Buffer, Source};
 
-use crate::disk::Overlay;
+use crate::disk::{Overlay, all};
 use crate::kept::Kept;
 use crate::layout::{self, BLOCK_BYTES, PAGE_BYTES, SEGMENT_BYTES};
 use crate::states::{State, States};
 use crate::{Header, OverlayError};
+
+/// So many pages are asked for at once: far away each answer takes a while.
+const PAGES_AT_ONCE: u64 = 64;
 
 /// Blocks that are changed at once are told apart by so many locks.
 pub(crate) const LOCKS: usize = 64;
@@ -93,8 +96,21 @@ async fn states_of(
         states.go_on();
         return Ok(states);
     }
-    for segment in 0..states.segments() {
-        states.load(segment, &read(log, cx, layout::page_at(segment), PAGE_BYTES as usize).await?)?;
+    for first in (0..states.segments()).step_by(PAGES_AT_ONCE as usize) {
+        let segments = first..states.segments().min(first + PAGES_AT_ONCE);
+        let mut pages: Vec<_> = segments.map(|segment| (segment, Buffer::new(PAGE_BYTES as usize))).collect();
+        let asked = pages.iter().map(|(segment, page)| {
+            log.read(cx, layout::page_at(*segment), page.sink(0..PAGE_BYTES as usize))
+        });
+        let asked = all(asked.collect());
+        log.submit();
+        asked.resolve().await?;
+        for (segment, page) in &mut pages {
+            states.load(*segment, page.as_slice().unwrap_or_default())?;
+        }
+    }
+    if header.seal.is_some_and(|seal| seal != states.sum()) {
+        return Err(OverlayError::Torn);
     }
     kept.iter().try_for_each(|kept| kept.begin(header))?;
     Ok(states)
@@ -139,6 +155,9 @@ impl Overlay {
         if header.base_bytes != base.geometry().size_bytes || header.base_mark != base_mark {
             return Err(OverlayError::BaseChanged);
         }
+        if header.seal.is_some() && !options.read_only {
+            return Err(OverlayError::Sealed);
+        }
         // A block here is completed out of the base's.
         let base_block_bytes = base.geometry().block_bytes;
         if u64::from(base_block_bytes) > BLOCK_BYTES {
@@ -158,6 +177,18 @@ impl Overlay {
             locks: [const { Mutex::new(()) }; LOCKS],
             flushing: Mutex::new(()),
         }))))
+    }
+}
+
+impl Overlay {
+    /// Makes it durable, and finishes it: from its next opening on nothing is written to it, and other pages than it has now are noticed. The header that
+    /// says so comes last, so no part of a copy is taken for the whole. Nothing else writes to it meanwhile.
+    pub async fn seal(&self, cx: &Ctx) -> std::result::Result<(), OverlayError> {
+        let RedoLog { log, states, .. } = &*self.0;
+        self.0.make_durable(cx).resolve().await?;
+        let header = Header { seal: Some(states.sum()), ..Header::read_from(cx, &**log).await? };
+        write(&**log, cx, 0, header.to_page()?).await?;
+        Ok(flush(&**log, cx).await?)
     }
 }
 

@@ -55,6 +55,10 @@ impl Page {
         self.memory.load_u64(self.start + index * 8, Ordering::Acquire).unwrap_or_default()
     }
 
+    fn bytes(&self) -> Vec<u8> {
+        (0..PAGE_WORDS).flat_map(|word| self.word(word).to_le_bytes()).collect()
+    }
+
     /// Replaces these bits of a word; whether that has changed any.
     fn replace(&self, index: usize, mask: u64, bits: u64) -> bool {
         let before = self.memory.replace_bits(self.start + index * 8, mask, bits, Ordering::AcqRel);
@@ -126,6 +130,14 @@ impl States {
         Ok(())
     }
 
+    /// The checksum of a seal: of each page that is not all zeroes, behind the number of its segment.
+    pub(crate) fn sum(&self) -> u32 {
+        let pages = (0..self.segments()).filter_map(|segment| Some((segment, self.page(segment)?.bytes())));
+        pages.filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0)).fold(0, |sum, (segment, bytes)| {
+            crc32c::crc32c_append(crc32c::crc32c_append(sum, &segment.to_le_bytes()), &bytes)
+        })
+    }
+
     /// How the block is, and the first one after it, at most `end`, that is not so.
     pub(crate) fn run(&self, first: u64, end: u64) -> (State, u64) {
         let state = self.at(first);
@@ -182,10 +194,7 @@ impl States {
         let taken = |segment: u64| {
             let page = self.page(segment)?;
             // Before the words are looked at: what changes meanwhile makes it dirty again.
-            page.is_dirty.swap(false, Ordering::AcqRel).then(|| {
-                let words = (0..PAGE_WORDS).flat_map(|word| page.word(word).to_le_bytes());
-                (segment, words.collect())
-            })
+            page.is_dirty.swap(false, Ordering::AcqRel).then(|| (segment, page.bytes()))
         };
         (0..self.segments()).filter_map(taken).collect()
     }

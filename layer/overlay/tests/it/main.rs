@@ -4,6 +4,7 @@ mod in_blocks;
 mod killed;
 mod lossy;
 mod merged;
+mod sealed;
 
 use std::sync::Arc;
 
@@ -26,7 +27,13 @@ fn cx() -> Ctx {
 }
 
 fn header() -> Header {
-    Header { size_bytes: SIZE, base_bytes: BASE, base_name: b"golden.img".to_vec(), base_mark: b"1".to_vec() }
+    Header {
+        size_bytes: SIZE,
+        base_bytes: BASE,
+        base_name: b"golden.img".to_vec(),
+        base_mark: b"1".to_vec(),
+        seal: None,
+    }
 }
 
 fn write(disk: &dyn BlockDevice, offset: u64, bytes: &[u8]) {

@@ -8,16 +8,17 @@ fn header_over(size_bytes: u64, base_bytes: u64) -> Header {
     Header { size_bytes, base_bytes, ..header() }
 }
 
-/// An overlay in which nothing is.
-fn empty(base: Arc<dyn BlockDevice>, size_bytes: u64) -> Arc<Overlay> {
+/// An overlay in which nothing is, and its redo log.
+pub fn empty_in(base: Arc<dyn BlockDevice>, size_bytes: u64) -> (Arc<Overlay>, Arc<dyn BlockDevice>) {
     let header = header_over(size_bytes, base.geometry().size_bytes);
     let log: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header.log_bytes()).expect("a redo log"));
     block_on(header.write_to(&cx(), &*log)).expect("made");
-    block_on(Overlay::open(&cx(), base, b"1", log, &OpenOptions::default())).expect("opened")
+    let opened = block_on(Overlay::open(&cx(), base, b"1", log.clone(), &OpenOptions::default()));
+    (opened.expect("opened"), log)
 }
 
 /// Some changes near the ends of segments and of the shorter of them.
-fn work(rng: &mut fastrand::Rng, disk: &Overlay) {
+pub fn work(rng: &mut fastrand::Rng, disk: &Overlay) {
     let sectors = disk.geometry().size_bytes / SECTOR;
     for _ in 0..rng.usize(1..8) {
         let place = [0, (64 << 20) / SECTOR - 20, BASE / SECTOR - 20, SIZE / SECTOR - 60];
@@ -37,7 +38,7 @@ fn work(rng: &mut fastrand::Rng, disk: &Overlay) {
 }
 
 /// What is at those places.
-fn content(disk: &dyn BlockDevice) -> Vec<u8> {
+pub fn content(disk: &dyn BlockDevice) -> Vec<u8> {
     let end = disk.geometry().size_bytes;
     let around = |at: u64| at.saturating_sub(64 * SECTOR).min(end)..(at + 96 * SECTOR).min(end);
     let ranges = [0, 64 << 20, BASE, SIZE].map(around);
@@ -52,12 +53,12 @@ fn what_is_merged_reads_as_the_uppermost_did_whatever_their_lengths() {
         let (mut layers, mut below): (Vec<Arc<Overlay>>, _) = (Vec::new(), base.clone());
         for _ in 0..rng.usize(1..4) {
             let size_bytes = rng.choice([SIZE, BASE, BASE - 7 * SECTOR, SIZE + 9 * SECTOR]).expect("one");
-            let layer = empty(below, size_bytes);
+            let (layer, _) = empty_in(below, size_bytes);
             work(&mut rng, &layer);
             below = layer.clone();
             layers.insert(0, layer);
         }
-        let into = empty(base, layers[0].geometry().size_bytes);
+        let (into, _) = empty_in(base, layers[0].geometry().size_bytes);
         block_on(Overlay::merge(&cx(), &layers, &into, |_| ())).expect("merged");
         assert!(content(&*into) == content(&*layers[0]), "seed {seed}");
     }

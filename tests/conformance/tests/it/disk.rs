@@ -44,7 +44,8 @@ fn a_disk_whose_answers_come_later() {
 fn overlay(Wanted { size_bytes, read_only }: Wanted, slow: Duration) -> Arc<dyn BlockDevice> {
     let cx = Ctx::root(SessionId(1));
     let base_bytes = size_bytes / 2 + 512;
-    let header = Header { size_bytes, base_bytes, base_name: b"base".to_vec(), base_mark: Vec::new() };
+    let header =
+        Header { size_bytes, base_bytes, base_name: b"base".to_vec(), base_mark: Vec::new(), seal: None };
     let base: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(base_bytes).expect("a base"));
     let log: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header.log_bytes()).expect("a redo log"));
     block_on(header.write_to(&cx, &*log)).expect("made");

@@ -1,0 +1,95 @@
+//! A redo log that is finished, as it goes to other hosts: read only, over others of its kind, and not in part.
+
+use super::*;
+use crate::merged::{content, empty_in, work};
+
+fn read_only() -> OpenOptions {
+    OpenOptions { read_only: true, ..OpenOptions::default() }
+}
+
+fn sealed_over(
+    base: &Arc<dyn BlockDevice>,
+    log: &Arc<dyn BlockDevice>,
+) -> Result<Arc<Overlay>, OverlayError> {
+    block_on(Overlay::open(&cx(), base.clone(), b"1", log.clone(), &read_only()))
+}
+
+fn log_of(len: u64) -> Arc<MemoryDisk> {
+    Arc::new(MemoryDisk::new(len).expect("a redo log"))
+}
+
+#[test]
+fn what_is_finished_is_read_and_not_written_to() {
+    let (base, log) = (base(), redo_log());
+    let disk = opened(&base, &log).expect("opened");
+    write(&*disk, 0, &[7; BLOCK]);
+    block_on(disk.seal(&cx())).expect("sealed");
+    assert!(matches!(opened(&base, &log), Err(OverlayError::Sealed)));
+    let base: Arc<dyn BlockDevice> = base;
+    let disk = sealed_over(&base, &log).expect("read");
+    assert_eq!(read(&*disk, 0, BLOCK), [7; BLOCK]);
+}
+
+#[test]
+fn any_other_page_and_any_part_of_it_is_refused() {
+    let (base, log) = (base(), redo_log());
+    let disk = opened(&base, &log).expect("opened");
+    // Both segments have something.
+    write(&*disk, 0, &[7; 2 * BLOCK]);
+    write(&*disk, 64 << 20, &[8; 3 * BLOCK]);
+    block_on(disk.seal(&cx())).expect("sealed");
+    let (base, len): (Arc<dyn BlockDevice>, _) = (base, header().log_bytes());
+    let whole = read(&*log, 0, len as usize);
+    let second_page = (2 * BLOCK) as u64 + (64 << 20);
+    // Of each page a sector that never came, or that is an older one.
+    for (at, bytes) in [(4096, [0; 512]), (second_page, [0; 512]), (second_page + 512, [0x55; 512])] {
+        let copy = log_of(len);
+        write(&*copy, 0, &whole);
+        write(&*copy, at, &bytes);
+        let copy: Arc<dyn BlockDevice> = copy;
+        assert!(matches!(sealed_over(&base, &copy), Err(OverlayError::Torn)), "a sector at {at}");
+    }
+    // All of it but the header, which comes last.
+    let copy = log_of(len);
+    write(&*copy, 4096, &whole[4096..]);
+    let copy: Arc<dyn BlockDevice> = copy;
+    assert!(matches!(sealed_over(&base, &copy), Err(OverlayError::NotAnOverlay)));
+    for end in [0, 512, 4096, 8192, len - 4096] {
+        let copy = log_of(end.max(512));
+        write(&*copy, 0, &whole[..end as usize]);
+        let copy: Arc<dyn BlockDevice> = copy;
+        assert!(
+            matches!(
+                sealed_over(&base, &copy),
+                Err(OverlayError::TooShort { .. } | OverlayError::NotAnOverlay)
+            ),
+            "{end} bytes"
+        );
+    }
+}
+
+#[test]
+fn what_stands_on_finished_ones_reads_as_one_disk_that_was_written_all_along() {
+    for seed in 0..8 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let base: Arc<dyn BlockDevice> = base();
+        let model_base = base.clone();
+        let model = empty_in(model_base, SIZE).0;
+        let mut below = base;
+        for _ in 0..rng.usize(1..5) {
+            let (layer, log) = empty_in(below.clone(), SIZE);
+            // The same work on both.
+            let mut again = rng.clone();
+            work(&mut rng, &layer);
+            work(&mut again, &model);
+            block_on(layer.seal(&cx())).expect("sealed");
+            drop(layer);
+            below = sealed_over(&below, &log).expect("opened again");
+        }
+        let (top, _) = empty_in(below, SIZE);
+        let mut again = rng.clone();
+        work(&mut rng, &top);
+        work(&mut again, &model);
+        assert!(content(&*top) == content(&*model), "seed {seed}");
+    }
+}
