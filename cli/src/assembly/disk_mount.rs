@@ -42,7 +42,7 @@ fn read_ahead_bytes(plan: &DiskPlan) -> u32 {
     match &plan.source {
         // Just what is touched. A cache behind shared memory brings what lies around it by itself, and nothing waits for that.
         DiskSource::Overlay(overlay) if overlay.is_recorded() => 0,
-        DiskSource::Overlay(overlay) if overlay.base().is_ok_and(|base| base.is_behind_memory()) => 0,
+        source @ DiskSource::Overlay(_) if source.is_behind_memory() => 0,
         source if source.is_of_this_host() => NEAR_READ_AHEAD_BYTES,
         _ => FAR_READ_AHEAD_BYTES,
     }

@@ -23,7 +23,7 @@ fn with_golden() -> Scratch {
 }
 
 /// Has QEMU's tool work on a disk that is served.
-fn qemu_io(scratch: &Scratch, words: &[&str], commands: &[&str]) -> String {
+pub fn qemu_io(scratch: &Scratch, words: &[&str], commands: &[&str]) -> String {
     let server = scratch.serve(&[&["disk"], words, &["--nbd", "./it.nbd"]].concat(), "ready control");
     let url = hint(&server.said, "libnbd:     nbdinfo").to_owned();
     let commands: Vec<&str> = commands.iter().flat_map(|command| ["-c", command]).collect();

@@ -17,6 +17,7 @@ use crate::common::{Scratch, signal, until};
 
 mod checkpoints;
 mod kills;
+mod moved;
 
 pub const MIB: u64 = 1 << 20;
 const STATE: &str = "the state of all devices";

@@ -112,10 +112,16 @@ impl DiskSource {
                 ImageFormat::Overlay => Self::Overlay(OverlaySource::new(path, options)),
             });
         }
-        if !matches!(format, None | Some(ImageFormat::Raw)) {
-            return Err(Failure::usage("--format qcow2 and overlay are for files of this host"));
+        let location = Location::of_word(word.as_os_str()).map_err(Failure::usage)?;
+        let source = Self::File(location.clone());
+        let says_overlay = || ImageFormat::of_name(Path::new(&source.name())) == ImageFormat::Overlay;
+        match format {
+            Some(ImageFormat::Qcow2) => Err(Failure::usage("--format qcow2 is for files of this host")),
+            Some(ImageFormat::Overlay) => Ok(location),
+            None if says_overlay() => Ok(location),
+            None | Some(ImageFormat::Raw) => return Ok(source),
         }
-        Location::of_word(word.as_os_str()).map(Self::File).map_err(Failure::usage)
+        .map(|location| Self::Overlay(OverlaySource::elsewhere(word.to_owned(), location, options)))
     }
 
     /// The same disk with another cache of the host.
@@ -135,10 +141,20 @@ impl DiskSource {
     /// The image or block device of this host, if it lies in one.
     pub fn file(&self) -> Option<&Path> {
         match self {
-            Self::Raw { path, .. } | Self::Qcow2 { path, .. } | Self::Overlay(OverlaySource { path, .. }) => {
-                Some(path)
+            Self::Raw { path, .. }
+            | Self::Qcow2 { path, .. }
+            | Self::Overlay(OverlaySource { path, location: None, .. }) => Some(path),
+            Self::Overlay(_) | Self::Nbd(_) | Self::File(_) => None,
+        }
+    }
+
+    /// The file, if it is one of a file system that we are the client of.
+    pub fn location(&self) -> Option<&Location> {
+        match self {
+            Self::File(location) | Self::Overlay(OverlaySource { location: Some(location), .. }) => {
+                Some(location)
             }
-            Self::Nbd(_) | Self::File(_) => None,
+            _ => None,
         }
     }
 
@@ -147,9 +163,10 @@ impl DiskSource {
         let of_file = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = match self {
             Self::Nbd(url) => Some(url.export.clone()).filter(|name| !name.is_empty() && !name.contains('/')),
-            Self::File(location) => {
-                own_name(location).map(|name| String::from_utf8_lossy(name.as_name().as_bytes()).into_owned())
-            }
+            _ if self.location().is_some() => self
+                .location()
+                .and_then(own_name)
+                .map(|name| String::from_utf8_lossy(name.as_name().as_bytes()).into_owned()),
             _ => self.file().and_then(of_file),
         };
         name.unwrap_or_else(|| "disk".into())
@@ -175,14 +192,19 @@ impl DiskSource {
     pub fn is_of_this_host(&self) -> bool {
         match self {
             Self::Raw { .. } | Self::Qcow2 { .. } => true,
-            Self::Overlay(overlay) => overlay.base().is_ok_and(|base| base.is_of_this_host()),
+            Self::Overlay(overlay) => {
+                overlay.location.is_none() && overlay.base().is_ok_and(|base| base.is_of_this_host())
+            }
             Self::Nbd(_) | Self::File(_) => false,
         }
     }
 
     /// Whether another server of this host has it, which is met over shared memory.
     pub fn is_behind_memory(&self) -> bool {
-        matches!(self, Self::File(Location::Shm(_)))
+        match self {
+            Self::Overlay(overlay) => overlay.is_behind_memory(),
+            other => matches!(other, Self::File(Location::Shm(_))),
+        }
     }
 
     /// What serving it goes on to need, besides files that are open.
@@ -245,7 +267,8 @@ impl DiskSource {
 /// The session of the disk with what its file lies in.
 const SESSION: SessionId = SessionId(0);
 
-fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<OpenedDisk, Failure> {
+/// Opens a file of a file system that we are the client of.
+pub fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<OpenedDisk, Failure> {
     let DiskOpenOptions { read_only, .. } = *options;
     let Myself { identity, .. } = Myself::ask();
     let opened =
@@ -266,6 +289,7 @@ impl fmt::Display for DiskSource {
     /// As others may write it that work elsewhere.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Overlay(OverlaySource { location: Some(location), .. }) => location.fmt(f),
             Self::Raw { path, .. } | Self::Qcow2 { path, .. } | Self::Overlay(OverlaySource { path, .. }) => {
                 absolute(path).unwrap_or_else(|_: io::Error| path.clone()).display().fmt(f)
             }

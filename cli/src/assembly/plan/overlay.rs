@@ -1,4 +1,4 @@
-//! A redo log of this host, and what it stands on.
+//! A redo log, and what it stands on.
 
 pub mod merge;
 
@@ -23,11 +23,13 @@ use tombolo_layer_basic::record;
 use tombolo_layer_overlay::{HEADER_BYTES, Header, Identity, Kept, Overlay, OverlayError};
 use tombolo_sys::memfd;
 
-use super::disk::{DiskSource, OpenedDisk};
+use super::disk::{DiskSource, OpenedDisk, open_file};
 use super::layers::Layer;
+use super::needs;
 use crate::assembly::options::disk::ImageOptions;
 use crate::commands::files::open_path::attr_of;
 use crate::failure::{Failure, Outcome};
+use crate::location::Location;
 
 const KEEPING: &str = "keep what an overlay has not flushed";
 
@@ -37,6 +39,8 @@ const DEPTH_MAX: u32 = 16;
 #[derive(Clone, Debug)]
 pub struct OverlaySource {
     pub path: PathBuf,
+    /// What `path` says, where it is no file of this host: it is only read then.
+    pub location: Option<Location>,
     /// What is said of the base, and of what that stands on, elsewhere than in redo logs.
     bases: Vec<PathBuf>,
     backing_dir: Option<PathBuf>,
@@ -46,12 +50,28 @@ pub struct OverlaySource {
     states: Option<Kept>,
     /// Where it is written down what is read of the base.
     record: Option<Arc<File>>,
+    /// The same of its own redo log.
+    record_log: Option<Arc<File>>,
 }
 
 impl OverlaySource {
     pub fn new(path: PathBuf, options: &ImageOptions) -> Self {
         let ImageOptions { base: bases, backing_dir, .. } = options.clone();
-        Self { path, bases, backing_dir, depth: 0, states: None, record: None }
+        Self {
+            path,
+            location: None,
+            bases,
+            backing_dir,
+            depth: 0,
+            states: None,
+            record: None,
+            record_log: None,
+        }
+    }
+
+    /// A redo log that is finished, in a file of a file system that we are the client of.
+    pub fn elsewhere(path: PathBuf, location: Location, options: &ImageOptions) -> Self {
+        Self { location: Some(location), ..Self::new(path, options) }
     }
 
     fn cannot(&self, error: &(impl std::error::Error + 'static)) -> Failure {
@@ -82,6 +102,10 @@ impl OverlaySource {
 
     /// What the redo log says of itself.
     pub fn header(&self) -> Result<Header, Failure> {
+        if let Some(location) = &self.location {
+            let log = open_file(location, &read_only())?.disk;
+            return block_on(Header::read_from(&cx(), &*log)).map_err(|error| self.cannot(&error));
+        }
         let page = first_page(&self.path).map_err(|error| self.cannot(&error))?;
         Header::from_page(&page).map_err(|error| self.cannot(&error))
     }
@@ -93,7 +117,7 @@ impl OverlaySource {
             Failure::cannot(format_args!("open the overlay {}", self.path.display()), reason)
                 .remedy("say what it stands on: --base DISK, behind that of what stands on it")
         };
-        if DiskSource::is_elsewhere(name) {
+        if DiskSource::is_elsewhere(name) || self.location.is_some() {
             return Err(say_it(format!("it stands on {}", name.display())));
         }
         let looking =
@@ -113,9 +137,26 @@ impl OverlaySource {
     /// What serving it goes on to need. With a base that is reached over the network it is opened from within the sandbox too.
     pub fn needs(&self) -> Needs {
         // Why there is none is said when it is opened.
-        let mut needs = self.base().map_or_else(|_| Needs::default(), |base| base.needs());
-        needs.changes.extend(self.path.canonicalize());
+        let mut needs = Needs::default();
+        if let Ok(base) = self.base() {
+            needs::join(&mut needs, base.needs());
+            // What is of this host is opened there with the rest.
+            let is_elsewhere = self.location.is_some();
+            needs
+                .reads
+                .extend(base.file().filter(|_| is_elsewhere).and_then(|path| path.canonicalize().ok()));
+        }
+        match &self.location {
+            Some(location) => needs::join(&mut needs, DiskSource::File(location.clone()).needs()),
+            None => needs.changes.extend(self.path.canonicalize()),
+        }
         needs
+    }
+
+    /// Whether what it is read from is met over shared memory.
+    pub fn is_behind_memory(&self) -> bool {
+        matches!(self.location, Some(Location::Shm(_)))
+            || self.base().is_ok_and(|base| base.is_behind_memory())
     }
 
     /// Memory for its states that outlives servers, and the descriptor by which they inherit it.
@@ -166,18 +207,42 @@ impl OverlaySource {
     pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
         let log = self.open_log(options, pool)?;
         // As it says now that no other replaces it.
-        let base = self.base()?;
+        let mut base = self.base()?;
+        if let (DiskSource::Overlay(below), Some(file)) = (&mut base, &self.record) {
+            // Of what lies beside it in its image; what that stands on has a trace of its own.
+            below.record_log = Some(Arc::clone(file));
+        }
         let opened = base.open(&DiskOpenOptions { read_only: true, ..of_log(options) }, pool)?;
         let below = match &self.record {
-            Some(file) => record::over(opened.disk, Arc::clone(file), &base.name()),
-            None => opened.disk,
+            Some(file) if !matches!(base, DiskSource::Overlay(_)) => {
+                record::over(opened.disk, Arc::clone(file), &base.name())
+            }
+            _ => opened.disk,
         };
-        let disk = self.open_over(&base, below, log, options)?;
-        Ok(OpenedDisk { disk, client: opened.client })
+        let disk = self.open_over(&base, below, log.disk, options)?;
+        Ok(OpenedDisk { disk, client: opened.client.or(log.client) })
     }
 
-    fn open_log(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<Arc<ImageFile>, Failure> {
-        ImageFile::open(&self.path, &of_log(options), pool.lane()).map_err(|error| self.cannot(&error))
+    fn open_log(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
+        let opened = match &self.location {
+            Some(_) if !options.read_only => {
+                let reason = "an overlay of another host is only read";
+                return Err(Failure::cannot(format_args!("write to {}", self.path.display()), reason)
+                    .remedy("begin one here over it: tombolo disk create NAME.overlay --base URL"));
+            }
+            Some(location) => open_file(location, &of_log(options))?,
+            None => {
+                let log = ImageFile::open(&self.path, &of_log(options), pool.lane());
+                OpenedDisk { disk: log.map_err(|error| self.cannot(&error))?, client: None }
+            }
+        };
+        Ok(match &self.record_log {
+            Some(file) => {
+                let name = DiskSource::Overlay(self.clone()).name();
+                OpenedDisk { disk: record::over(opened.disk, Arc::clone(file), &name), ..opened }
+            }
+            None => opened,
+        })
     }
 
     /// Opens its redo log over its base.
@@ -185,7 +250,7 @@ impl OverlaySource {
         &self,
         base: &DiskSource,
         disk: Arc<dyn BlockDevice>,
-        log: Arc<ImageFile>,
+        log: Arc<dyn BlockDevice>,
         options: &DiskOpenOptions,
     ) -> Result<Arc<Overlay>, Failure> {
         let mark = mark_of(base)?;
@@ -199,6 +264,10 @@ impl OverlaySource {
                 OverlayError::BaseChanged => failure.remedy(format_args!(
                     "what was written over it fits no other: bring {base} back as it was"
                 )),
+                OverlayError::Sealed => {
+                    failure.remedy("begin one over it: tombolo disk create NAME.overlay --base OVERLAY")
+                }
+                OverlayError::Torn | OverlayError::TooShort { .. } => failure.remedy("copy it once more"),
                 _ => failure,
             }
         })
@@ -208,8 +277,7 @@ impl OverlaySource {
     pub fn create(&self, size_bytes: Option<u64>) -> Outcome {
         let base = self.base()?;
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
-        let options = DiskOpenOptions { read_only: true, ..DiskOpenOptions::default() };
-        let base_bytes = base.open(&options, &pool)?.disk.geometry().size_bytes;
+        let base_bytes = base.open(&read_only(), &pool)?.disk.geometry().size_bytes;
         let making = format!("make {}", self.path.display());
         let failed = |error: std::io::Error| Failure::cannot(&making, &error);
         File::create_new(&self.path).map_err(failed)?;
@@ -219,6 +287,7 @@ impl OverlaySource {
                 base_bytes,
                 base_name: self.base_name(&base).map_err(failed)?,
                 base_mark: mark_of(&base)?,
+                seal: None,
             };
             let log =
                 ImageFile::create(&self.path, header.log_bytes(), &DiskOpenOptions::default(), pool.lane())
@@ -251,6 +320,10 @@ fn first_page(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(page)
 }
 
+fn read_only() -> DiskOpenOptions {
+    DiskOpenOptions { read_only: true, ..DiskOpenOptions::default() }
+}
+
 /// A redo log is read and written in its own units.
 fn of_log(options: &DiskOpenOptions) -> DiskOpenOptions {
     DiskOpenOptions { block_bytes: DiskOpenOptions::default().block_bytes, ..*options }
@@ -269,15 +342,17 @@ fn cx() -> Ctx {
 /// What changes with a disk, as a redo log keeps it (docs/formats/overlay.md): when its file was modified, and those that it stands on. An overlay
 /// looks at its base itself.
 fn mark_of(disk: &DiskSource) -> Result<Vec<u8>, Failure> {
-    if let DiskSource::File(location) = disk {
+    if let Some(location) = disk.location() {
         let Timestamp { secs, nanos } = attr_of(location)?.mtime;
         return Ok(mark_of_time(secs, nanos).to_vec());
     }
     let mut mark = Vec::new();
-    let depth = if matches!(disk, DiskSource::Overlay(_)) { 1 } else { usize::MAX };
-    let layers = disk.layers()?;
-    for path in layers.iter().take(depth).flat_map(Layer::files) {
-        let it = fs::metadata(path)
+    let files: Vec<PathBuf> = match disk {
+        DiskSource::Overlay(overlay) => vec![overlay.path.clone()],
+        _ => disk.layers()?.iter().flat_map(Layer::files).map(Path::to_owned).collect(),
+    };
+    for path in files {
+        let it = fs::metadata(&path)
             .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
         if it.is_file() {
             mark.extend(mark_of_time(it.mtime(), it.mtime_nsec() as u32));

@@ -13,7 +13,7 @@ use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use super::checked;
 use crate::assembly::options::disk::{ImageOptions, size};
 use crate::assembly::plan::disk::DiskSource;
-use crate::assembly::plan::overlay::sync_name;
+use crate::assembly::plan::overlay::{OverlaySource, sync_name};
 use crate::failure::{Failure, Outcome};
 
 /// Make a disk: an empty image, or an overlay, which begins as another disk and keeps what is written to it in a file of its own.
@@ -43,7 +43,7 @@ impl DiskCreateArgs {
     pub fn run(&self) -> Outcome {
         let size_bytes = self.size.as_deref().and_then(size);
         let source = DiskSource::of_word(&self.file, &self.image)?;
-        if let DiskSource::Overlay(overlay) = &source {
+        if let DiskSource::Overlay(overlay @ OverlaySource { location: None, .. }) = &source {
             if self.image.base.is_empty() {
                 return Err(
                     Failure::usage("an overlay needs a disk that it begins as").remedy("add --base DISK")

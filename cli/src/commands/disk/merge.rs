@@ -57,7 +57,10 @@ Examples:
 
 fn overlay(doing: &str, file: &std::path::Path, image: &ImageOptions) -> Result<OverlaySource, Failure> {
     match DiskSource::of_word(file, image)? {
-        DiskSource::Overlay(overlay) => Ok(overlay),
+        DiskSource::Overlay(overlay) if overlay.location.is_none() => Ok(overlay),
+        DiskSource::Overlay(_) => {
+            Err(Failure::cannot(format_args!("{doing} {}", file.display()), "it is no file of this host"))
+        }
         other => Err(Failure::cannot(format_args!("{doing} {other}"), "it is no overlay")),
     }
 }

@@ -12,10 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use super::changes::{Origins, files};
 use super::config::{DISK, HERE, Here, MEMORY, STATE};
 use super::home::Home;
-use super::image::{begin_at, near, overlay};
-use super::origin::Origin;
+use super::image::{begin_at, overlay};
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::overlay::{OverlaySource, sync_name};
 use crate::failure::{Failure, Outcome};
@@ -59,20 +59,28 @@ fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
 /// What a VM was made of.
 pub struct Ground {
     pub here: Here,
-    /// What that is read through, if not where it lies.
-    pub origin: Option<Origin>,
+    /// What that is read through.
+    pub origins: Origins,
 }
 
 impl Ground {
     pub fn of(home: &Home) -> Result<Self, Failure> {
         let here = home.here()?;
-        Ok(Self { origin: Origin::of_file(&here.disk, &here.cache)?, here })
+        let origins = match &here.image {
+            Some(_) => Origins::of(&here.images(), &here.cache)?,
+            None => Origins::of_file(&here.disk, &here.cache)?,
+        };
+        Ok(Self { origins, here })
     }
 
-    /// What disk or memory began as. Nothing of a memory that is a file of its own.
-    fn began_as(&self, what: &str) -> Option<PathBuf> {
-        let first = if what == DISK { Some(&self.here.disk) } else { self.here.memory.as_ref() };
-        first.map(|first| near(self.origin.as_ref(), first))
+    /// What disk or memory began as, from the top down. Nothing of a memory that is a file of its own.
+    fn began_as(&self, what: &str) -> Option<Vec<PathBuf>> {
+        let Here { disk, memory, image, .. } = &self.here;
+        let files = match image {
+            Some(_) => files(&self.here.images(), what),
+            None => vec![if what == DISK { disk.clone() } else { memory.clone()? }],
+        };
+        Some(files.iter().map(|file| self.origins.near(file)).collect())
     }
 }
 
@@ -80,7 +88,7 @@ impl Ground {
 pub fn bases(home: &Home, ground: &Ground, what: &str) -> Result<Option<Vec<PathBuf>>, Failure> {
     let Some(began_as) = ground.began_as(what) else { return Ok(None) };
     let own = layers(home, what)?.into_iter().map(|number| home.file(&layer(what, number)));
-    Ok(Some(own.chain([began_as]).collect()))
+    Ok(Some(own.chain(began_as).collect()))
 }
 
 /// What `tombolo disk` is told of what an overlay stands on.
@@ -200,6 +208,13 @@ pub fn thaw(home: &Home, number: u32) -> Outcome {
             sync_name(&copy)
         })
         .map_err(failed)
+}
+
+/// Makes a finished redo log of all that is a VM's own of its disk or memory, which names as its base what is said.
+pub fn finish(home: &Home, ground: &Ground, what: &str, to: &Path, base: &Path) -> Outcome {
+    let over = bases(home, ground, what)?.unwrap_or_default();
+    let own = layers(home, what)?.len() + 1;
+    source(home, &overlay(what), over).finished(own, to, base.as_os_str().as_bytes())
 }
 
 /// Forgets all checkpoints but the latest `keep`.

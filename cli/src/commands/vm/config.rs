@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tombolo_host_vmm::{Boot, Machine};
 use tombolo_wire_image::digest;
 
+use super::changes::IMAGES_MAX;
 use super::origin::CacheArgs;
 use crate::failure::Failure;
 
@@ -25,6 +26,9 @@ pub struct Config {
     pub cpu: String,
     pub cpus: u32,
     pub memory_bytes: u64,
+    /// The images that an incremental one stands on, from the top down: `../NAME` where they lie beside it, or where they were when it was made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bases: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootConfig>,
 }
@@ -52,6 +56,9 @@ pub struct Here {
     /// The image that it was made of, which has its kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<PathBuf>,
+    /// The images that this one stands on, if it is incremental, from the top down.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bases: Vec<PathBuf>,
     /// The program.
     pub qemu: PathBuf,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,7 +86,7 @@ const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 46;
 impl Config {
     pub fn new(machine: Machine, boot: Option<BootConfig>) -> Self {
         let Machine { machine, accelerator, cpu, cpus, memory_bytes, .. } = machine;
-        Self { version: VERSION, machine, accelerator, cpu, cpus, memory_bytes, boot }
+        Self { version: VERSION, machine, accelerator, cpu, cpus, memory_bytes, bases: Vec::new(), boot }
     }
 
     /// What stands in `vm.toml`, which may come from elsewhere.
@@ -96,6 +103,10 @@ impl Config {
         }
         if config.boot.as_ref().is_some_and(|boot| boot.digests.len() != config.boot_files().count()) {
             return Err(Failure::cannot(&reading, "it has another number of digests than of files to boot"));
+        }
+        if config.bases.len() >= IMAGES_MAX {
+            let reason = format!("more than {IMAGES_MAX} images stand on each other");
+            return Err(Failure::cannot(&reading, reason));
         }
         config.machine(Path::new("")).check().map_err(|error| Failure::cannot(&reading, &error))?;
         Ok(config)
@@ -138,7 +149,25 @@ impl Here {
         // QEMU's own range.
         let mac = format!("52:54:00:{:02x}:{b:02x}:{c:02x}", a ^ d);
         let machine_id = uuid()?.replace('-', "");
-        Ok(Self { version: VERSION, disk, memory, image: None, qemu, net, mac, cache, machine_id })
+        Ok(Self {
+            version: VERSION,
+            disk,
+            memory,
+            image: None,
+            bases: Vec::new(),
+            qemu,
+            net,
+            mac,
+            cache,
+            machine_id,
+        })
+    }
+}
+
+impl Here {
+    /// The image that it was made of, if any, and those that that one stands on, from the top down.
+    pub fn images(&self) -> Vec<PathBuf> {
+        self.image.iter().chain(&self.bases).cloned().collect()
     }
 }
 

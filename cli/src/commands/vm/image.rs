@@ -4,18 +4,22 @@ use std::fs::{self, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::{self, ScopedJoinHandle};
+use std::slice;
+use std::thread;
 
+use clap::Args;
 use tombolo_sys::process::{Death, ends_with_this_thread};
 
 use super::chain::{self, Ground};
+use super::changes::{self, Origins, file_of, files};
 use super::config::{CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, STATE, digest_of, uuid};
 use super::home::{Home, Phase};
 use super::ledger::Ledger;
-use super::origin::{CacheArgs, Origin};
+use super::origin::CacheArgs;
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::overlay::{OverlaySource, sync_name};
+use crate::commands::files::print;
 use crate::commands::image::scan::ImageScanArgs;
 use crate::failure::{Failure, Outcome};
 
@@ -37,8 +41,19 @@ pub fn overlay(what: &str) -> String {
     format!("{what}.overlay")
 }
 
-/// Makes an image of a VM that is suspended, with a sidecar if it `scans`. It is there whole or not at all.
-pub fn make(home: &Home, dir: &Path, scans: bool) -> Outcome {
+/// How an image is made.
+#[derive(Args)]
+pub struct ImageArgs {
+    /// Make an incremental image: only what the VM has changed of the image that it was made of, which it stands on. That must stay as it is.
+    #[arg(long, requires = "to")]
+    changes: bool,
+    /// Leave out the sidecar, by which less of the image is read from far away (as of tombolo image scan).
+    #[arg(long, requires = "to")]
+    no_scan: bool,
+}
+
+/// Makes an image of a VM that is suspended. It is there whole or not at all.
+pub fn make(home: &Home, dir: &Path, how: &ImageArgs) -> Outcome {
     let _lock = home.locked()?;
     let making = format!("make the image {}", dir.display());
     if home.phase()? != Phase::Suspended {
@@ -51,18 +66,47 @@ pub fn make(home: &Home, dir: &Path, scans: bool) -> Outcome {
     let draft = dir.with_added_extension(format!("{}.part", uuid()?));
     // What a guest has in its memory is for its user alone.
     fs::DirBuilder::new().mode(0o700).create(&draft).map_err(cannot)?;
-    fill(home, &draft, &cannot)
+    fill(home, dir, &draft, how.changes, &cannot)
         .map(|()| {
-            if scans {
+            if !how.no_scan {
                 scan(&draft)
             }
         })
         .and_then(|()| fs::rename(&draft, dir).and_then(|()| sync_name(dir)).map_err(cannot))
-        .inspect_err(|_| drop(fs::remove_dir_all(&draft)))
+        .inspect_err(|_| drop(fs::remove_dir_all(&draft)))?;
+    if how.changes { print(&changes::told(dir)?) } else { Ok(()) }
 }
 
 /// Writes all files of an image.
-fn fill(home: &Home, draft: &Path, cannot: &impl Fn(std::io::Error) -> Failure) -> Outcome {
+fn fill(
+    home: &Home,
+    dir: &Path,
+    draft: &Path,
+    changes: bool,
+    cannot: &impl Fn(std::io::Error) -> Failure,
+) -> Outcome {
+    let config = home.config()?;
+    let (bases, boot_files) = match changes {
+        true => (changes::write(home, dir, draft)?, Vec::new()),
+        false => {
+            flatten(home, draft)?;
+            fetch_boot_files(home)?;
+            (Vec::new(), config.boot_files().collect())
+        }
+    };
+    for name in [STATE].into_iter().chain(boot_files) {
+        let copy = draft.join(name);
+        fs::copy(home.file(name), &copy).and_then(|_| File::open(&copy)?.sync_all()).map_err(cannot)?;
+    }
+    let text = toml::to_string(&Config { bases, ..config });
+    let text = text.map_err(|error| Failure::cannot("write down the VM", &error))?;
+    let file = draft.join(CONFIG);
+    fs::write(&file, text).and_then(|()| File::open(&file)?.sync_all()).map_err(cannot)?;
+    File::open(draft).and_then(|draft| draft.sync_all()).map_err(cannot)
+}
+
+/// Writes disk and memory as they are.
+fn flatten(home: &Home, draft: &Path) -> Outcome {
     let ground = Ground::of(home)?;
     for what in [DISK, MEMORY] {
         let bases = chain::bases(home, &ground, what)?;
@@ -75,13 +119,7 @@ fn fill(home: &Home, draft: &Path, cannot: &impl Fn(std::io::Error) -> Failure) 
             command.arg(draft.join(what));
         })?;
     }
-    let config = home.config()?;
-    fetch_boot_files(home)?;
-    for name in [CONFIG, STATE].into_iter().chain(config.boot_files()) {
-        let copy = draft.join(name);
-        fs::copy(home.file(name), &copy).and_then(|_| File::open(&copy)?.sync_all()).map_err(cannot)?;
-    }
-    File::open(draft).and_then(|draft| draft.sync_all()).map_err(cannot)
+    Ok(())
 }
 
 /// Writes the sidecar. Without one it is an image too.
@@ -95,35 +133,31 @@ fn scan(draft: &Path) {
 pub struct Image {
     place: PathBuf,
     cache: CacheArgs,
-    /// What it is read through, if that is not the place itself.
-    origin: Option<Origin>,
+    /// Where the images lie that it stands on, if not beside it, from the top down.
+    bases: Vec<PathBuf>,
+    /// What it is read through, and what those are.
+    origins: Origins,
 }
 
 impl Image {
-    pub fn of_word(word: &Path, cache: CacheArgs) -> Result<Self, Failure> {
+    pub fn of_word(word: &Path, bases: &[PathBuf], cache: CacheArgs) -> Result<Self, Failure> {
         let place = if DiskSource::is_elsewhere(word) {
             word.to_owned()
         } else {
             let looking = |error| Failure::cannot(format_args!("find the image {}", word.display()), &error);
             word.canonicalize().map_err(looking)?
         };
-        let origin = Origin::of_image(&place, &cache)?;
-        Ok(Self { place, cache, origin })
+        let origins = Origins::of(slice::from_ref(&place), &cache)?;
+        Ok(Self { place, cache, bases: bases.to_vec(), origins })
     }
 
-    /// A file of it. What a URL says behind `?` stays there.
     fn file(&self, name: &str) -> PathBuf {
-        match self.place.to_str().and_then(|url| url.split_once('?')) {
-            Some((path, query)) if DiskSource::is_elsewhere(&self.place) => {
-                format!("{}/{name}?{query}", path.trim_end_matches('/')).into()
-            }
-            _ => self.place.join(name),
-        }
+        file_of(&self.place, name)
     }
 
     /// The same as this host has it.
     fn near(&self, name: &str) -> PathBuf {
-        near(self.origin.as_ref(), &self.file(name))
+        self.origins.near(&self.file(name))
     }
 
     fn copy(&self, names: &[&str], to: &Path) -> Outcome {
@@ -133,47 +167,63 @@ impl Image {
     }
 
     /// Makes a VM of it that is suspended where the image was.
-    pub fn clone_to(&self, home: &Home, qemu: &Path, net: Option<String>, ledger: &mut Ledger) -> Outcome {
-        self.check_files()?;
-        if let Some(origin) = &self.origin {
+    pub fn clone_to(
+        &mut self,
+        home: &Home,
+        qemu: &Path,
+        net: Option<String>,
+        ledger: &mut Ledger,
+    ) -> Outcome {
+        check_files(&self.place)?;
+        if let Some(origin) = self.origins.first() {
             ledger.reads_through(origin.control());
             origin.look_ahead(&self.file(MEMORY));
         }
         // Each waits for the line most of its time.
-        let (config, disk, memory) = thread::scope(|scope| {
-            let begin = |what| begin_at(&home.file(&overlay(what)), vec![self.near(what)]);
-            let disk = scope.spawn(move || begin(DISK));
-            let memory = scope.spawn(move || begin(MEMORY));
-            let config = self.copy_files(home);
-            let ended = |thread: ScopedJoinHandle<'_, Outcome>| {
-                thread.join().unwrap_or_else(|_| Err(Failure::silent()))
-            };
-            (config, ended(disk), ended(memory))
+        let (config, begun) = thread::scope(|scope| {
+            // As of a whole one, which most are.
+            let begun = scope.spawn(|| self.begin(home, slice::from_ref(&self.place)));
+            (self.copy_files(home), begun.join().unwrap_or_else(|_| Err(Failure::silent())))
         });
         let config = config?;
-        disk.and(memory)?;
+        let bases = changes::bases(&self.place, &config, &self.bases)?;
+        match bases.is_empty() {
+            true => begun?,
+            false => self.begin_over(home, &bases)?,
+        }
         let fetched_bytes = fs::metadata(home.file(STATE)).map_or(0, |file| file.len());
         ledger.enter("device state, overlays", Some(fetched_bytes));
         self.check_length(home, &config)?;
         let (disk, memory) = (self.file(DISK), self.file(MEMORY));
         let here = Here::new(disk, Some(memory), qemu.into(), net, self.cache.clone())?;
-        home.write(HERE, &Here { image: Some(self.place.clone()), ..here })?;
+        home.write(HERE, &Here { image: Some(self.place.clone()), bases, ..here })?;
         home.set_phase(&Phase::Suspended)
     }
 
-    /// One that comes from elsewhere may have links that lead out of it, to what its maker may not read.
-    fn check_files(&self) -> Outcome {
-        if DiskSource::is_elsewhere(&self.place) {
-            return Ok(());
+    /// Makes the overlays of a VM, over these images.
+    fn begin(&self, home: &Home, images: &[PathBuf]) -> Outcome {
+        let begin = |what| {
+            let files = files(images, what);
+            begin_at(&home.file(&overlay(what)), files.iter().map(|file| self.origins.near(file)).collect())
+        };
+        thread::scope(|scope| {
+            let disk = scope.spawn(|| begin(DISK));
+            let memory = begin(MEMORY);
+            disk.join().unwrap_or_else(|_| Err(Failure::silent())).and(memory)
+        })
+    }
+
+    /// The same of one that is incremental.
+    fn begin_over(&mut self, home: &Home, bases: &[PathBuf]) -> Outcome {
+        for base in bases {
+            check_files(base)?;
+            self.origins.add(base, &self.cache)?;
         }
-        for file in [CONFIG, DISK, MEMORY, STATE, KERNEL, INITRD].map(|name| self.file(name)) {
-            // What is missing is told when it is needed.
-            if fs::symlink_metadata(&file).is_ok_and(|found| !found.is_file()) {
-                let reason = format!("{} is not a file", file.display());
-                return Err(Failure::cannot(format_args!("use the image {}", self.place.display()), reason));
-            }
+        let images: Vec<_> = [&self.place].into_iter().chain(bases).cloned().collect();
+        for file in [files(&images, MEMORY).first(), files(&images, MEMORY).last()].into_iter().flatten() {
+            self.origins.look_ahead(file);
         }
-        Ok(())
+        self.begin(home, &images)
     }
 
     /// All that is read whole.
@@ -194,9 +244,21 @@ impl Image {
     }
 }
 
-/// Where something far away is read on this host.
-pub fn near(origin: Option<&Origin>, place: &Path) -> PathBuf {
-    origin.map_or_else(|| place.to_owned(), |origin| origin.near(place))
+/// One that comes from elsewhere may have links that lead out of it, to what its maker may not read.
+fn check_files(image: &Path) -> Outcome {
+    if DiskSource::is_elsewhere(image) {
+        return Ok(());
+    }
+    let changes = [DISK, MEMORY].map(overlay);
+    let names = [CONFIG, DISK, MEMORY, STATE, KERNEL, INITRD].into_iter();
+    for file in names.chain(changes.iter().map(String::as_str)).map(|name| image.join(name)) {
+        // What is missing is told when it is needed.
+        if fs::symlink_metadata(&file).is_ok_and(|found| !found.is_file()) {
+            let reason = format!("{} is not a file", file.display());
+            return Err(Failure::cannot(format_args!("use the image {}", image.display()), reason));
+        }
+    }
+    Ok(())
 }
 
 /// Has what a VM boots from here. A clone does not need it before it boots: it went on from its device state.
@@ -205,15 +267,16 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
     let config = home.config()?;
     let names: Vec<_> = config.boot_files().filter(missing).collect();
     let here = home.here()?;
-    let Some(image) = here.image.filter(|_| !names.is_empty()) else { return Ok(()) };
+    // A whole one has it.
+    let Some(image) = here.images().pop().filter(|_| !names.is_empty()) else { return Ok(()) };
     let fetching = format!("have the kernel of the VM {} from its image", home.name);
     let cannot = |error: std::io::Error| Failure::cannot(&fetching, &error);
     // One that is there is whole.
     let draft = home.file(BOOT_DRAFT);
     let _ = fs::remove_dir_all(&draft);
     fs::create_dir(&draft).map_err(cannot)?;
-    let image = Image::of_word(&image, here.cache)?;
-    image.check_files()?;
+    check_files(&image)?;
+    let image = Image::of_word(&image, &[], here.cache)?;
     image.copy(&names, &draft)?;
     for name in names {
         let file = draft.join(name);
@@ -240,18 +303,4 @@ const BOOT_DRAFT: &str = "boot.new";
 pub fn begin_at(path: &Path, bases: Vec<PathBuf>) -> Outcome {
     let options = ImageOptions { base: bases, ..ImageOptions::default() };
     OverlaySource::new(path.to_owned(), &options).create(None)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_of_an_image_elsewhere_is_named_before_what_is_said_of_its_server() {
-        let file =
-            |word: &str| Image { place: word.into(), cache: CacheArgs::default(), origin: None }.file("disk");
-        assert_eq!(file("nfs://h/golden/").to_str(), Some("nfs://h/golden/disk"));
-        assert_eq!(file("nfs://h/golden?soft").to_str(), Some("nfs://h/golden/disk?soft"));
-        assert_eq!(file("/a?b").to_str(), Some("/a?b/disk"));
-    }
 }

@@ -1,6 +1,7 @@
 //! `tombolo vm` and `tombolo clone`: guests whose memory and disk are ours.
 
 mod chain;
+mod changes;
 mod checkpoint;
 mod config;
 mod home;
@@ -32,7 +33,7 @@ use checkpoint::CheckpointArgs;
 use config::{BootConfig, CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, digest_of};
 pub use home::checked_name;
 use home::{Home, Phase};
-use image::Image;
+use image::{Image, ImageArgs};
 use ledger::{LEDGER, Ledger};
 use origin::{CacheArgs, Origin};
 use supervisor::RunArgs;
@@ -63,9 +64,8 @@ enum Action {
         /// Make this directory, an image of it. The VM may be suspended already.
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
-        /// Leave out the sidecar, by which less of the image is read from far away (as of tombolo image scan).
-        #[arg(long, requires = "to")]
-        no_scan: bool,
+        #[command(flatten)]
+        how: ImageArgs,
     },
     /// Have a VM go on that is suspended.
     Resume {
@@ -108,6 +108,7 @@ const EXAMPLES: &str = "\
 Examples:
   tombolo vm start golden --disk debian.img --memory 2G --kernel vmlinuz --initrd initrd.img --append 'root=/dev/vda1'
   tombolo vm suspend golden --to /srv/golden
+  tombolo vm suspend one --to /srv/one --changes
   tombolo clone /srv/golden one --net user,hostfwd=tcp:127.0.0.1:8080-:80
   tombolo vm checkpoint one --every 600
   tombolo vm list";
@@ -194,6 +195,9 @@ pub struct CloneArgs {
     /// that has all is taken.
     #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]…")]
     needs: Option<Needs>,
+    /// Where the image lies that an incremental one stands on, if not beside it. Once more: what that stands on.
+    #[arg(long, value_name = "IMAGE")]
+    base: Vec<PathBuf>,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -211,7 +215,7 @@ impl VmArgs {
         match &self.action {
             Action::Start(args) => args.run(),
             Action::Boot { name } => boot(name),
-            Action::Suspend { name, to, no_scan } => suspend(name, to.as_deref(), !no_scan),
+            Action::Suspend { name, to, how } => suspend(name, to.as_deref(), how),
             Action::Resume { name } => resume(&Home::of(name)?, &mut Ledger::begin()),
             Action::Checkpoint(args) => args.run(),
             Action::Restore { name, checkpoint } => checkpoint::restore(&Home::of(name)?, *checkpoint),
@@ -296,7 +300,7 @@ impl CloneArgs {
         let cache = self.cache.clone().absolute()?;
         let found = self.needs.as_ref().map(|needs| catalogue::find(&self.image, needs)).transpose()?;
         let mut ledger = Ledger::begin();
-        let image = Image::of_word(found.as_ref().unwrap_or(&self.image), cache)?;
+        let mut image = Image::of_word(found.as_ref().unwrap_or(&self.image), &self.base, cache)?;
         let qemu = self.place.qemu()?;
         let home = Home::create(&self.name)?;
         made(&home, || image.clone_to(&home, &qemu, self.place.net(), &mut ledger))?;
@@ -314,7 +318,7 @@ fn boot(name: &str) -> Outcome {
     running::boot(&home)
 }
 
-fn suspend(name: &str, to: Option<&Path>, scans: bool) -> Outcome {
+fn suspend(name: &str, to: Option<&Path>, how: &ImageArgs) -> Outcome {
     let home = Home::of(name)?;
     let to = to.map(whole).transpose()?;
     if let Some(dir) = to.as_deref().filter(|dir| dir.exists()) {
@@ -329,7 +333,7 @@ fn suspend(name: &str, to: Option<&Path>, scans: bool) -> Outcome {
         (Some(_), true) => {}
         (_, false) => drop(running::suspend(&home)?),
     }
-    to.map_or(Ok(()), |dir| image::make(&home, &dir, scans))
+    to.map_or(Ok(()), |dir| image::make(&home, &dir, how))
 }
 
 /// Has it go on, and says what that cost.
@@ -377,6 +381,7 @@ fn show(home: &Home) -> Outcome {
         lines.push(("machine", format!("{} {} {}", config.machine, config.accelerator, config.cpu)));
         lines.push(("memory", size_text(config.memory_bytes)));
         lines.push(("disk began as", here.disk.display().to_string()));
+        lines.extend(here.bases.iter().map(|image| ("over", image.display().to_string())));
         lines.extend(here.memory.map(|memory| ("memory began as", memory.display().to_string())));
         lines.extend(here.net.map(|net| ("network", format!("{net} {}", here.mac))));
     }

@@ -62,7 +62,7 @@ impl Rehearsal<'_> {
             return Err(Failure::cannot(&rehearsing, "it is no directory of this host")
                 .remedy("rehearse it on its server, or mount it"));
         }
-        let image = Image::of_word(self.image, CacheArgs::default())?;
+        let mut image = Image::of_word(self.image, &[], CacheArgs::default())?;
         let is_stopped = Arc::new(AtomicBool::new(false));
         let stopped = is_stopped.clone();
         stop::on_signal(move |_| stopped.store(true, Ordering::Relaxed)).map_err(cannot)?;

@@ -18,7 +18,7 @@ use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_layer_overlay::{Header, Overlay};
 
 use super::super::disk::{DiskSource, OpenedDisk};
-use super::{OverlaySource, cx, sync_name};
+use super::{OverlaySource, cx, read_only, sync_name};
 use crate::failure::{Failure, Outcome};
 
 /// A new redo log with what several have that stand on each other. These are locked against writers as long as it lives.
@@ -28,6 +28,8 @@ pub struct Merged {
     layers: Vec<Arc<Overlay>>,
     into: Arc<Overlay>,
     _base: OpenedDisk,
+    /// What waits for the disks of this host.
+    _pool: ThreadPool,
 }
 
 impl Drop for Merged {
@@ -57,6 +59,25 @@ impl OverlaySource {
     /// Makes one redo log of this one and of those that it stands on, `count` in all; beside it. It stands on what the lowest of them
     /// stands on. `done` is told how far it is, in bytes of the disk.
     pub fn merged(&self, count: usize, done: impl Fn(u64)) -> Result<Merged, Failure> {
+        self.merged_beside(&self.path, count, None, done)
+    }
+
+    /// Makes a redo log of this one and of those that it stands on, `count` in all, which is finished and names its base so. It is durable but for
+    /// its name.
+    pub fn finished(&self, count: usize, to: &Path, base_name: &[u8]) -> Outcome {
+        let merged = self.merged_beside(to, count, Some(base_name), |_| ())?;
+        let writing = format!("write {}", to.display());
+        block_on(merged.into.seal(&cx())).map_err(|error| Failure::cannot(&writing, &error))?;
+        fs::rename(&merged.path, to).map_err(|error| Failure::cannot(writing, &error))
+    }
+
+    fn merged_beside(
+        &self,
+        to: &Path,
+        count: usize,
+        base_name: Option<&[u8]>,
+        done: impl Fn(u64),
+    ) -> Result<Merged, Failure> {
         let chain: Vec<_> = self.chain()?.into_iter().take(count).collect();
         let merging = |error: &io::Error| {
             Failure::cannot(format_args!("merge the overlay {}", self.path.display()), error)
@@ -64,20 +85,25 @@ impl OverlaySource {
         let lowest = chain.last().unwrap_or(self);
         let base = lowest.base()?;
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
-        let options = DiskOpenOptions { read_only: true, ..DiskOpenOptions::default() };
+        let options = read_only();
         let opened = base.open(&options, &pool)?;
         let (mut disk, mut layers) = (opened.disk.clone(), Vec::new());
         for source in chain.iter().rev() {
             let layer =
-                source.open_over(&source.base()?, disk, source.open_log(&options, &pool)?, &options)?;
+                source.open_over(&source.base()?, disk, source.open_log(&options, &pool)?.disk, &options)?;
             disk = layer.clone();
             layers.insert(0, layer);
         }
-        let path = beside(&self.path).map_err(|error| merging(&error))?;
+        let path = beside(to).map_err(|error| merging(&error))?;
         let into = Self { path, states: None, ..lowest.clone() };
-        let into_log = into.new_log(&self.header()?, &lowest.header()?, &base, &pool)?;
+        let base_name = match base_name {
+            Some(name) => name.to_vec(),
+            None => self.base_name(&base).map_err(|error| merging(&error))?,
+        };
+        let header = Header { size_bytes: self.header()?.size_bytes, base_name, ..lowest.header()? };
+        let into_log = into.new_log(&header, &pool)?;
         let into_disk = into.open_over(&base, opened.disk.clone(), into_log, &DiskOpenOptions::default())?;
-        let merged = Merged { path: into.path, layers, into: into_disk, _base: opened };
+        let merged = Merged { path: into.path, layers, into: into_disk, _base: opened, _pool: pool };
         let copied = block_on(Overlay::merge(&cx(), &merged.layers, &merged.into, done));
         copied
             .and_then(|()| merged.into.flush(&cx()).wait())
@@ -86,20 +112,11 @@ impl OverlaySource {
     }
 
     /// Makes a redo log in which nothing is.
-    fn new_log(
-        &self,
-        top: &Header,
-        lowest: &Header,
-        base: &DiskSource,
-        pool: &ThreadPool,
-    ) -> Result<Arc<ImageFile>, Failure> {
+    fn new_log(&self, header: &Header, pool: &ThreadPool) -> Result<Arc<ImageFile>, Failure> {
         let making = format!("make {}", self.path.display());
         let options = DiskOpenOptions::default();
-        let header = Header { size_bytes: top.size_bytes, ..lowest.clone() };
         let log = ImageFile::create(&self.path, header.log_bytes(), &options, pool.lane())
             .map_err(|error| Failure::cannot(&making, &error))?;
-        let base_name = self.base_name(base).map_err(|error| Failure::cannot(&making, &error))?;
-        let header = Header { base_name, ..header };
         block_on(header.write_to(&cx(), &*log)).map_err(|error| Failure::cannot(&making, &error))?;
         Ok(log)
     }

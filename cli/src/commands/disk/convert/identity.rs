@@ -9,7 +9,6 @@ use tombolo_core::block::BlockDevice;
 use tombolo_core::fs::{Attr, Create, Exclusive, Mode, NewMode, OpenFlags, SetAttr};
 
 use crate::assembly::plan::disk::DiskSource;
-use crate::assembly::plan::overlay::OverlaySource;
 use crate::commands::files::open_path::{Opener, attr_of};
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
@@ -30,7 +29,9 @@ impl Version {
         for layer in source.layers()? {
             match &layer.source {
                 DiskSource::Nbd(_) => version.tells = false,
-                DiskSource::File(location) => version.add_file_of_server(location)?,
+                source if source.location().is_some() => {
+                    source.location().map_or(Ok(()), |location| version.add_file_of_server(location))?;
+                }
                 _ => layer.files().try_for_each(|path| version.add(path)).map_err(looking)?,
             }
         }
@@ -75,21 +76,19 @@ pub fn is_one_file(one: &DiskSource, other: &DiskSource) -> bool {
 
 /// What tells a copy from another that has its name later, or is in another format, whatever is in it.
 pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
-    match source {
-        DiskSource::Raw { path, .. }
-        | DiskSource::Qcow2 { path, .. }
-        | DiskSource::Overlay(OverlaySource { path, .. }) => {
+    if let Some(location) = source.location() {
+        let Attr { fsid, fileid, .. } = attr_of(location)?;
+        return Ok(format!("{fsid}:{fileid}"));
+    }
+    match source.file() {
+        None => Ok(String::new()),
+        Some(path) => {
             let it = fs::metadata(path)
                 .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
             // Numbers of files that were removed are given again, times of birth are not.
             let born = it.created().ok().and_then(|born| born.duration_since(std::time::UNIX_EPOCH).ok());
             let (format, born) = (source.format(), born.unwrap_or_default());
             Ok(format!("{format} {}:{}:{}:{born:?}", it.dev(), it.ino(), it.rdev()))
-        }
-        DiskSource::Nbd(_) => Ok(String::new()),
-        DiskSource::File(location) => {
-            let Attr { fsid, fileid, .. } = attr_of(location)?;
-            Ok(format!("{fsid}:{fileid}"))
         }
     }
 }

@@ -1,0 +1,229 @@
+//! Incremental images: what a VM has changed of the image that it was made of (`disk.overlay`, `memory.overlay`), which they stand on.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use tombolo_core::fs::Attr;
+
+use super::chain::{self, Ground};
+use super::config::{CONFIG, Config, DISK, MEMORY};
+use super::home::Home;
+use super::image::overlay;
+use super::origin::{CacheArgs, Origin};
+use crate::assembly::plan::disk::DiskSource;
+use crate::commands::files::open_path::{attr_of, own_name};
+use crate::commands::files::shown::short_size;
+use crate::failure::{Failure, Outcome};
+use crate::location::{Location, encoded};
+
+/// So many images stand on each other at most, the whole one included. Over these a VM has overlays of its own, of its checkpoints too, and the redo logs
+/// of all are no more than may stand on each other.
+pub const IMAGES_MAX: usize = 7;
+
+/// A file of an image. What a URL says behind `?` stays there.
+pub fn file_of(image: &Path, name: &str) -> PathBuf {
+    match image.to_str().and_then(|url| url.split_once('?')) {
+        Some((path, query)) if DiskSource::is_elsewhere(image) => {
+            format!("{}/{name}?{query}", path.trim_end_matches('/')).into()
+        }
+        _ => image.join(name),
+    }
+}
+
+/// What a disk or a memory of these images is in, from the top down: all but the last are incremental.
+pub fn files(images: &[PathBuf], what: &str) -> Vec<PathBuf> {
+    let (Some(whole), Some(changes)) = (images.last(), images.get(..images.len().saturating_sub(1))) else {
+        return Vec::new();
+    };
+    changes.iter().map(|image| file_of(image, &overlay(what))).chain([file_of(whole, what)]).collect()
+}
+
+/// Where the images lie that one stands on: beside it, under the names that it says, or where the user says.
+pub fn bases(image: &Path, config: &Config, said: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let using = format!("use the image {}", image.display());
+    if said.len() > config.bases.len() {
+        return Err(Failure::cannot(&using, "it stands on fewer images than --base says"));
+    }
+    let mut all = vec![image.to_owned()];
+    for (index, word) in config.bases.iter().enumerate() {
+        let place = match said.get(index) {
+            Some(said) if DiskSource::is_elsewhere(said) => said.clone(),
+            Some(said) => said.canonicalize().map_err(|error| Failure::cannot(&using, &error))?,
+            None => beside(image, word).ok_or_else(|| {
+                Failure::cannot(&using, format!("it stands on {word}, which does not lie beside it"))
+                    .remedy("say where all images are that it stands on, from the top down: --base IMAGE …")
+            })?,
+        };
+        if all.contains(&place) {
+            let reason = format!("{} stands on itself", place.display());
+            return Err(Failure::cannot(&using, reason));
+        }
+        all.push(place);
+    }
+    all.remove(0);
+    Ok(all)
+}
+
+/// The image that is called so beside another. A link there may lead to what its maker may not read.
+fn beside(image: &Path, word: &str) -> Option<PathBuf> {
+    let name = word.strip_prefix("../").filter(|name| !name.is_empty() && !name.contains('/'))?;
+    if name == "." || name == ".." {
+        return None;
+    }
+    if !DiskSource::is_elsewhere(image) {
+        let beside = image.parent()?.join(name);
+        return fs::symlink_metadata(&beside).is_ok_and(|found| !found.is_symlink()).then_some(beside);
+    }
+    own_name(&Location::of_word(image.as_os_str()).ok()?)?;
+    let (path, query) =
+        image.to_str()?.split_once('?').map_or((image.to_str()?, None), |(path, query)| (path, Some(query)));
+    let (above, _) = path.trim_end_matches('/').rsplit_once('/')?;
+    let query = query.map_or(String::new(), |query| format!("?{query}"));
+    Some(format!("{above}/{}{query}", encoded(name.as_bytes())).into())
+}
+
+/// How an image in `dir` is to call one that is here: by its name, if it lies beside it there, also if that is another way to the same directory.
+fn word_of(dir: &Path, image: &Path, names: [&str; 2], ground: &Ground) -> Result<String, Failure> {
+    let place = image.to_string_lossy().into_owned();
+    let attr = |file: PathBuf| attr_of(&Location::of_word(file.as_os_str()).map_err(Failure::usage)?);
+    let version = |Attr { size, mtime, .. }| (size, mtime);
+    let location = Location::of_word(image.as_os_str()).map_err(Failure::usage)?;
+    let Some(name) = own_name(&location) else { return Ok(place) };
+    let Ok(name) = str::from_utf8(name.as_name().as_bytes()) else { return Ok(place) };
+    let Some(beside) = dir.parent().map(|above| above.join(name)) else { return Ok(place) };
+    for file in names {
+        let Ok(there) = attr(beside.join(file)) else { return Ok(place) };
+        if version(there) != version(attr(ground.origins.near(&file_of(image, file)))?) {
+            return Ok(place);
+        }
+    }
+    Ok(format!("../{name}"))
+}
+
+/// Writes what a VM that is suspended has changed into the directory `draft`, which is to be called `dir`. What it stands on there.
+pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failure> {
+    let making = format!("make the image {}", dir.display());
+    let ground = Ground::of(home)?;
+    let images = ground.here.images();
+    if images.is_empty() {
+        return Err(Failure::cannot(&making, format!("the VM {} was made of no image", home.name))
+            .remedy("leave --changes out: a whole image"));
+    }
+    if images.len() == IMAGES_MAX {
+        let reason = format!("{} images stand on each other already", images.len());
+        return Err(Failure::cannot(&making, reason).remedy("leave --changes out: a whole image of all"));
+    }
+    let mut words = Vec::new();
+    for (index, image) in images.iter().enumerate() {
+        let is_whole = index + 1 == images.len();
+        let names = [DISK, MEMORY].map(|what| if is_whole { what.to_owned() } else { overlay(what) });
+        words.push(word_of(dir, image, names.each_ref().map(String::as_str), &ground)?);
+    }
+    for what in [DISK, MEMORY] {
+        let base = files(&images, what).into_iter().next().unwrap_or_default();
+        let base = match words.first().filter(|word| word.starts_with("../")) {
+            Some(word) => Path::new(word).join(base.file_name().unwrap_or_default()),
+            None => base,
+        };
+        chain::finish(home, &ground, what, &draft.join(overlay(what)), &base)?;
+    }
+    Ok(words)
+}
+
+/// What an image has, and what it takes to make a VM of it.
+pub fn told(dir: &Path) -> Result<String, Failure> {
+    let file = dir.join(CONFIG);
+    let reading = |error| Failure::cannot(format_args!("read {}", file.display()), &error);
+    let config = Config::read(&fs::read_to_string(&file).map_err(reading)?, &file)?;
+    let taken = |what| fs::metadata(dir.join(overlay(what))).map_or(0, |file| file.blocks() * 512);
+    let [disk, memory] = [DISK, MEMORY].map(|what| short_size(taken(what)));
+    let away = config.bases.iter().rposition(|word| !word.starts_with("../")).map_or(0, |last| last + 1);
+    let place =
+        |word: &String| beside(dir, word).map_or_else(|| word.clone(), |place| place.display().to_string());
+    let said: String =
+        config.bases.iter().take(away).map(|word| format!(" --base {}", place(word))).collect();
+    let over = config.bases.first().map_or("", String::as_str);
+    let told = format!("{}: {disk} of disk and {memory} of memory, over {over}", dir.display());
+    Ok(if said.is_empty() { told } else { format!("{told}: tombolo clone {} NAME{said}", dir.display()) })
+}
+
+/// What images are read through, where that is not where they lie.
+#[derive(Default)]
+pub struct Origins(Vec<Origin>);
+
+impl Origins {
+    /// Of these images.
+    pub fn of(images: &[PathBuf], args: &CacheArgs) -> Result<Self, Failure> {
+        let mut origins = Self::default();
+        images.iter().try_for_each(|image| origins.add(image, args))?;
+        Ok(origins)
+    }
+
+    pub fn add(&mut self, image: &Path, args: &CacheArgs) -> Outcome {
+        if self.near(image) == image {
+            self.0.extend(Origin::of_image(image, args)?);
+        }
+        Ok(())
+    }
+
+    /// Where something is read on this host.
+    pub fn near(&self, place: &Path) -> PathBuf {
+        let near = self.0.iter().map(|origin| origin.near(place)).find(|near| near != place);
+        near.unwrap_or_else(|| place.to_owned())
+    }
+
+    /// Of the image that a file is of.
+    pub fn of_file(file: &Path, args: &CacheArgs) -> Result<Self, Failure> {
+        Ok(Self(Origin::of_file(file, args)?.into_iter().collect()))
+    }
+
+    /// Begins to bring what is read first of the image that this file is of.
+    pub fn look_ahead(&self, file: &Path) {
+        if let Some(origin) = self.0.iter().find(|origin| origin.near(file) != file) {
+            origin.look_ahead(file);
+        }
+    }
+
+    /// Of the first image.
+    pub fn first(&self) -> Option<&Origin> {
+        self.0.first()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_an_image_elsewhere_is_named_before_what_is_said_of_its_server() {
+        let file = |word: &str| file_of(Path::new(word), "disk");
+        assert_eq!(file("nfs://h/golden/").to_str(), Some("nfs://h/golden/disk"));
+        assert_eq!(file("nfs://h/golden?soft").to_str(), Some("nfs://h/golden/disk?soft"));
+        assert_eq!(file("/a?b").to_str(), Some("/a?b/disk"));
+    }
+
+    #[test]
+    fn an_image_finds_what_it_stands_on_beside_it_and_nowhere_else() {
+        let found = |image: &str, word: &str| {
+            beside(Path::new(image), word).map(|place| place.to_string_lossy().into_owned())
+        };
+        for (image, at) in [
+            ("nfs://h/images/one", "nfs://h/images/golden"),
+            ("nfs://h/images/one/?soft", "nfs://h/images/golden?soft"),
+            ("nfs://h/one", "nfs://h/golden"),
+            ("h:/images/one", "h:/images/golden"),
+        ] {
+            assert_eq!(found(image, "../golden").as_deref(), Some(at), "{image}");
+        }
+        assert_eq!(found("nfs://h/one", "../a?soft/b"), None);
+        assert_eq!(found("nfs://h/one", "../a?b").as_deref(), Some("nfs://h/a%3Fb"));
+        for word in
+            ["golden", "..", "../", "../..", "../.", "../../golden", "/srv/golden", "nfs://x/golden", ""]
+        {
+            assert_eq!(found("nfs://h/images/one", word), None, "{word}");
+            assert_eq!(found("/srv/one", word), None, "{word}");
+        }
+        assert_eq!(found("nfs://h", "../golden"), None);
+    }
+}

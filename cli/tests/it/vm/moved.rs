@@ -1,0 +1,280 @@
+//! Incremental images: what a VM has changed of the image that it was made of goes to another host, and is the same VM there.
+
+use super::*;
+use crate::common::Server;
+use crate::disk_overlay::qemu_io;
+
+/// As if it were elsewhere: two hosts know nothing of each other.
+struct Host {
+    bed: Bed,
+    /// Where it finds the images.
+    images: String,
+}
+
+impl Host {
+    fn clone(&self, image: &str, name: &str) {
+        let _told = self.bed.vmm(name, Flaw::None);
+        let image = format!("{}/{image}", self.images);
+        self.bed.0.run(&["clone", &image, name, "--net", "none", "--qemu", "./vmm"]).succeeded();
+    }
+
+    fn refused(&self, image: &str, words: &[&str]) {
+        let image = format!("{}/{image}", self.images);
+        let clone = ["clone", &image, "refused", "--net", "none", "--qemu", "./vmm"];
+        self.bed.0.run(&clone).failed(1, words);
+        assert!(!self.bed.vm("refused").exists(), "{image}");
+    }
+
+    /// What a guest does with its memory; then it is suspended and, as its VMM is none, another program does this with its disk.
+    fn works(&self, name: &str, byte: u8, chain: &[&str]) {
+        let memory = File::options().write(true).open(self.bed.memory_of_clone(name)).expect("open");
+        for at in [0, 4096 * u64::from(byte), MIB + 4096] {
+            memory.write_all_at(&[byte; 5000], at).expect("write");
+        }
+        drop(memory);
+        self.bed.0.run(&["vm", "suspend", name]).succeeded();
+        let disk = self.bed.vm(name).join("disk.overlay");
+        let place = |file: &&str| match file.contains('/') {
+            true => format!("{}/{file}", self.images),
+            false => self.bed.vm(name).join(file).to_string_lossy().into_owned(),
+        };
+        let bases: Vec<String> = chain.iter().map(place).collect();
+        let words: Vec<&str> = bases.iter().flat_map(|base| ["--base", base]).collect();
+        let disk = [&[disk.to_str().expect("UTF-8")], &words[..]].concat();
+        let (own, zeroes) = (u64::from(byte) * 8192, MIB + u64::from(byte) * 512);
+        qemu_io(
+            &self.bed.0,
+            &disk,
+            &[
+                &format!("write -P {byte} {own} 5k"),
+                &format!("write -P {byte} 3M 1k"),
+                &format!("write -z {zeroes} 512"),
+                "flush",
+            ],
+        );
+    }
+
+    /// Makes an image of it that stands on others, and a whole one, which is what the other is compared with.
+    fn suspended_to(&self, name: &str, dir: &Path) {
+        let to = dir.to_str().expect("UTF-8");
+        let told = self.bed.0.run(&["vm", "suspend", name, "--to", to, "--changes"]);
+        told.succeeded();
+        assert!(told.out.contains("of memory, over ../") && !told.out.contains("--base"), "{}", told.out);
+        let whole = format!("whole-{name}");
+        self.bed.0.run(&["vm", "suspend", name, "--to", &whole]).succeeded();
+    }
+}
+
+/// Where images lie: the first host, which serves them too.
+fn far() -> (Bed, Server, [Host; 2]) {
+    let bed = Bed::new();
+    bed.make_image();
+    fs::rename(bed.0.path("image"), bed.0.path("tree/golden")).expect("move");
+    let (server, url) = bed.0.serve_nfs();
+    let hosts = [(); 2].map(|()| Host { bed: Bed::new(), images: url.clone() });
+    (bed, server, hosts)
+}
+
+/// All of a VM's memory and disk, as they are read here, and as a whole image has them.
+fn is_same(host: &Host, name: &str, chain: &[&str], whole: &Path) {
+    let bases = chain.iter().flat_map(|file| ["--base".into(), format!("{}/{file}", host.images)]);
+    let (disk, out) = (host.bed.vm(name).join("disk.overlay"), format!("read-{name}.img"));
+    let words = ["disk".into(), "convert".into()].into_iter().chain(bases);
+    let words: Vec<String> = words.chain([disk.to_string_lossy().into_owned(), out.clone()]).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let read = |path: &Path| fs::read(path).expect("read");
+    assert!(read(&host.bed.memory_of_clone(name)) == read(&whole.join("memory")), "the memory of {name}");
+    host.bed.0.run(&["vm", "suspend", name]).succeeded();
+    host.bed.0.run(&words).succeeded();
+    assert!(read(&host.bed.0.path(&out)) == read(&whole.join("disk")), "the disk of {name}");
+    let _told = host.bed.vmm(name, Flaw::None);
+    host.bed.0.run(&["vm", "resume", name]).succeeded();
+}
+
+fn allocated(path: &Path) -> u64 {
+    fs::metadata(path).expect("there").blocks() * 512
+}
+
+#[test]
+fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
+    let (origin, server, [here, there]) = far();
+    let tree = |name: &str| origin.0.path("tree").join(name);
+    here.clone("golden", "one");
+    // Also what checkpoints have left lies in it.
+    let run = here.bed.vm("one").join("pid");
+    let before = fs::read_to_string(&run).expect("runs");
+    let monitor = here.bed.monitor("one");
+    let next = move || fs::read_to_string(&run).is_ok_and(|now| !now.is_empty() && now != before);
+    let memory = File::options().write(true).open(here.bed.memory_of_clone("one")).expect("open");
+    memory.write_all_at(b"before", 512 << 10).expect("write");
+    drop(memory);
+    let told = here.bed.vmm_when("one", monitor, Flaw::None, next);
+    assert_eq!(here.bed.0.run(&["vm", "checkpoint", "one"]).code, Some(0));
+    drop(told);
+    here.works("one", 1, &["disk.1.overlay", "golden/disk"]);
+    here.suspended_to("one", &tree("one"));
+    let config = fs::read_to_string(tree("one/vm.toml")).expect("read");
+    assert!(config.contains(r#"bases = ["../golden"]"#), "{config}");
+    assert!(!tree("one/disk").exists() && !tree("one/memory").exists());
+    let taken = allocated(&tree("one/disk.overlay")) + allocated(&tree("one/memory.overlay"));
+    assert!(taken < 200 << 10, "it has {taken} bytes, of what is not its own too");
+    // The host where it was is gone.
+    let whole = here.bed.0.path("whole-one");
+
+    let chain = ["one/disk.overlay", "golden/disk"];
+    there.clone("one", "two");
+    is_same(&there, "two", &chain, &whole);
+    assert_eq!(at(&there.bed.memory_of_clone("two"), 512 << 10, 6), "before");
+    there.works("two", 2, &chain);
+    there.suspended_to("two", &tree("two"));
+    let config = fs::read_to_string(tree("two/vm.toml")).expect("read");
+    assert!(config.contains(r#"bases = ["../one", "../golden"]"#), "{config}");
+    // Of another way to them: a directory of this host.
+    let local = Host { bed: Bed::new(), images: origin.0.text("tree") };
+    local.clone("two", "three");
+    let chain = ["two/disk.overlay", "one/disk.overlay", "golden/disk"];
+    is_same(&local, "three", &chain, &there.bed.0.path("whole-two"));
+    // It goes on as any other VM.
+    local.works("three", 3, &chain);
+    let _told = local.bed.vmm("three", Flaw::None);
+    local.bed.0.run(&["vm", "resume", "three"]).succeeded();
+    assert_eq!(at(&local.bed.memory_of_clone("three"), 0, 3), "\u{3}\u{3}\u{3}");
+    server.stop();
+}
+
+/// A copy of an image, with its times.
+fn copied(bed: &Bed, from: &str, to: &str) -> PathBuf {
+    let [from, to] = [from, to].map(|name| bed.0.path("tree").join(name));
+    let copied = std::process::Command::new("cp").arg("-a").args([&from, &to]).status().expect("cp(1)");
+    assert!(copied.success());
+    to
+}
+
+#[test]
+fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() {
+    let (origin, server, [here, there]) = far();
+    here.clone("golden", "one");
+    here.works("one", 1, &["golden/disk"]);
+    let tree = |name: &str| origin.0.path("tree").join(name);
+    here.suspended_to("one", &tree("one"));
+    let said = |dir: &Path, bases: &str| {
+        let config = fs::read_to_string(dir.join("vm.toml")).expect("read");
+        let config = config.replace(r#"["../golden"]"#, bases);
+        fs::write(dir.join("vm.toml"), config).expect("write");
+    };
+    // Lists that lead nowhere, to itself, or for ever.
+    let many = format!("[{}]", r#""../golden","#.repeat(7));
+    let lists = [
+        ("itself", r#"["../itself"]"#, &["stands on itself"][..]),
+        ("circle", r#"["../golden", "../circle"]"#, &["stands on itself"]),
+        ("away", r#"["../../golden"]"#, &["../../golden", "does not lie beside it", "--base"]),
+        ("root", r#"["/golden"]"#, &["does not lie beside it", "--base"]),
+        ("none", r#"["../none-such"]"#, &["none-such"]),
+        ("other", r#"["../one", "../golden"]"#, &["the base is not what it was"]),
+        ("many", &many, &["images stand on each other"]),
+    ];
+    for (name, bases, _) in lists {
+        said(&copied(&origin, "one", name), bases);
+    }
+    // A copy that is torn, or not all of it.
+    let page = |name: &str, at: u64, bytes: &[u8]| {
+        let file = copied(&origin, "one", name).join("memory.overlay");
+        let file = File::options().write(true).open(file).expect("open");
+        file.write_all_at(bytes, at).expect("write");
+    };
+    page("torn", 4096, &[0; 512]);
+    page("headless", 0, &[0; 4096]);
+    let cut = copied(&origin, "one", "cut").join("disk.overlay");
+    File::options().write(true).open(cut).and_then(|file| file.set_len(8192)).expect("cut off");
+    let torn = [
+        ("torn", "", &["memory.overlay", "copied while that went on, or only in part"][..]),
+        ("headless", "", &["memory.overlay", "not an overlay"]),
+        ("cut", "", &["disk.overlay", "it was cut off"]),
+    ];
+    for (name, _, words) in lists.into_iter().chain(torn) {
+        there.refused(name, words);
+    }
+    // Nothing is written to what others stand on.
+    let disk = tree("one/disk.overlay");
+    let disk = disk.to_str().expect("UTF-8");
+    let base = origin.0.text("tree/golden/disk");
+    origin
+        .0
+        .run(&["disk", disk, "--base", &base, "--nbd", "./it.nbd"])
+        .failed(1, &["is finished", "tombolo disk create NAME.overlay"]);
+    // A link of a stranger leads to what that one may not read.
+    std::os::unix::fs::symlink(tree("golden"), tree("link")).expect("link");
+    said(&copied(&origin, "one", "linked"), r#"["../link"]"#);
+    let local = Host { bed: Bed::new(), images: origin.0.text("tree") };
+    local.refused("linked", &["../link", "does not lie beside it"]);
+
+    // What lies elsewhere is said.
+    let alone = there.bed.0.path("alone");
+    fs::rename(copied(&origin, "one", "alone"), &alone).expect("move");
+    let golden = format!("{}/golden", there.images);
+    let clone = ["clone", "alone", "two", "--net", "none", "--qemu", "./vmm"];
+    there.bed.0.run(&clone).failed(1, &["--base"]);
+    let _told = there.bed.vmm("two", Flaw::None);
+    there.bed.0.run(&[&clone[..], &["--base", &golden]].concat()).succeeded();
+    assert!(
+        fs::read(there.bed.memory_of_clone("two")).expect("read")
+            == fs::read(here.bed.0.path("whole-one/memory")).expect("read")
+    );
+    let told = there.bed.0.run(&["vm", "suspend", "two", "--to", "three", "--changes"]);
+    told.succeeded();
+    assert!(told.out.contains(&format!("NAME --base {} --base {golden}", alone.display())), "{}", told.out);
+    let config = fs::read_to_string(there.bed.0.path("three/vm.toml")).expect("read");
+    assert!(config.contains(&format!(r#"bases = ["../alone", "{golden}"]"#)), "{config}");
+
+    // What it stands on is replaced: also where a clone of it runs no more.
+    let memory = tree("golden/memory");
+    fs::copy(&memory, tree("golden/new"))
+        .and_then(|_| fs::rename(tree("golden/new"), &memory))
+        .expect("replace");
+    there.refused("one", &["golden/memory", "as it was"]);
+    let _told = there.bed.vmm("two", Flaw::None);
+    there.bed.0.run(&["vm", "resume", "two"]).failed(1, &["golden/memory", "as it was"]);
+    here.bed.0.run(&["vm", "suspend", "one", "--to", "late", "--changes"]).failed(1, &["golden/memory"]);
+    assert!(!here.bed.0.path("late").exists());
+    server.stop();
+}
+
+#[test]
+fn a_vm_of_no_image_has_no_incremental_one_and_images_stand_on_each_other_so_often() {
+    let bed = Bed::new();
+    bed.make_image();
+    let host = Host { images: bed.0.path(".").to_string_lossy().into_owned(), bed };
+    host.bed
+        .0
+        .run(&["vm", "suspend", "golden", "--to", "no", "--changes"])
+        .failed(1, &["of no image", "leave --changes out"]);
+    host.bed.0.run(&["vm", "suspend", "golden", "--changes"]).failed(2, &["--to"]);
+    let mut last = "image".to_owned();
+    for number in 1..=7 {
+        let name = format!("vm{number}");
+        host.clone(&last, &name);
+        let memory = File::options().write(true).open(host.bed.memory_of_clone(&name)).expect("open");
+        memory.write_all_at(&[number], u64::from(number) * 4096).expect("write");
+        drop(memory);
+        host.bed.0.run(&["vm", "suspend", &name]).succeeded();
+        let words = ["vm", "suspend", &name, "--to", &format!("image{number}"), "--no-scan", "--changes"];
+        let made = host.bed.0.run(&words);
+        match number {
+            1..=6 => made.succeeded(),
+            _ => made.failed(1, &["7 images stand on each other already", "leave --changes out"]),
+        }
+        last = format!("image{number}");
+    }
+    // One that is whole begins anew, and has room for checkpoints until then.
+    for number in 1..=8 {
+        let made = host.bed.0.run(&["vm", "checkpoint", "vm7", "--keep", "8"]);
+        made.succeeded();
+        assert!(made.out.contains(&format!("checkpoint {number} ")), "{}", made.out);
+    }
+    host.bed.0.run(&["vm", "checkpoint", "vm7", "--keep", "8"]).succeeded();
+    host.bed.0.run(&["vm", "suspend", "vm7", "--to", "whole", "--no-scan"]).succeeded();
+    let whole = fs::read(host.bed.0.path("whole/memory")).expect("read");
+    assert!((1..=7).all(|number: u8| whole[usize::from(number) * 4096] == number));
+    host.clone("whole", "again");
+    assert!(fs::read(host.bed.memory_of_clone("again")).expect("read") == whole);
+}
