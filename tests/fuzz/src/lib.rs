@@ -14,6 +14,7 @@ pub mod nfs3_results;
 pub mod nfs_client;
 pub mod nfs_side;
 pub mod qcow2;
+pub mod redo_log;
 pub mod rpc_link;
 pub mod rpc_record;
 pub mod virtio_blk;

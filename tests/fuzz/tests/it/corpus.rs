@@ -76,6 +76,11 @@ fn qcow2() {
 }
 
 #[test]
+fn redo_log() {
+    replay("redo_log", targets::redo_log::run);
+}
+
+#[test]
 fn rpc_link() {
     replay("rpc_link", targets::rpc_link::run);
 }
