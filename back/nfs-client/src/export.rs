@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Client, Export, FileSystem, Profile};
 use tombolo_core::{Result, block_on};
-use tombolo_host_rpc::client::{Counts, InFlight, RpcClient, Tunnel};
+use tombolo_host_rpc::client::{Call, Counts, InFlight, RpcClient, Tunnel};
 use tombolo_host_rpc::link::Route;
-use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
+use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, Procedure};
+use tombolo_wire_rpc::Credential;
 
 use crate::background::Background;
 use crate::caller::Caller;
 use crate::calls::{Nfs, Sizes};
 use crate::data::Budget;
-use crate::mounting::{self, About, MountError};
+use crate::mounting::{self, About, Asking, MountError, both};
 use crate::options::Options;
 use crate::root::{Mounted, Root};
 use crate::server::{Endpoint, Server};
@@ -95,15 +96,22 @@ impl NfsExport {
         let probe = program.start_probe_after(&mount, mounting::NFS, reserved_port)?;
         let label = endpoint.label(path);
         let probing = Nfs::new(probe, &label, UNKNOWN);
-        let about = mounting::about(&probing, handle, &options).await;
+        options.rpc.label.clone_from(&label);
+        let rpc = program.start(mounting::NFS, options.rpc.clone())?;
+        // Its connection is made meanwhile.
+        drop(rpc.call(Call::new(Procedure::Null.number(), Credential::None), |_| ()));
+        let caller = Caller::default();
+        let asked = both(
+            mounting::about(&probing, handle, &options, Asking::AtOnce),
+            probing.has_side_program(&caller),
+        );
+        let (about, has_side_program) = asked.await;
         let mut about = about.map_err(|source| MountError::Root {
             server: endpoint.to_string(),
             path: path.to_owned(),
             source,
         })?;
-        about.has_side_program = probing.has_side_program(&Caller::default()).await;
-        options.rpc.label.clone_from(&label);
-        let rpc = program.start(mounting::NFS, options.rpc.clone())?;
+        about.has_side_program = has_side_program;
         let mounted = Mounted { endpoint, path: path.to_owned(), reserved_port };
         Ok(Self::new(rpc, &label, handle, Some(mounted), about, options))
     }
@@ -115,7 +123,8 @@ impl NfsExport {
     /// The root cannot be used.
     pub async fn over(rpc: RpcClient, root: FileHandleBuf, options: Options) -> Result<Self> {
         let label = options.rpc.label.clone();
-        let about = mounting::about(&Nfs::new(rpc.clone(), &label, UNKNOWN), root, &options).await?;
+        let about =
+            mounting::about(&Nfs::new(rpc.clone(), &label, UNKNOWN), root, &options, Asking::InTurn).await?;
         Ok(Self::new(rpc, &label, root, None, about, options))
     }
 

@@ -1,9 +1,12 @@
 //! From a server and a path to a handle: portmapper, MOUNT, and what the server says of itself.
 
 use std::fmt::Display;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use thiserror::Error as ThisError;
@@ -202,7 +205,7 @@ impl ProgramEndpoint<'_> {
         }
     }
 
-    /// The same, once the mount service has answered `mount`: where a connection is dear, over that one.
+    /// The same, once the mount service has answered `mount`: over that connection, if it is there too.
     pub(crate) fn start_probe_after(
         self,
         mount: &RpcClient,
@@ -211,6 +214,9 @@ impl ProgramEndpoint<'_> {
     ) -> Result<RpcClient, MountError> {
         match self {
             ProgramEndpoint::Tunnel(_) => Ok(mount.of_program(program)),
+            ProgramEndpoint::Port(server, port) if mount.target().address == server.at(port) => {
+                Ok(mount.of_program(program))
+            }
             _ => self.start_probe(program, reserved_port),
         }
     }
@@ -336,17 +342,33 @@ pub(crate) async fn exports(
     Ok(list.into_iter().map(|export| export.path.as_bytes().to_vec()).collect())
 }
 
+/// How several things are asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asking {
+    /// All in one round trip.
+    AtOnce,
+    /// One after the other, as simulations are to repeat to the last byte.
+    InTurn,
+}
+
 /// FSINFO, PATHCONF and GETATTR of a root.
 pub(crate) async fn about(
     nfs: &Nfs,
     handle: FileHandleBuf,
     options: &Options,
+    asking: Asking,
 ) -> Result<About, tombolo_core::Error> {
     let caller = Caller::default();
-    let fsinfo = answered(nfs.fsinfo(&caller, handle).await?)?;
+    let (fsinfo, pathconf) = (nfs.fsinfo(&caller, handle), nfs.pathconf(&caller, handle));
+    let fattr = nfs.getattr(&caller, handle);
+    let ((fsinfo, pathconf), fattr) = match asking {
+        Asking::AtOnce => both(both(fsinfo, pathconf), fattr).await,
+        Asking::InTurn => ((fsinfo.await, pathconf.await), fattr.await),
+    };
+    let fsinfo = answered(fsinfo?)?;
     // Not all servers have it, and nothing depends on it.
-    let pathconf = answered(nfs.pathconf(&caller, handle).await?).ok();
-    let fattr = answered(nfs.getattr(&caller, handle).await?)?;
+    let pathconf = answered(pathconf?).ok();
+    let fattr = answered(fattr?)?;
     let profile = Profile {
         permission_check: PermissionCheck::BackEnd,
         read_only: options.read_only,
@@ -357,6 +379,32 @@ pub(crate) async fn about(
     };
     let has_side_program = false;
     Ok(About { profile, sizes: sizes(&fsinfo, most(nfs.rpc()), options), fattr, has_side_program })
+}
+
+/// Waits for both.
+pub(crate) async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    let mut done = (None, None);
+    poll_fn(|context| {
+        if done.0.is_none()
+            && let Poll::Ready(result) = one.as_mut().poll(context)
+        {
+            done.0 = Some(result);
+        }
+        if done.1.is_none()
+            && let Poll::Ready(result) = other.as_mut().poll(context)
+        {
+            done.1 = Some(result);
+        }
+        match std::mem::take(&mut done) {
+            (Some(one), Some(other)) => Poll::Ready((one, other)),
+            part => {
+                done = part;
+                Poll::Pending
+            }
+        }
+    })
+    .await
 }
 
 fn granularity(fsinfo: &FsinfoOk) -> u32 {

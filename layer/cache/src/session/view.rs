@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{AccessMask, Attr, Change, Entry, File, FileType, NodeId, StatFs};
-use tombolo_core::{Ctx, Error, Result, Want};
+use tombolo_core::{Answer, Ctx, Error, Result, Want};
 
 use super::Session;
 use crate::cache::Cache;
@@ -95,7 +95,12 @@ impl View {
     pub(super) async fn ask_access(&self, object: &Arc<Object>, mask: AccessMask) -> Result<bool> {
         let node = self.node(object).await?;
         let asked = Instant::now();
-        let answer = self.cache().origin.fs.access(&self.at_origin(), node, mask).resolve().await;
+        let asking = self.cache().origin.fs.access(&self.at_origin(), node, mask);
+        let is_asked = matches!(asking, Answer::Later(_));
+        let answer = asking.resolve().await;
+        if is_asked {
+            self.cache().line.answered(asked.elapsed());
+        }
         self.cache().told(&self.cx, object, asked);
         let allowed = match answer {
             Ok(()) => true,
