@@ -29,6 +29,7 @@ pub mod mounts;
 pub mod namespace;
 pub mod open;
 pub mod packet;
+pub mod page_cache;
 pub mod pattern;
 pub mod probe;
 pub mod process;

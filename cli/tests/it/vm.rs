@@ -478,7 +478,7 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
     let changed = File::options().write(true).open(image.join("memory")).expect("open");
     changed.write_all_at(&[7; 32 << 10], MIB + 4096).expect("write");
     let before = fs::read(image.join("memory")).expect("read");
-    let line = "image rehearse image --net none --qemu ./vmm --for 60 --until";
+    let line = "image rehearse image --times 1 --net none --qemu ./vmm --for 60 --until";
     let until_done = "echo >> asked; test -e done";
     let words = line.split(' ').chain([until_done]).collect::<Vec<_>>();
     let rehearsal = bed.0.tombolo(&words).stdout(std::process::Stdio::piped()).spawn().expect("spawn");
@@ -492,7 +492,7 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
     fs::write(bed.0.path("done"), "").expect("write");
     let said = rehearsal.wait_with_output().expect("it ends");
     assert!(said.status.success(), "{said:?}");
-    assert!(String::from_utf8_lossy(&said.stdout).contains("reads"), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stdout).contains("clones read "), "{said:?}");
     assert_eq!(bed.list().lines().count(), 2, "{}", bed.list());
     assert!(fs::read(image.join("memory")).expect("read") == before, "the image has changed");
     // The machine, its device state, and one page of its memory: nothing beside it.
@@ -503,10 +503,21 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
         len("vm.toml") + len("state") + 4096
     });
 
+    // A clone has that page before its guest touches it.
+    let _told = bed.vmm("ahead", Flaw::None);
+    bed.0.run(&["clone", "image", "ahead", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let read = || {
+        let shown = bed.0.run(&["vm", "show", "ahead"]).out;
+        shown.lines().find(|line| line.starts_with("memory read")).unwrap_or_default().to_owned()
+    };
+    until("its memory is read ahead", || !read().contains(" 0 bytes, "));
+    assert!(read().contains(" 4.0 KiB, "), "that page alone: {}", read());
+    bed.0.run(&["vm", "rm", "--force", "ahead"]).succeeded();
+
     // One that comes to nothing changes nothing, and leaves none.
     let stopped = bed
         .0
-        .tombolo(&[&words[..7], &["--for", "1", "--until", "false"]].concat())
+        .tombolo(&[&words[..9], &["--for", "1", "--until", "false"]].concat())
         .stderr(std::process::Stdio::piped())
         .spawn()
         .expect("spawn");
@@ -515,6 +526,11 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
     assert!(String::from_utf8_lossy(&said.stderr).contains("has not succeeded within 1 s"), "{said:?}");
     assert_eq!((said.status.code(), info()), (Some(1), told));
     assert_eq!(bed.list().lines().count(), 2, "{}", bed.list());
+    // What one touches another does not touch for that.
+    let again = bed.0.tombolo(&[&words[..9], &["--for", "1"]].concat()).spawn().expect("spawn");
+    let _told = bed.vmm(&format!("rehearsal-{}", again.id()), Flaw::None);
+    assert!(again.wait_with_output().expect("it ends").status.success());
+    assert_eq!(info()["trace_steps"], 2);
     bed.0.run(&["vm", "suspend", "golden", "--to", "unscanned", "--no-scan"]).succeeded();
     assert!(!bed.0.path("unscanned/.tombolo-image").exists());
 }

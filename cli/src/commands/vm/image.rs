@@ -10,9 +10,11 @@ use std::thread;
 use clap::Args;
 use tombolo_sys::process::{Death, ends_with_this_thread};
 
+use super::ahead;
 use super::chain::{self, Ground};
 use super::changes::{self, Origins, file_of, files};
 use super::config::{CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, STATE, digest_of, uuid};
+use super::fetch::Files;
 use super::home::{Home, Phase};
 use super::ledger::Ledger;
 use super::origin::CacheArgs;
@@ -155,15 +157,9 @@ impl Image {
         file_of(&self.place, name)
     }
 
-    /// The same as this host has it.
-    fn near(&self, name: &str) -> PathBuf {
-        self.origins.near(&self.file(name))
-    }
-
-    fn copy(&self, names: &[&str], to: &Path) -> Outcome {
-        this_program(|command| {
-            command.arg("cp").args(names.iter().map(|name| self.near(name))).arg(to);
-        })
+    /// Its directory, as this host has it.
+    fn open(&self) -> Result<Files, Failure> {
+        Files::of(&self.origins.near(&self.place))
     }
 
     /// Makes a VM of it that is suspended where the image was.
@@ -183,7 +179,7 @@ impl Image {
         let (config, begun) = thread::scope(|scope| {
             // As of a whole one, which most are.
             let begun = scope.spawn(|| self.begin(home, slice::from_ref(&self.place)));
-            (self.copy_files(home), begun.join().unwrap_or_else(|_| Err(Failure::silent())))
+            (self.fetch(home), begun.join().unwrap_or_else(|_| Err(Failure::silent())))
         });
         let config = config?;
         let bases = changes::bases(&self.place, &config, &self.bases)?;
@@ -226,10 +222,24 @@ impl Image {
         self.begin(home, &images)
     }
 
-    /// All that is read whole.
-    fn copy_files(&self, home: &Home) -> Result<Config, Failure> {
-        self.copy(&[CONFIG, STATE], &home.path)?;
+    /// Has all that is read whole here, and finds out what is touched first.
+    fn fetch(&self, home: &Home) -> Result<Config, Failure> {
+        let files = self.open()?;
+        thread::scope(|scope| {
+            let ahead = scope.spawn(|| self.look_ahead(&files, home));
+            let copied = files.copy(&[CONFIG, STATE], &home.path);
+            copied.and(ahead.join().unwrap_or_else(|_| Err(Failure::silent())))
+        })?;
         home.config()
+    }
+
+    /// Far away without a cache each read brings what lies around it too: there nothing is read ahead.
+    fn look_ahead(&self, files: &Files, home: &Home) -> Outcome {
+        let is_far = DiskSource::is_elsewhere(&self.place);
+        if is_far && self.origins.first().is_none() {
+            return Ok(());
+        }
+        files.sidecar_of(MEMORY).map_or(Ok(()), |sidecar| ahead::write_down(home, &sidecar, is_far))
     }
 
     /// A machine whose memory is not as long as it says would not start, or stop in its middle.
@@ -277,7 +287,7 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
     fs::create_dir(&draft).map_err(cannot)?;
     check_files(&image)?;
     let image = Image::of_word(&image, &[], here.cache)?;
-    image.copy(&names, &draft)?;
+    image.open()?.copy(&names, &draft)?;
     for name in names {
         let file = draft.join(name);
         if config.digest_of(name) != Some(&digest_of(&file).map_err(cannot)?) {

@@ -1,9 +1,11 @@
 //! `tombolo vm` and `tombolo clone`: guests whose memory and disk are ours.
 
+mod ahead;
 mod chain;
 mod changes;
 mod checkpoint;
 mod config;
+mod fetch;
 mod home;
 mod image;
 mod ledger;

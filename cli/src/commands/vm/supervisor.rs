@@ -14,6 +14,7 @@ use tombolo_host_service::daemon;
 use tombolo_host_vmm::{End, Events, Launch};
 use tombolo_sys::process::{self, Death};
 
+use super::ahead;
 use super::chain::{self, Ground};
 use super::config::{DISK, MEMORY, uuid};
 use super::home::{Home, Phase, Run};
@@ -135,7 +136,10 @@ impl Parts {
         let bases = chain::bases(home, &ground, DISK)?.unwrap_or_default();
         let mut disk = Server::spawn(home, DISK, &bases, &run.disk_control, &words, log)?;
         // Both reach for what they stand on at the same time.
-        memory.as_mut().map_or(Ok(()), |memory| memory.is_ready(vm, Part::Memory))?;
+        if let Some(memory) = &mut memory {
+            memory.is_ready(vm, Part::Memory)?;
+            ahead::begin(home, run.memory.join(MEMORY));
+        }
         disk.is_ready(vm, Part::Disk)?;
         let (vmm, events) = start_vmm(vm, incoming)?;
         watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
