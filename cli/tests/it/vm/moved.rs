@@ -135,6 +135,16 @@ fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
     local.clone("two", "three");
     let chain = ["two/disk.overlay", "one/disk.overlay", "golden/disk"];
     is_same(&local, "three", &chain, &there.bed.0.path("whole-two"));
+    // What a rehearsal would write down of an incremental image is of its own files.
+    let bases = ["one/disk.overlay", "golden/disk"].map(|file| tree(file).to_string_lossy().into_owned());
+    let over = ["--base", &bases[0], "--base", &bases[1]];
+    local.bed.0.run(&[&["disk", "create", "over.overlay"], &over[..]].concat()).succeeded();
+    fs::write(local.bed.0.path("read"), "").expect("write");
+    let recorded = [&["over.overlay", "--record", "read"], &over[..]].concat();
+    qemu_io(&local.bed.0, &recorded, &["read -P 1 8k 4k", "read 1M 4k"]);
+    let read = fs::read_to_string(local.bed.0.path("read")).expect("read");
+    assert!(read.contains("16384 4096 disk.overlay\n"), "{read}");
+    assert!(read.lines().all(|line| line.ends_with(" disk.overlay")), "{read}");
     // It goes on as any other VM.
     local.works("three", 3, &chain);
     let _told = local.bed.vmm("three", Flaw::None);
