@@ -18,6 +18,7 @@ use crate::common::{Scratch, signal, until};
 mod checkpoints;
 mod kills;
 mod moved;
+mod shares;
 
 pub const MIB: u64 = 1 << 20;
 const STATE: &str = "the state of all devices";
@@ -249,7 +250,7 @@ impl Session {
         self.say(&format!("{{\"return\": {answer}}}"));
         let completed = r#"{"event": "MIGRATION", "data": {"status": "completed"}}"#;
         match command {
-            "device_del" => ["card", "identity"].iter().for_each(|device| {
+            "device_del" => ["card", "identity", "share-1"].iter().for_each(|device| {
                 self.say(&format!(r#"{{"event": "DEVICE_DELETED", "data": {{"device": "{device}"}}}}"#));
             }),
             "migrate" => {

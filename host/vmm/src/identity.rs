@@ -24,10 +24,12 @@ impl Monitor {
         self.execute("blockdev-add", &node).map(drop)
     }
 
-    /// Gives the machine a read-only disk that is the file which was opened for it. It goes with the network card ([`unplug`](Self::unplug)).
-    pub fn plug_identity(&mut self) -> Result<(), MonitorError> {
+    /// Gives the machine a read-only disk that is the file which was opened for it, after its [shares](crate::shares) if it `has_shares`. They go with the network
+    /// card ([`unplug`](Self::unplug)).
+    pub fn plug_identity(&mut self, has_shares: bool) -> Result<(), MonitorError> {
         let disk = json!({
             "driver": "virtio-blk-pci", "id": DISK, "drive": NODE, "serial": SERIAL, "bus": IDENTITY_SLOT,
+            "addr": "0.0", "multifunction": has_shares,
         });
         self.execute("device_add", &disk).map(drop)
     }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::identity;
 use crate::machine::NETWORK_SLOT;
 use crate::monitor::{Monitor, MonitorError};
+use crate::shares;
 
 /// What a network card is connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,8 +92,8 @@ impl Monitor {
         self.execute("device_add", &card).map(drop)
     }
 
-    /// Takes back the network card and the disk with the guest's identity, if they are there. The guest is asked, and must give them up.
-    pub fn unplug(&mut self, within: Duration) -> Result<(), MonitorError> {
+    /// Takes back the network card, the disk with the guest's identity, and so many shares, if they are there. The guest is asked, and must give them up.
+    pub fn unplug(&mut self, shares: usize, within: Duration) -> Result<(), MonitorError> {
         let mut asked = Vec::new();
         for device in [CARD, identity::DISK] {
             match self.execute("device_del", &json!({ "id": device })) {
@@ -101,8 +102,14 @@ impl Monitor {
                 Err(error) => return Err(error),
             }
         }
-        for device in asked {
+        let has_asked = asked.contains(&identity::DISK);
+        let shares: Vec<_> = (0..shares).map(shares::id_of).collect();
+        let with_identity = shares.iter().filter(|_| has_asked).map(|share| &**share);
+        for device in asked.into_iter().chain(with_identity) {
             self.event("DEVICE_DELETED", within, |data| data["device"] == device)?;
+        }
+        for share in &shares {
+            self.forget("chardev-remove", &json!({ "id": share }))?;
         }
         self.forget("netdev_del", &json!({ "id": NETWORK }))?;
         self.forget("blockdev-del", &json!({ "node-name": identity::NODE }))

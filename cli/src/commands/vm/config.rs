@@ -11,6 +11,7 @@ use tombolo_wire_image::digest;
 
 use super::changes::IMAGES_MAX;
 use super::origin::CacheArgs;
+use super::shares::Share;
 use crate::failure::Failure;
 
 /// The version of both files.
@@ -64,6 +65,9 @@ pub struct Here {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub net: Option<String>,
     pub mac: String,
+    /// What of this host its guest can mount.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<Share>,
     /// How its image is reached, where that is an NFS server's.
     #[serde(default, skip_serializing_if = "CacheArgs::is_default")]
     pub cache: CacheArgs,
@@ -158,6 +162,7 @@ impl Here {
             qemu,
             net,
             mac,
+            shares: Vec::new(),
             cache,
             machine_id,
         })
@@ -177,8 +182,9 @@ pub fn identity(name: &str, here: &Here) -> Result<String, Failure> {
     let seed: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let Here { machine_id, .. } = here;
-    let text =
+    let mut text =
         format!("tombolo-identity 1\nname {name}\nmachine-id {machine_id}\nseed {seed}\ntime {time}\n");
+    text.extend(here.shares.iter().map(|share| format!("share {}\n", share.tag)));
     let padding = text.len().next_multiple_of(SECTOR_BYTES) - text.len();
     Ok(text + &"\n".repeat(padding))
 }

@@ -14,6 +14,7 @@ use tombolo_host_vmm::Monitor;
 use tombolo_sys::{fuse_dev, packet, process};
 
 use super::config::{CONFIG, Config, HERE, Here};
+use super::shares;
 use crate::failure::{Failure, Outcome};
 use crate::service::status::{self, Status};
 
@@ -278,6 +279,16 @@ impl Run {
         fs::read_to_string(&self.supervisor)?.parse().map_err(io::Error::other)
     }
 
+    /// The socket of the server of a share, as they are numbered.
+    pub fn share(&self, number: usize) -> PathBuf {
+        self.own.join(format!("share-{number}"))
+    }
+
+    /// The control socket of that server.
+    pub fn share_control(&self, number: usize) -> PathBuf {
+        self.own.join(format!("share-{number}.sock"))
+    }
+
     /// Removes what those who have ended have left.
     pub fn remove(&self) {
         // Of a server that was killed.
@@ -285,6 +296,7 @@ impl Run {
         for file in [&self.supervisor, &self.monitor, &self.disk, &self.disk_control, &self.memory_control] {
             let _ = fs::remove_file(file);
         }
+        shares::files(self).for_each(|file| drop(fs::remove_file(file)));
         let _ = fs::remove_dir(&self.memory);
         let _ = fs::remove_dir(&self.own);
     }

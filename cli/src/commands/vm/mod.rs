@@ -12,6 +12,7 @@ mod ledger;
 mod origin;
 pub mod rehearsal;
 mod running;
+mod shares;
 mod supervisor;
 mod watch;
 
@@ -38,6 +39,7 @@ use home::{Home, Phase};
 use image::{Image, ImageArgs};
 use ledger::{LEDGER, Ledger};
 use origin::{CacheArgs, Origin};
+use shares::Share;
 use supervisor::RunArgs;
 
 /// Run virtual machines that can be suspended, resumed, and made into images, of which `tombolo clone` makes others.
@@ -154,6 +156,9 @@ pub struct PlaceArgs {
     /// Its network: user[,hostfwd=tcp:127.0.0.1:PORT-:PORT]… made by QEMU, tap=INTERFACE, or none.
     #[arg(long, value_name = "NETWORK", default_value = "user", value_parser = network)]
     net: String,
+    /// What its guest can mount while it runs, by virtio-fs: a directory of this host, or a URL that tombolo serve takes. Up to seven.
+    #[arg(long, value_name = "TAG=DIR|URL")]
+    share: Vec<Share>,
     /// The VMM.
     #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
@@ -258,8 +263,9 @@ impl StartArgs {
         let config = Config::new(machine, boot);
         let text = toml::to_string(&config).map_err(|error| Failure::cannot("write down the VM", &error))?;
         Config::read(&text, Path::new(CONFIG))?;
+        let shares = shares::checked(&self.place.share)?;
         let home = Home::create(&self.name)?;
-        made(&home, || self.make(&home, &config))?;
+        made(&home, || self.make(&home, &config).and_then(|()| shares::keep(&home, shares)))?;
         running::boot(&home)
     }
 
@@ -304,8 +310,12 @@ impl CloneArgs {
         let mut ledger = Ledger::begin();
         let mut image = Image::of_word(found.as_ref().unwrap_or(&self.image), &self.base, cache)?;
         let qemu = self.place.qemu()?;
+        let shares = shares::checked(&self.place.share)?;
         let home = Home::create(&self.name)?;
-        made(&home, || image.clone_to(&home, &qemu, self.place.net(), &mut ledger))?;
+        made(&home, || {
+            image.clone_to(&home, &qemu, self.place.net(), &mut ledger)?;
+            shares::keep(&home, shares)
+        })?;
         resume(&home, &mut ledger)
     }
 }
@@ -385,6 +395,7 @@ fn show(home: &Home) -> Outcome {
         lines.push(("disk began as", here.disk.display().to_string()));
         lines.extend(here.bases.iter().map(|image| ("over", image.display().to_string())));
         lines.extend(here.memory.map(|memory| ("memory began as", memory.display().to_string())));
+        lines.extend(here.shares.iter().map(|share| ("share", share.to_string())));
         lines.extend(here.net.map(|net| ("network", format!("{net} {}", here.mac))));
     }
     let kept = [

@@ -12,7 +12,7 @@ use super::home::{GLANCE, Home, Phase};
 use super::image::fetch_boot_files;
 use super::ledger::{LEDGER, Ledger};
 use super::origin::Origin;
-use super::supervisor;
+use super::{shares, supervisor};
 use crate::assembly::plan::overlay::sync_name;
 use crate::failure::{Failure, Outcome};
 
@@ -153,6 +153,7 @@ fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
     let telling = format!("give the VM {} its identity", home.name);
     fs::write(&file, identity(&home.name, &here)?).map_err(|error| Failure::cannot(&telling, &error))?;
     monitor.open_identity(&file).map_err(|error| Failure::cannot(&telling, &error))?;
+    shares::connect(&here.shares, &home.run(), monitor)?;
     let Some(net) = &here.net else { return Ok(()) };
     let connecting = format!("connect the VM {} to its network", home.name);
     let network: Network = net.parse().map_err(|error: String| Failure::cannot(&connecting, error))?;
@@ -163,7 +164,8 @@ fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
 fn plug(home: &Home, monitor: &mut Monitor) -> Outcome {
     let here = home.here()?;
     let telling = format!("give the VM {} its identity", home.name);
-    monitor.plug_identity().map_err(|error| Failure::cannot(&telling, &error))?;
+    shares::plug(&here.shares, monitor)?;
+    monitor.plug_identity(!here.shares.is_empty()).map_err(|error| Failure::cannot(&telling, &error))?;
     if here.net.is_none() {
         return Ok(());
     }
@@ -186,9 +188,11 @@ pub fn suspend(home: &Home) -> Result<Instant, Failure> {
     }
     // Of a suspension that did not come to its end.
     forget(home, SAVED)?;
-    monitor.unplug(GUEST_PATIENCE).map_err(|error| {
+    let shares = home.here()?.shares.len();
+    monitor.unplug(shares, GUEST_PATIENCE).map_err(|error| {
         let failure = failed(error);
-        failure.remedy("the guest has to give up its network card and its identity: has it booted?")
+        failure
+            .remedy("the guest has to give up its network card, its identity and its shares: has it booted?")
     })?;
     let stopped = Instant::now();
     if let Err(failure) = save(home, &mut monitor) {

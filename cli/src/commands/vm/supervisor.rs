@@ -21,6 +21,7 @@ use super::home::{Home, Phase, Run};
 use super::image::{fetch_boot_files, overlay};
 use super::rehearsal::RECORD;
 use super::running::{SAVED, begin, forget, settled};
+use super::shares;
 use super::watch::{Event, Part, Watch};
 use crate::commands::beside;
 use crate::failure::{Failure, Outcome};
@@ -118,6 +119,7 @@ struct Parts {
     disk: Server,
     /// Where the memory is an overlay.
     memory: Option<Server>,
+    shares: Vec<Server>,
     /// What both are read through is started again as long as this is here.
     _ground: Ground,
 }
@@ -135,15 +137,19 @@ impl Parts {
         let words = [Path::new("--vhost-user"), &run.disk];
         let bases = chain::bases(home, &ground, DISK)?.unwrap_or_default();
         let mut disk = Server::spawn(home, DISK, &bases, &run.disk_control, &words, log)?;
-        // Both reach for what they stand on at the same time.
+        let mut shares = Server::shares(vm)?;
+        // All reach for what they stand on at the same time.
         if let Some(memory) = &mut memory {
             memory.is_ready(vm, Part::Memory)?;
             ahead::begin(home, run.memory.join(MEMORY));
         }
         disk.is_ready(vm, Part::Disk)?;
+        for (number, share) in shares.iter_mut().enumerate() {
+            share.is_ready(vm, Part::Share(number))?;
+        }
         let (vmm, events) = start_vmm(vm, incoming)?;
         watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
-        Ok(Self { vmm, events: Some(events), disk, memory, _ground: ground })
+        Ok(Self { vmm, events: Some(events), disk, memory, shares, _ground: ground })
     }
 
     /// Whether the VMM has ended as its guest was reset.
@@ -183,6 +189,11 @@ impl Parts {
             memory.kill();
         }
         let vmm = said("the VMM", self.vmm.wait());
+        for share in &mut self.shares {
+            if let Err(why) = share.end(watch) {
+                tracing::warn!(why);
+            }
+        }
         let disk = self.disk.end(watch);
         let memory = self.memory.as_mut().map_or(Ok(()), |memory| memory.end(watch));
         // Without its memory a VMM fails too.
@@ -269,9 +280,27 @@ impl Server {
         if record.exists() {
             command.arg("--record").arg(record);
         }
+        Self::start(what, command)
+    }
+
+    /// Those of what the guest can mount.
+    fn shares(vm: &Vm<'_>) -> Result<Vec<Self>, Failure> {
+        let start = |(number, share)| {
+            let command = beside("serve", Some(vm.log));
+            let mut command =
+                command.map_err(|error| Failure::cannot(format_args!("share {share}"), &error))?;
+            shares::add_words(&mut command, share, vm.run, number);
+            command.process_group(0);
+            Self::start("share", command)
+        };
+        vm.home.here()?.shares.iter().enumerate().map(start).collect()
+    }
+
+    fn start(what: &'static str, mut command: Command) -> Result<Self, Failure> {
         process::ends_with_this_thread(&mut command, Death::Asked);
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let mut child = spawned.map_err(|error| cannot(&error))?;
+        let mut child =
+            spawned.map_err(|error| Failure::cannot(format_args!("serve the {what} of a VM"), &error))?;
         let output = child.stdout.take();
         Ok(Self { what, child, output })
     }

@@ -16,6 +16,8 @@ use tombolo_sys::{packet, process};
 pub enum Part {
     Memory,
     Disk,
+    /// The server of a share.
+    Share(usize),
     Vmm,
 }
 
@@ -100,12 +102,13 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits for the end of a process, or of all.
+    /// Waits for the end of a process, or of all. Not for that of a share's server.
     pub fn end(&self) -> Event {
         loop {
             let aside = self.aside.borrow_mut().pop_front();
             match aside.unwrap_or_else(|| self.next()) {
-                Event::Ready(_) => {}
+                // Without the server of a share a guest lacks what it has mounted of that, and nothing else.
+                Event::Ready(_) | Event::Ended(Part::Share(_)) => {}
                 event => return event,
             }
         }

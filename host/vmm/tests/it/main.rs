@@ -74,7 +74,7 @@ fn what_happens_meanwhile_is_kept_and_a_refusal_says_why() {
     let refused = monitor.quit().expect_err("it is refused");
     assert_eq!(refused.to_string(), "the VMM refuses quit: No such thing");
     // The other device's event, which was there before, is not taken for the card's.
-    monitor.unplug(PATIENCE).expect("the card is gone");
+    monitor.unplug(0, PATIENCE).expect("the card is gone");
     drop(monitor);
     let asked = vmm.asked();
     assert!(asked[4].contains("device_del") && asked[5].contains("netdev_del"), "{asked:?}");
@@ -84,7 +84,7 @@ fn what_happens_meanwhile_is_kept_and_a_refusal_says_why() {
 fn a_machine_without_a_card_has_nothing_to_give_back() {
     let none = r#"{"error": {"class": "DeviceNotFound", "desc": "Device 'card' not found"}}"#;
     let vmm = Vmm::new(&[none; 4]);
-    vmm.monitor(PATIENCE).unplug(PATIENCE).expect("there is none");
+    vmm.monitor(PATIENCE).unplug(0, PATIENCE).expect("there is none");
 }
 
 #[test]

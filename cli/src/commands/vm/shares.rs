@@ -1,0 +1,119 @@
+//! File systems that a VM's guest can mount while it runs: each has a server of its own (`tombolo serve`), beside those of memory and disk.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tombolo_host_vmm::Monitor;
+use tombolo_host_vmm::shares::SHARES_MAX;
+
+use super::home::{Home, Run, checked_name};
+use super::whole;
+use crate::assembly::plan::disk::DiskSource;
+use crate::failure::{Failure, Outcome};
+
+/// A tag, by which a guest mounts it, and a directory of this host or the URL of one elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    pub tag: String,
+    from: PathBuf,
+}
+
+/// VIRTIO 1.2 §5.11.4.
+const TAG_BYTES_MAX: usize = 36;
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (tag, from) = text.split_once('=').ok_or("write TAG=DIR or TAG=URL")?;
+        let tag = checked_name(tag).map_err(|why| format!("TAG: {why}"))?;
+        if tag.len() > TAG_BYTES_MAX || from.is_empty() {
+            return Err(format!("TAG: up to {TAG_BYTES_MAX} characters, before = and what is shared"));
+        }
+        Ok(Self { tag, from: from.into() })
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.tag, self.from.display())
+    }
+}
+
+/// As they are wherever the next command is called.
+pub fn checked(shares: &[Share]) -> Result<Vec<Share>, Failure> {
+    let tags: std::collections::HashSet<_> = shares.iter().map(|share| &share.tag).collect();
+    if shares.len() > SHARES_MAX || tags.len() < shares.len() {
+        let reason = format!("--share: up to {SHARES_MAX} of them, each with a tag of its own");
+        return Err(Failure::usage(&reason));
+    }
+    let absolute = |share: &Share| {
+        let elsewhere = DiskSource::is_elsewhere(&share.from);
+        let from = if elsewhere { share.from.clone() } else { whole(&share.from)? };
+        Ok(Share { from, ..share.clone() })
+    };
+    shares.iter().map(absolute).collect()
+}
+
+/// Has a VM that was just made share these.
+pub fn keep(home: &Home, shares: Vec<Share>) -> Outcome {
+    if shares.is_empty() {
+        return Ok(());
+    }
+    let here = home.here()?;
+    home.write(super::config::HERE, &super::config::Here { shares, ..here })
+}
+
+/// What is to follow `tombolo serve` for the server of a share.
+pub fn add_words(command: &mut Command, share: &Share, run: &Run, number: usize) {
+    let mut socket = run.share(number).into_os_string();
+    socket.push(format!(",tag={}", share.tag));
+    command.arg(&share.from).arg("--virtiofs").arg(socket).arg("--control").arg(run.share_control(number));
+}
+
+/// Connects the VMM to the servers.
+pub fn connect(shares: &[Share], run: &Run, monitor: &mut Monitor) -> Outcome {
+    each(shares, |number, _| monitor.connect_share(number, &run.share(number)))
+}
+
+/// Gives the guest its shares, before its identity.
+pub fn plug(shares: &[Share], monitor: &mut Monitor) -> Outcome {
+    each(shares, |number, share| monitor.plug_share(number, &share.tag))
+}
+
+fn each(
+    shares: &[Share],
+    mut act: impl FnMut(usize, &Share) -> Result<(), tombolo_host_vmm::MonitorError>,
+) -> Outcome {
+    shares.iter().enumerate().try_for_each(|(number, share)| {
+        act(number, share).map_err(|error| Failure::cannot(format_args!("share {share}"), &error))
+    })
+}
+
+/// The files of all servers of shares that a VM may have had.
+pub fn files(run: &Run) -> impl Iterator<Item = PathBuf> + use<'_> {
+    (0..SHARES_MAX).flat_map(|number| [run.share(number), run.share_control(number)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_tag_and_a_place() {
+        for text in ["src=/srv/src", "home=nfs://ship/home?a=b"] {
+            assert_eq!(text.parse::<Share>().expect("good").to_string(), text);
+        }
+        for bad in ["", "src", "=/srv", "src=", "a,b=/srv", "../x=/srv", &format!("{}=/srv", "t".repeat(37))]
+        {
+            assert!(bad.parse::<Share>().is_err(), "{bad:?}");
+        }
+        let share: Share = "src=here".parse().expect("good");
+        assert!(checked(std::slice::from_ref(&share)).expect("good")[0].from.is_absolute());
+        assert!(checked(&[share.clone(), share]).is_err());
+    }
+}

@@ -1,0 +1,60 @@
+//! What of the host a guest can mount.
+
+use std::fs;
+
+use super::{Bed, Flaw};
+use crate::common::{signal, until};
+
+#[test]
+fn a_share_is_served_while_its_vm_runs_which_outlives_its_server() {
+    let bed = Bed::new();
+    bed.make_image();
+    fs::create_dir(bed.0.path("data")).expect("create");
+    let told = bed.vmm("one", Flaw::None);
+    let line = ["clone", "image", "one", "--net", "none", "--qemu", "./vmm", "--share", "src=data"];
+    bed.0.run(&line).succeeded();
+    // The guest finds the share and then, with its tag in it, its identity.
+    let told: Vec<String> = told.try_iter().map(|(command, _)| command).collect();
+    let place = |word: &str| told.iter().position(|command| command == word);
+    assert!(place("chardev-add") < place("cont"), "{told:?}");
+    assert_eq!(told.iter().filter(|command| *command == "device_add").count(), 2, "{told:?}");
+    let identity = fs::read_to_string(bed.vm("one").join("identity")).expect("read");
+    assert!(identity.contains("\nshare src\n"), "{identity}");
+    let socket = bed.0.path("run/tombolo/vm-one/share-0");
+    assert!(socket.exists());
+    let pids = || {
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let word = format!("{},tag=src", socket.display());
+        let is_it = |pid: &u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|found| found == word.as_bytes())
+        };
+        pids.filter(is_it).collect::<Vec<_>>()
+    };
+    assert!(!pids().is_empty());
+    pids().into_iter().for_each(|pid| signal(pid, "KILL"));
+    until("the server has gone", || pids().is_empty());
+    assert!(bed.is("one", "running"), "{}", bed.list());
+    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    assert!(!socket.exists());
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    assert!(!pids().is_empty());
+    bed.0.run(&["vm", "stop", "one"]).succeeded();
+    until("the server has gone", || pids().is_empty());
+}
+
+#[test]
+fn a_vm_whose_share_cannot_be_served_does_not_run() {
+    let bed = Bed::new();
+    bed.make_image();
+    let line = ["clone", "image", "one", "--net", "none", "--qemu", "./vmm", "--share", "src=missing"];
+    bed.0.run(&line).failed(1, &["missing", "No such file"]);
+    assert!(bed.is("one", "suspended"), "{}", bed.list());
+    for wrong in [["--share", "src"], ["--share", "a b=data"]] {
+        bed.0.run(&[&["clone", "image", "two"], &wrong[..]].concat()).failed(2, &["TAG"]);
+    }
+    let twice = ["clone", "image", "two", "--share", "src=data", "--share", "src=other"];
+    bed.0.run(&twice).failed(2, &["a tag of its own"]);
+}
