@@ -18,6 +18,7 @@ use crate::common::{Scratch, signal, until};
 mod checkpoints;
 mod kills;
 mod moved;
+mod power;
 mod shares;
 
 pub const MIB: u64 = 1 << 20;
@@ -62,7 +63,10 @@ pub struct Bed(pub Scratch);
 
 impl Bed {
     pub fn new() -> Self {
-        let scratch = Scratch::new();
+        Self::at(Scratch::new())
+    }
+
+    fn at(scratch: Scratch) -> Self {
         fs::write(scratch.path("vmm"), VMM).expect("write");
         fs::set_permissions(scratch.path("vmm"), fs::Permissions::from_mode(0o755)).expect("chmod");
         let disk = File::create(scratch.path("disk.img")).expect("create");
@@ -113,6 +117,7 @@ impl Bed {
         let (told, tells) = channel();
         let phase = self.vm(name).join("phase");
         let [file, free] = ["", ".free"].map(|ending| self.0.path(&format!("vmm.{name}{ending}")));
+        let moment = self.0.path("moment");
         thread::spawn(move || {
             while !has_come() {
                 thread::sleep(Duration::from_millis(1));
@@ -134,7 +139,7 @@ impl Bed {
                         flaw = Flaw::None;
                         break;
                     }
-                    session.answer(&command, flaw);
+                    session.answer(&command, flaw, &fs::read_to_string(&moment).unwrap_or_default());
                     match (command.as_str(), flaw) {
                         ("quit", Flaw::StaysTold) => return,
                         ("quit", _) => return end(&file, "0"),
@@ -232,7 +237,7 @@ impl Session {
         command["execute"].as_str().map(str::to_owned)
     }
 
-    fn answer(&mut self, command: &str, flaw: Flaw) {
+    fn answer(&mut self, command: &str, flaw: Flaw, moment: &str) {
         let refused = match flaw {
             Flaw::NoNetwork => command == "netdev_add",
             // The first device is the guest's identity.
@@ -255,12 +260,12 @@ impl Session {
             }),
             "migrate" => {
                 let mut state = File::from(self.state.take().expect("a file"));
-                state.write_all(STATE.as_bytes()).expect("write");
+                state.write_all(format!("{STATE}{moment}").as_bytes()).expect("write");
                 self.say(completed);
             }
             "migrate-incoming" if flaw != Flaw::NeverLoads => {
                 let state = File::from(self.state.take().expect("a file"));
-                assert_eq!(std::io::read_to_string(state).expect("read"), STATE);
+                assert!(std::io::read_to_string(state).expect("read").starts_with(STATE));
                 self.say(completed);
             }
             _ => {}
@@ -431,10 +436,10 @@ fn a_clone_needs_no_kernel_until_its_guest_is_reset() {
     bed.0.run(&["vm", "boot", "three"]).failed(1, &["kernel"]);
     // Nor does another one do.
     fs::write(bed.0.path("image/kernel"), "kerneL").expect("write");
+    let _told = bed.vmm("three", Flaw::None);
     bed.0.run(&["vm", "boot", "three"]).failed(1, &["its kernel has changed", "as it was"]);
     assert!(!bed.vm("three").join("kernel").exists());
     fs::rename(bed.0.path("image/away"), bed.0.path("image/kernel")).expect("move");
-    let _told = bed.vmm("three", Flaw::None);
     bed.0.run(&["vm", "boot", "three"]).succeeded();
     assert!(bed.words("three").contains("-kernel\n"), "{}", bed.words("three"));
 }

@@ -244,8 +244,15 @@ fn at(path: &Path) -> impl Fn(io::Error) -> StateError {
     move |source| StateError::Io { path: path.to_owned(), source }
 }
 
+/// Makes a directory, and those above it, whose names are durable then.
 fn make_directory(path: &Path) -> Result<(), StateError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))
+    let missing: Vec<_> = path.ancestors().take_while(|dir| !dir.exists()).collect();
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))?;
+    missing.into_iter().try_for_each(|made| {
+        let above = made.parent().filter(|above| !above.as_os_str().is_empty());
+        let above = above.unwrap_or(Path::new("."));
+        File::open(above).and_then(|above| above.sync_all()).map_err(at(above))
+    })
 }
 
 /// The directory itself is the lock: nothing is left behind.

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 use fastrand::Rng;
 
@@ -24,6 +25,7 @@ pub struct Choice {
 pub struct Image {
     names: HashMap<Node, BTreeMap<OsString, (Node, bool)>>,
     data: HashMap<Node, Vec<u8>>,
+    times: HashMap<Node, (u64, u32)>,
 }
 
 /// What became of a call that was not stable.
@@ -63,6 +65,22 @@ impl Log {
         (0..count).map(each).collect()
     }
 
+    /// At each mark with nothing but what was synced, and `count` at random among the moments at which names have changed, or something was synced.
+    pub(crate) fn choices_of_names(&self, count: usize) -> Vec<Choice> {
+        let after = |wanted: fn(&What) -> bool| {
+            let places = self.steps.iter().enumerate().filter(move |(_, step)| wanted(&step.what));
+            places.map(|(place, _)| place + 1)
+        };
+        let marks = after(|what| matches!(what, What::Mark(_))).map(|steps| Choice { steps, seed: 1 });
+        let is_of_names = |what: &What| matches!(what, What::Name { .. } | What::Rename { .. } | What::Sync);
+        let (moments, mut random) = (after(is_of_names).collect::<Vec<_>>(), Rng::with_seed(count as u64));
+        let others = (0..count).map(|index| Choice {
+            steps: moments[(index * moments.len() + random.usize(..moments.len())) / count],
+            seed: random.u64(..6),
+        });
+        marks.chain(others).collect()
+    }
+
     /// After all of it: nothing is on the disk that was not synced.
     pub fn end(&self) -> Choice {
         Choice { steps: self.steps.len(), seed: 1 }
@@ -74,7 +92,7 @@ impl Log {
         let fates = self.fates(choice, &mut random);
         let mut image = Image::default();
         for (step, fate) in self.steps[..choice.steps].iter().zip(fates) {
-            image.apply(&step.what, fate, &mut random);
+            image.suffer(&step.what, fate, &mut random);
         }
         image
     }
@@ -126,7 +144,17 @@ impl Log {
 }
 
 impl Image {
-    fn apply(&mut self, what: &What, fate: Fate, random: &mut Rng) {
+    /// All of a step.
+    pub(crate) fn apply(&mut self, what: &What) {
+        self.suffer(what, Fate::Kept, &mut Rng::with_seed(0));
+    }
+
+    /// What a file has.
+    pub(crate) fn data(&self, node: Node) -> &[u8] {
+        self.data.get(&node).map_or(&[], |data| data)
+    }
+
+    fn suffer(&mut self, what: &What, fate: Fate, random: &mut Rng) {
         if fate == Fate::Lost {
             return;
         }
@@ -153,6 +181,9 @@ impl Image {
                 let data = self.data.entry(*node).or_default();
                 let end = at.saturating_add(*len).min(data.len());
                 data[(*at).min(end)..end].fill(0);
+            }
+            What::Time { node, time } => {
+                self.times.insert(*node, *time);
             }
             What::Sync | What::Mark(_) => {}
         }
@@ -201,22 +232,32 @@ impl Image {
         Ok(found)
     }
 
-    /// Makes the directory as it is in the image.
+    /// Makes the directory as it is in the image, with the times that programs have seen.
     ///
     /// # Errors
     /// What the system says.
     pub fn write_to(&self, path: &Path) -> io::Result<()> {
-        self.write_dir(0, path)
+        self.write_dir(0, path, &mut HashMap::new())
     }
 
-    fn write_dir(&self, dir: Node, path: &Path) -> io::Result<()> {
+    fn write_dir(&self, dir: Node, path: &Path, made: &mut HashMap<Node, PathBuf>) -> io::Result<()> {
         fs::create_dir_all(path)?;
         for (name, (node, is_dir)) in self.names.get(&dir).into_iter().flatten() {
             let path = path.join(name);
-            match is_dir {
-                true => self.write_dir(*node, &path)?,
-                false => fs::write(path, self.data.get(node).map_or(&[][..], |data| data))?,
+            if *is_dir {
+                self.write_dir(*node, &path, made)?;
+                continue;
             }
+            if let Some(first) = made.get(node) {
+                fs::hard_link(first, &path)?;
+                continue;
+            }
+            fs::write(&path, self.data(*node))?;
+            // One that nothing has seen is of another day than all others.
+            let (secs, nanos) = self.times.get(node).copied().unwrap_or((1, 0));
+            let time = UNIX_EPOCH + Duration::new(secs, nanos);
+            File::options().write(true).open(&path)?.set_modified(time)?;
+            made.insert(*node, path);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@
 //! nothing changes it unseen.
 //!
 //! Not here: stores through shared mappings (SQLite's index of its log, a file `*-shm`, is made anew after a crash and is in no image),
-//! owners, modes and times of files, several processes.
+//! owners and modes of files, and times that no program has looked at. Processes that are started are recorded too.
 //!
 //! Reading order: `strace` (text), `log` (what the calls have done), `image`, `run`.
 #![forbid(unsafe_code)]
@@ -20,4 +20,4 @@ mod strace;
 
 pub use image::{Choice, Image};
 pub use log::Log;
-pub use run::{each_image, mark, record, recorded};
+pub use run::{each_image, each_image_at, mark, record, recorded};

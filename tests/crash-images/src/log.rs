@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Component, Path};
 
+use crate::image::Image;
 use crate::strace::{self, Call};
 
 /// A file or directory, by the order in which they were made. 0 is the recorded directory.
@@ -53,6 +54,11 @@ pub(crate) enum What {
         at: usize,
         len: usize,
     },
+    /// When a file was changed last, as a program has seen it, or set it.
+    Time {
+        node: Node,
+        time: (u64, u32),
+    },
     Sync,
     Mark(String),
 }
@@ -62,7 +68,10 @@ impl What {
     pub(crate) fn node(&self) -> Option<Node> {
         match self {
             Self::Name { dir, .. } | Self::Rename { dir, .. } => Some(*dir),
-            Self::Write { node, .. } | Self::Truncate { node, .. } | Self::Punch { node, .. } => Some(*node),
+            Self::Write { node, .. }
+            | Self::Truncate { node, .. }
+            | Self::Punch { node, .. }
+            | Self::Time { node, .. } => Some(*node),
             Self::Sync | Self::Mark(_) => None,
         }
     }
@@ -74,13 +83,21 @@ impl Log {
         let reader = std::cell::RefCell::new(Reader {
             root,
             marks,
+            threads: strace::threads(trace),
             names: HashMap::new(),
             open: HashMap::new(),
+            now: Image::default(),
+            times: HashMap::new(),
             log: Self { steps: Vec::new(), nodes: 1 },
         });
         let begin = || reader.borrow().log.steps.len();
         strace::calls(trace, begin, |began, call| reader.borrow_mut().called(began, call))?;
         Ok(reader.into_inner().log)
+    }
+
+    /// All marks.
+    pub fn all_marks(&self) -> Vec<&str> {
+        self.marks(self.steps.len())
     }
 
     /// The marks before a step.
@@ -96,10 +113,23 @@ impl Log {
 struct Reader<'a> {
     root: &'a Path,
     marks: &'a Path,
+    /// What made the threads of processes that have several.
+    threads: HashMap<&'a str, &'a str>,
     names: HashMap<(Node, OsString), Node>,
-    /// What descriptors lead to, and where they stand.
-    open: HashMap<String, (Node, usize)>,
+    /// What descriptors of processes lead to. Of those that were inherited or sent their paths are known.
+    open: HashMap<(String, String), Open>,
+    /// What the files have at this moment.
+    now: Image,
+    /// When files were changed last, as far as that is known, and whether all that has changed since is synced.
+    times: HashMap<Node, (Option<(u64, u32)>, bool)>,
     log: Log,
+}
+
+#[derive(Clone, Copy)]
+struct Open {
+    node: Node,
+    /// Where it stands. What is not known, and what is opened to append, stands at the end.
+    at: Option<usize>,
 }
 
 /// A name in a directory.
@@ -114,21 +144,52 @@ impl Reader<'_> {
             "mkdirat" => self.made(&call.path(1, Some(0))?),
             "unlink" | "rmdir" => self.removed(&call.path(0, None)?),
             "unlinkat" => self.removed(&call.path(1, Some(0))?),
+            "link" => self.linked(&call.path(0, None)?, &call.path(1, None)?),
+            "linkat" => self.linked(&call.path(1, Some(0))?, &call.path(3, Some(2))?),
             "rename" => self.renamed(&call.path(0, None)?, &call.path(1, None)?),
             "renameat" => self.renamed(&call.path(1, Some(0))?, &call.path(3, Some(2))?),
-            "renameat2" if call.argument(4)? == "0" => {
+            "renameat2" if ["0", "RENAME_NOREPLACE"].contains(&call.argument(4)?) => {
                 self.renamed(&call.path(1, Some(0))?, &call.path(3, Some(2))?)
             }
+            "statx" => self.looked_at(call),
             "sync" => self.synced(began, |_| true),
+            "execve" => {
+                let process = self.process(call).to_owned();
+                self.open.retain(|(owner, _), _| *owner != process);
+                Ok(())
+            }
+            "close" => {
+                if let Some((number, _)) = call.descriptor(0) {
+                    self.open.remove(&(self.process(call).to_owned(), number.to_owned()));
+                }
+                Ok(())
+            }
+            "dup2" | "dup3" => {
+                self.open.remove(&(self.process(call).to_owned(), call.result.to_string()));
+                self.called_on_file(began, call)
+            }
             _ => self.called_on_file(began, call),
         }
     }
 
+    /// The process of a thread, by its first one.
+    fn process<'t>(&'t self, call: &'t Call<'_>) -> &'t str {
+        let mut thread = call.thread;
+        while let Some(maker) = self.threads.get(thread) {
+            thread = maker;
+        }
+        thread
+    }
+
     fn called_on_file(&mut self, began: usize, call: &Call<'_>) -> Result<(), String> {
-        let is_mapped = call.name == "mmap";
-        let Some((number, path)) = call.descriptor(if is_mapped { 4 } else { 0 }) else {
+        let place = match call.name {
+            "mmap" => 4,
+            "copy_file_range" => 2,
+            _ => 0,
+        };
+        let Some((number, path)) = call.descriptor(place) else {
             let refused =
-                ["openat2", "creat", "truncate", "link", "symlink", "mknod", "io_uring_setup", "msync"];
+                ["openat2", "creat", "truncate", "symlink", "mknod", "io_uring_setup", "msync", "utimensat"];
             let is_refused =
                 refused.iter().any(|name| call.name.starts_with(name)) || call.name.starts_with("renameat");
             return if is_refused { Err("a call that is not known".into()) } else { Ok(()) };
@@ -141,17 +202,39 @@ impl Reader<'_> {
         if !path.starts_with(self.root) || is_lost(&path) {
             return Ok(());
         }
-        if is_mapped {
+        if call.name == "mmap" {
             let is_read = !call.has_flag(2, "PROT_WRITE") || call.has_flag(3, "MAP_PRIVATE");
             return if is_read { Ok(()) } else { Err("stores through a mapping are not seen".into()) };
         }
-        let (node, at) = *self.open.get(number).ok_or("a descriptor that is not known")?;
+        let key = (self.process(call).to_owned(), number.to_owned());
+        let known = self.open.get(&key).copied();
+        let by_name = || if call.is_nameless(place) { None } else { self.node_at(&path) };
+        let Some(Open { node, at }) = known.or_else(|| Some(Open { node: by_name()?, at: None })) else {
+            // Nothing of it is left.
+            return if call.is_nameless(place) {
+                Ok(())
+            } else {
+                Err("a descriptor that is not known".into())
+            };
+        };
         let to_usize = |number: u64| usize::try_from(number).map_err(|error| error.to_string());
+        let len = self.now.data(node).len();
+        let mut goes_on = |from: usize, bytes: &[u8]| {
+            let at = at.map(|_| from + bytes.len());
+            self.open.insert(key.clone(), Open { node, at });
+        };
         match call.name {
             "write" | "writev" => {
-                let bytes = call.bytes(1)?;
-                self.open.insert(number.to_owned(), (node, at + bytes.len()));
+                let (at, bytes) = (at.unwrap_or(len), call.bytes(1)?);
+                goes_on(at, &bytes);
                 self.step(What::Write { node, at, bytes });
+            }
+            "copy_file_range" => {
+                let (at, bytes) = (at.unwrap_or(len), self.copied(call, at.unwrap_or(len))?);
+                self.open.insert(key, Open { node, at: Some(at + bytes.len()) });
+                if !bytes.is_empty() {
+                    self.step(What::Write { node, at, bytes });
+                }
             }
             "pwrite64" | "pwritev" => {
                 self.step(What::Write { node, at: to_usize(call.number(3)?)?, bytes: call.bytes(1)? });
@@ -169,25 +252,85 @@ impl Reader<'_> {
                     self.step(What::Punch { node, at, len });
                 }
             }
-            "fsync" | "fdatasync" => self.synced(began, |each| each == node)?,
+            // Times are not data (POSIX.1-2017, fdatasync()).
+            "fdatasync" => {
+                self.synced(began, |what| what.node() == Some(node) && !matches!(what, What::Time { .. }))?
+            }
+            "fsync" => {
+                self.synced(began, |what| what.node() == Some(node))?;
+                self.times.entry(node).or_default().1 = true;
+            }
             "syncfs" => self.synced(began, |_| true)?,
-            "lseek" => drop(self.open.insert(number.to_owned(), (node, to_usize(call.result)?))),
-            // Locks and flags: nothing of the disk.
-            "fcntl" if !call.argument(1)?.starts_with("F_DUPFD") => {}
+            "utimensat" => {
+                let time = self.set_time(call).ok_or("times that are not known")?;
+                self.times.insert(node, (Some(time), false));
+                self.step(What::Time { node, time });
+            }
+            "lseek" => {
+                self.open.insert(key, Open { node, at: Some(to_usize(call.result)?) });
+            }
+            // Locks and flags: nothing of the disk. What is opened once more is known by its path.
+            "fcntl" | "dup" | "dup2" | "dup3" => {}
+            // What only asks.
+            "ioctl" if ["TCGETS", "_IOC(_IOC_READ"].contains(&call.argument(1)?) => {}
             _ => return Err("a call that is not known".into()),
         }
         Ok(())
+    }
+
+    /// The modification time in `utimensat(fd, NULL, [accessed, modified], 0)`.
+    fn set_time(&self, call: &Call<'_>) -> Option<(u64, u32)> {
+        call.arguments
+            .get(2)?
+            .starts_with('[')
+            .then(|| call.time("}, {").or_else(|| call.time("UTIME_OMIT, ")))?
+    }
+
+    /// What was copied out of another file, which stands where the new one does.
+    fn copied(&self, call: &Call<'_>, at: usize) -> Result<Vec<u8>, String> {
+        let (_, from) = call.descriptor(0).ok_or("no file")?;
+        let data = match self.node_at(&from) {
+            Some(node) => self.now.data(node).to_vec(),
+            None => std::fs::read(from).map_err(|error| error.to_string())?,
+        };
+        let len = usize::try_from(call.result).map_err(|error| error.to_string())?;
+        data.get(at..at + len).map(<[u8]>::to_vec).ok_or_else(|| "more than the file has".into())
+    }
+
+    fn looked_at(&mut self, call: &Call<'_>) -> Result<(), String> {
+        let path = match call.argument(1)? {
+            "\"\"" => call.descriptor(0).map(|(_, path)| path).filter(|_| !call.is_nameless(0)),
+            _ => Some(call.path(1, Some(0))?),
+        };
+        let node = path.filter(|path| path.starts_with(self.root)).and_then(|path| self.node_at(&path));
+        let (Some(node), Some(time)) = (node, call.time("stx_mtime=")) else { return Ok(()) };
+        let (known, is_synced) = self.times.entry(node).or_default();
+        if *known == Some(time) {
+            return Ok(());
+        }
+        *known = Some(time);
+        let is_synced = *is_synced;
+        self.step(What::Time { node, time });
+        if is_synced {
+            self.synced_itself();
+        }
+        Ok(())
+    }
+
+    /// What has this name now.
+    fn node_at(&self, path: &Path) -> Option<Node> {
+        if path == self.root { Some(0) } else { self.names.get(&self.place(path).ok()?).copied() }
     }
 
     fn opened(&mut self, call: &Call<'_>, path: &Path, flags: usize) -> Result<(), String> {
         if !path.starts_with(self.root) || is_lost(path) {
             return Ok(());
         }
-        let refused = ["O_SYNC", "O_DSYNC", "O_APPEND", "O_TMPFILE", "O_DIRECT"];
+        let refused = ["O_SYNC", "O_DSYNC", "O_TMPFILE", "O_DIRECT"];
         if let Some(flag) = refused.into_iter().find(|flag| call.has_flag(flags, flag)) {
             return Err(format!("{flag} is not known"));
         }
-        let known = if path == self.root { Some(0) } else { self.names.get(&self.place(path)?).copied() };
+        let known = self.node_at(path);
         let node = match known {
             Some(node) => node,
             None if call.has_flag(flags, "O_CREAT") => self.new_node(path, false)?,
@@ -196,7 +339,8 @@ impl Reader<'_> {
         if call.has_flag(flags, "O_TRUNC") && known.is_some() {
             self.step(What::Truncate { node, len: 0 });
         }
-        self.open.insert(call.result.to_string(), (node, 0));
+        let at = (!call.has_flag(flags, "O_APPEND")).then_some(0);
+        self.open.insert((self.process(call).to_owned(), call.result.to_string()), Open { node, at });
         Ok(())
     }
 
@@ -224,12 +368,28 @@ impl Reader<'_> {
         Ok(())
     }
 
+    fn linked(&mut self, from: &Path, to: &Path) -> Result<(), String> {
+        if !from.starts_with(self.root) && !to.starts_with(self.root) {
+            return Ok(());
+        }
+        let node = self.node_at(from).ok_or("a file that is not known")?;
+        let (dir, name) = self.place(to)?;
+        self.names.insert((dir, name.clone()), node);
+        self.step(What::Name { dir, name, node: Some(node), is_dir: false });
+        Ok(())
+    }
+
     fn renamed(&mut self, from: &Path, to: &Path) -> Result<(), String> {
         if !from.starts_with(self.root) && !to.starts_with(self.root) {
             return Ok(());
         }
         let (from, to) = (self.place(from)?, self.place(to)?);
-        let node = self.names.remove(&from).ok_or("a file that is not known")?;
+        let node = *self.names.get(&from).ok_or("a file that is not known")?;
+        // Of two names of one file neither goes (rename(2)).
+        if self.names.get(&to) == Some(&node) {
+            return Ok(());
+        }
+        self.names.remove(&from);
         if from.0 != to.0 {
             return Err("a rename to another directory is not known".into());
         }
@@ -239,10 +399,10 @@ impl Reader<'_> {
     }
 
     /// What was done before the sync began is stable when it ends.
-    fn synced(&mut self, began: usize, covers: impl Fn(Node) -> bool) -> Result<(), String> {
+    fn synced(&mut self, began: usize, covers: impl Fn(&What) -> bool) -> Result<(), String> {
         let number = self.log.steps.len();
         for step in &mut self.log.steps[..began] {
-            if step.stable.is_none() && step.what.node().is_some_and(&covers) {
+            if step.stable.is_none() && step.what.node().is_some() && covers(&step.what) {
                 step.stable = Some(number);
             }
         }
@@ -272,6 +432,10 @@ impl Reader<'_> {
     }
 
     fn step(&mut self, what: What) {
+        if let What::Write { node, .. } | What::Truncate { node, .. } | What::Punch { node, .. } = what {
+            self.times.entry(node).or_default().1 = false;
+        }
+        self.now.apply(&what);
         self.log.steps.push(Step { what, stable: None });
     }
 }

@@ -122,3 +122,32 @@ pub fn each_image(log: &Log, check: impl Fn(&Path, Choice, &[&str]) + Sync) {
         }
     });
 }
+
+/// Gives `check` images one after the other that lie where the directory was when it was recorded, so that what is said in them of their own place
+/// is true. They are of the moments at which names have changed, or something was synced: with nothing but what was synced at each mark, and
+/// `counts` others, in the gate and in the long run.
+///
+/// # Panics
+/// `check` does. The image is made once more then, and kept.
+pub fn each_image_at(
+    log: &Log,
+    place: &Path,
+    counts: (usize, usize),
+    mut check: impl FnMut(Choice, &[&str]),
+) {
+    let is_long = std::env::var_os("TOMBOLO_LONG").is_some();
+    for choice in log.choices_of_names(if is_long { counts.1 } else { counts.0 }) {
+        for entry in fs::read_dir(place).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.expect("removed");
+        }
+        log.image(choice).write_to(place).expect("an image");
+        let marks = log.marks(choice.steps);
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(choice, &marks)));
+        if checked.is_err() {
+            let kept = std::env::temp_dir().join(format!("tombolo-crash-image-{choice}"));
+            log.image(choice).write_to(&kept).expect("an image");
+            panic!("image {choice} of {} steps: see {}", log.steps.len(), kept.display());
+        }
+    }
+}

@@ -7,12 +7,14 @@ use std::path::{Component, PathBuf};
 
 /// What is traced: all that changes files, all that gives descriptors of them, and what the recorder refuses.
 pub(crate) const CALLS: &str = "trace=open,openat,openat2,creat,dup,dup2,dup3,fcntl,lseek,chdir,fchdir,\
-    write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,fsync,fdatasync,syncfs,sync,sync_file_range,\
+    close,clone,clone3,execve,statx,utimensat,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,fsync,fdatasync,syncfs,sync,sync_file_range,\
     mkdir,mkdirat,rename,renameat,renameat2,unlink,unlinkat,rmdir,link,linkat,symlink,symlinkat,mknod,mknodat,\
     mmap,msync,ioctl,copy_file_range,sendfile,splice,io_uring_setup";
 
 /// A call that succeeded.
 pub(crate) struct Call<'a> {
+    /// What made it.
+    pub thread: &'a str,
     pub name: &'a str,
     pub arguments: Vec<&'a str>,
     pub result: u64,
@@ -39,7 +41,7 @@ pub(crate) fn calls<T: Default>(
             }
             None => (begin(), call.to_owned()),
         };
-        if let Some(call) = parsed(&call) {
+        if let Some(call) = parsed(thread, &call) {
             end(noted, &call).map_err(|error| {
                 let shown: String = line.chars().take(300).collect();
                 format!("{error}: {shown}")
@@ -49,8 +51,29 @@ pub(crate) fn calls<T: Default>(
     Ok(())
 }
 
+/// Which thread has made each other thread of its process. A process that was made stands for itself.
+pub(crate) fn threads(text: &str) -> HashMap<&str, &str> {
+    let mut begun = HashMap::new();
+    let mut threads = HashMap::new();
+    for line in text.lines() {
+        let Some((maker, call)) = line.split_once(' ') else { continue };
+        let call = call.trim_start();
+        let is_threads = |call: &str| call.contains("CLONE_THREAD");
+        if call.starts_with("clone") {
+            begun.insert(maker, is_threads(call));
+        } else if !call.starts_with("<... clone") {
+            continue;
+        }
+        let result = call.rsplit_once(" = ").map(|(_, result)| result.split(' ').next().unwrap_or(result));
+        if let Some(thread) = result.filter(|_| begun.get(maker) == Some(&true)) {
+            threads.insert(thread, maker);
+        }
+    }
+    threads
+}
+
 /// `None`: it failed, or it is no call.
-fn parsed(call: &str) -> Option<Call<'_>> {
+fn parsed<'a>(thread: &'a str, call: &'a str) -> Option<Call<'a>> {
     let (call, result) = call.rsplit_once(" = ")?;
     let digits = result.split([' ', '<']).next()?;
     let result = match digits.strip_prefix("0x") {
@@ -59,7 +82,7 @@ fn parsed(call: &str) -> Option<Call<'_>> {
     };
     let (name, arguments) = call.split_once('(')?;
     let arguments = split(arguments.trim_end().strip_suffix(')')?);
-    Some(Call { name, arguments, result })
+    Some(Call { thread, name, arguments, result })
 }
 
 /// Splits at the commas that stand in no brackets.
@@ -98,6 +121,21 @@ impl Call<'_> {
     pub(crate) fn descriptor(&self, index: usize) -> Option<(&str, PathBuf)> {
         let (number, rest) = self.arguments.get(index)?.split_once('<')?;
         Some((number, path(&rest[..rest.rfind('>')?])?))
+    }
+
+    /// Whether the name is gone by which that descriptor's file was opened.
+    pub(crate) fn is_nameless(&self, index: usize) -> bool {
+        self.arguments.get(index).is_some_and(|argument| argument.ends_with("(deleted)"))
+    }
+
+    /// The times that stand behind this word.
+    pub(crate) fn time(&self, word: &str) -> Option<(u64, u32)> {
+        let (_, time) = self.arguments.iter().find_map(|argument| argument.split_once(word))?;
+        let field = |name: &str| {
+            let rest = time.split_once(name)?.1;
+            rest.split(|c: char| !c.is_ascii_digit()).next()
+        };
+        Some((field("tv_sec=")?.parse().ok()?, field("tv_nsec=")?.parse().ok()?))
     }
 
     /// A path that is an argument; relative ones are taken from the directory that argument `from` leads to.

@@ -280,6 +280,10 @@ impl OverlaySource {
         let base_bytes = base.open(&read_only(), &pool)?.disk.geometry().size_bytes;
         let making = format!("make {}", self.path.display());
         let failed = |error: std::io::Error| Failure::cannot(&making, &error);
+        // A loss of power that took back when it was changed would make it another base.
+        if let Some(file) = base.file() {
+            File::open(file).and_then(|file| file.sync_all()).map_err(failed)?;
+        }
         File::create_new(&self.path).map_err(failed)?;
         let written = || -> Outcome {
             let header = Header {

@@ -6,7 +6,7 @@
 //! leaves nothing but files that [`tidy`] brings in order.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -89,6 +89,26 @@ pub fn bases(home: &Home, ground: &Ground, what: &str) -> Result<Option<Vec<Path
     let Some(began_as) = ground.began_as(what) else { return Ok(None) };
     let own = layers(home, what)?.into_iter().map(|number| home.file(&layer(what, number)));
     Ok(Some(own.chain(began_as).collect()))
+}
+
+fn steady_lock(
+    home: &Home,
+    lock: impl FnOnce(&File) -> Result<(), TryLockError>,
+) -> Result<Option<File>, Failure> {
+    let file = home.file("chain.lock");
+    let taken = File::create(&file).map_err(TryLockError::Error).and_then(|file| lock(&file).map(|()| file));
+    match taken {
+        Ok(file) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => {
+            Err(Failure::cannot(format_args!("lock {}", file.display()), &error))
+        }
+    }
+}
+
+/// Keeps what disk and memory stand on as it is, until the result is dropped, so that it can be opened: [`tidy`] gives way.
+pub fn steady(home: &Home) -> Result<Option<File>, Failure> {
+    steady_lock(home, |file| file.lock_shared().map_err(TryLockError::Error))
 }
 
 /// What `tombolo disk` is told of what an overlay stands on.
@@ -229,7 +249,7 @@ pub fn forget_oldest(home: &Home, keep: usize) -> Outcome {
 }
 
 /// Merges each overlay that is no checkpoint's into the one above it, and removes what nothing stands on. The VM may run: what it has open stays
-/// as it is.
+/// as it is. What is just being opened is left for the next time.
 pub fn tidy(home: &Home) -> Outcome {
     let ground = Ground::of(home)?;
     let kept = numbers(home, STATE, "")?;
@@ -239,8 +259,11 @@ pub fn tidy(home: &Home) -> Outcome {
             _ => None,
         }) {
             let above = source(home, &layer(what, above), below(home, &ground, what, above)?);
-            above.merged(2, |_| ())?.replace(&above)?;
+            let merged = above.merged(2, |_| ())?;
+            let Some(_turn) = steady_lock(home, File::try_lock)? else { return Ok(()) };
+            merged.replace(&above)?;
         }
+        let Some(_turn) = steady_lock(home, File::try_lock)? else { return Ok(()) };
         let used = layers(home, what)?;
         for number in numbers(home, what, ".overlay")? {
             if !used.contains(&number) {

@@ -15,6 +15,7 @@ use tombolo_sys::{fuse_dev, packet, process};
 
 use super::config::{CONFIG, Config, HERE, Here};
 use super::shares;
+use crate::assembly::plan::overlay::sync_name;
 use crate::failure::{Failure, Outcome};
 use crate::service::status::{self, Status};
 
@@ -86,7 +87,7 @@ impl Home {
     pub fn create(name: &str) -> Result<Self, Failure> {
         let (state, path) = state_dir()?;
         let path = path.join(format!("{PREFIX}{name}"));
-        let made = fs::DirBuilder::new().mode(0o700).create(&path);
+        let made = fs::DirBuilder::new().mode(0o700).create(&path).and_then(|()| sync_name(&path));
         made.map_err(|error| {
             let making = format!("make the VM {name}");
             if error.kind() != io::ErrorKind::AlreadyExists {

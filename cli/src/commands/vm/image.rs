@@ -1,6 +1,7 @@
 //! Images: directories with a machine's `vm.toml`, its `disk`, its `memory` and its device state, from which VMs are made.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,7 +65,7 @@ pub fn make(home: &Home, dir: &Path, how: &ImageArgs) -> Outcome {
     if dir.exists() {
         return Err(Failure::cannot(&making, "there is something of that name").remedy("choose another"));
     }
-    let cannot = |error: std::io::Error| Failure::cannot(&making, &error);
+    let cannot = |error: io::Error| Failure::cannot(&making, &error);
     let draft = dir.with_added_extension(format!("{}.part", uuid()?));
     // What a guest has in its memory is for its user alone.
     fs::DirBuilder::new().mode(0o700).create(&draft).map_err(cannot)?;
@@ -85,9 +86,10 @@ fn fill(
     dir: &Path,
     draft: &Path,
     changes: bool,
-    cannot: &impl Fn(std::io::Error) -> Failure,
+    cannot: &impl Fn(io::Error) -> Failure,
 ) -> Outcome {
     let config = home.config()?;
+    let _steady = chain::steady(home)?;
     let (bases, boot_files) = match changes {
         true => (changes::write(home, dir, draft)?, Vec::new()),
         false => {
@@ -97,14 +99,13 @@ fn fill(
         }
     };
     for name in [STATE].into_iter().chain(boot_files) {
-        let copy = draft.join(name);
-        fs::copy(home.file(name), &copy).and_then(|_| File::open(&copy)?.sync_all()).map_err(cannot)?;
+        copy(&home.file(name), &draft.join(name)).map_err(cannot)?;
     }
     let text = toml::to_string(&Config { bases, ..config });
     let text = text.map_err(|error| Failure::cannot("write down the VM", &error))?;
     let file = draft.join(CONFIG);
-    fs::write(&file, text).and_then(|()| File::open(&file)?.sync_all()).map_err(cannot)?;
-    File::open(draft).and_then(|draft| draft.sync_all()).map_err(cannot)
+    fs::write(&file, text).and_then(|()| sync(&file)).map_err(cannot)?;
+    sync(draft).map_err(cannot)
 }
 
 /// Writes disk and memory as they are.
@@ -122,6 +123,15 @@ fn flatten(home: &Home, draft: &Path) -> Outcome {
         })?;
     }
     Ok(())
+}
+
+/// Copies a file, which is durable then.
+pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to).and_then(|_| sync(to))
+}
+
+fn sync(file: &Path) -> io::Result<()> {
+    File::open(file)?.sync_all()
 }
 
 /// Writes the sidecar. Without one it is an image too.
@@ -230,6 +240,9 @@ impl Image {
             let copied = files.copy(&[CONFIG, STATE], &home.path);
             copied.and(ahead.join().unwrap_or_else(|_| Err(Failure::silent())))
         })?;
+        for file in [CONFIG, STATE].map(|name| home.file(name)) {
+            sync(&file).map_err(|error| Failure::cannot(format_args!("write {}", file.display()), &error))?;
+        }
         home.config()
     }
 
@@ -280,7 +293,7 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
     // A whole one has it.
     let Some(image) = here.images().pop().filter(|_| !names.is_empty()) else { return Ok(()) };
     let fetching = format!("have the kernel of the VM {} from its image", home.name);
-    let cannot = |error: std::io::Error| Failure::cannot(&fetching, &error);
+    let cannot = |error: io::Error| Failure::cannot(&fetching, &error);
     // One that is there is whole.
     let draft = home.file(BOOT_DRAFT);
     let _ = fs::remove_dir_all(&draft);
@@ -298,10 +311,7 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
             )
             .remedy("what was to boot fits no other: bring it back as it was"));
         }
-        File::open(&file)
-            .and_then(|file| file.sync_all())
-            .and_then(|()| fs::rename(&file, home.file(name)))
-            .map_err(cannot)?;
+        sync(&file).and_then(|()| fs::rename(&file, home.file(name))).map_err(cannot)?;
     }
     fs::remove_dir(&draft).map_err(cannot)
 }

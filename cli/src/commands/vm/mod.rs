@@ -274,7 +274,7 @@ impl StartArgs {
         image::begin_at(&home.file(&image::overlay(DISK)), vec![disk.clone()])?;
         let files = [(KERNEL, &self.kernel), (INITRD, &self.initrd)];
         for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {
-            fs::copy(file, home.file(name)).map_err(|error| unread(file, &error))?;
+            image::copy(file, &home.file(name)).map_err(|error| unread(file, &error))?;
         }
         let memory = home.file(MEMORY);
         fs::File::create_new(&memory)

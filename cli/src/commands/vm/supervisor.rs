@@ -128,6 +128,7 @@ impl Parts {
     fn start(vm: &Vm<'_>, incoming: bool) -> Result<Self, Failure> {
         let Vm { home, run, log, watch } = *vm;
         let ground = Ground::of(home)?;
+        let steady = chain::steady(home)?;
         let memory = chain::bases(home, &ground, MEMORY)?.map(|bases| {
             let [mount, name, failing] = ["--mount", "--name", "--end-at-failed-write"].map(Path::new);
             let words = [mount, &run.memory, name, Path::new(MEMORY), failing];
@@ -147,6 +148,7 @@ impl Parts {
         for (number, share) in shares.iter_mut().enumerate() {
             share.is_ready(vm, Part::Share(number))?;
         }
+        drop(steady);
         let (vmm, events) = start_vmm(vm, incoming)?;
         watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
         Ok(Self { vmm, events: Some(events), disk, memory, shares, _ground: ground })

@@ -15,22 +15,33 @@ use tempfile::TempDir;
 /// A scratch directory with `tree` (a directory to share), `mnt` (a place to mount), and the directories that the
 /// program would otherwise share with others.
 pub struct Scratch {
-    dir: TempDir,
+    dir: PathBuf,
+    _owned: Option<TempDir>,
 }
 
 impl Scratch {
     pub fn new() -> Self {
-        let dir = TempDir::new().expect("a scratch directory");
+        Self::new_in(&std::env::temp_dir())
+    }
+
+    pub fn new_in(place: &Path) -> Self {
+        let owned = TempDir::new_in(place).expect("a scratch directory");
+        let dir = owned.path().to_owned();
         for name in ["tree", "mnt", "run", "state"] {
-            fs::create_dir(dir.path().join(name)).expect("mkdir");
+            fs::create_dir(dir.join(name)).expect("mkdir");
         }
-        fs::write(dir.path().join("tree/file"), "content\n").expect("write");
-        fs::write(dir.path().join("plain"), "").expect("write");
-        Self { dir }
+        fs::write(dir.join("tree/file"), "content\n").expect("write");
+        fs::write(dir.join("plain"), "").expect("write");
+        Self { dir, _owned: Some(owned) }
+    }
+
+    /// That of another process.
+    pub fn of(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), _owned: None }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        self.dir.join(name)
     }
 
     pub fn text(&self, name: &str) -> String {
@@ -44,7 +55,7 @@ impl Scratch {
 
     pub fn program(&self, program: &Path, words: &[&str]) -> Command {
         let mut command = Command::new(program);
-        command.args(words).current_dir(self.dir.path()).stdin(Stdio::null());
+        command.args(words).current_dir(&self.dir).stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.path("run")).env("XDG_STATE_HOME", self.path("state"));
         command.env("XDG_CONFIG_HOME", self.path("state")).env("XDG_CACHE_HOME", self.path("state/cache"));
         command.env_remove("TOMBOLO_LOG");
@@ -80,7 +91,7 @@ impl Scratch {
     /// Every file and directory here, but for logs, and for the directories of control sockets and of links.
     pub fn listing(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        let mut ahead = vec![self.dir.path().to_owned()];
+        let mut ahead = vec![self.dir.clone()];
         while let Some(dir) = ahead.pop() {
             let entries = match fs::read_dir(&dir) {
                 // A server that ends has removed it since it was found.

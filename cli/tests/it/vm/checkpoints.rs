@@ -147,3 +147,128 @@ fn a_checkpoint_that_was_killed_at_any_step_is_none_and_costs_nothing() {
     bed.0.run(&["vm", "restore", "one"]).succeeded();
     assert_eq!(bed.resumed(), "kept  ");
 }
+
+#[test]
+fn a_start_waits_for_a_merge_of_checkpoints_which_gives_way_to_one_that_has_begun() {
+    let bed = Bed::new();
+    bed.clone_one();
+    bed.remember("kept  ");
+    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    for _ in 0..2 {
+        bed.0.run(&["vm", "checkpoint", "one"]).succeeded();
+    }
+    // What is just being opened is not replaced.
+    let lock = File::create(bed.vm("one").join("chain.lock")).expect("open");
+    lock.lock_shared().expect("locked");
+    let layers = || bed.numbered().iter().filter(|name| name.starts_with("disk")).count();
+    bed.0.run(&["vm", "checkpoint", "one", "--keep", "1"]).succeeded();
+    assert_eq!((layers(), bed.numbered().iter().filter(|name| name.starts_with("state")).count()), (3, 1));
+    lock.unlock().expect("unlocked");
+    bed.0.run(&["vm", "checkpoint", "one", "--keep", "1"]).succeeded();
+    assert_eq!(layers(), 1, "{:?}", bed.numbered());
+    // And what is just being replaced is not opened.
+    lock.lock().expect("locked");
+    let _told = bed.vmm("one", Flaw::None);
+    let mut resume = bed.begun(&["vm", "resume", "one"]);
+    let its_file = format!(":{} ", lock.metadata().expect("there").ino());
+    let waits = || {
+        let locks = fs::read_to_string("/proc/locks").expect("locks");
+        locks.lines().any(|line| line.contains("->") && line.contains(&its_file))
+    };
+    until("it waits", || waits() || resume.try_wait().expect("its end").is_some());
+    assert!(waits(), "it has not waited");
+    lock.unlock().expect("unlocked");
+    assert!(resume.wait().expect("its end").success());
+    assert_eq!(at(&bed.memory_of_clone("one"), 0, 6), "kept  ");
+}
+
+#[test]
+fn a_checkpoint_of_a_guest_that_runs_costs_nothing_wherever_it_is_killed() {
+    let bed = Bed::new();
+    bed.clone_one();
+    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    // Of the VMM that is put to sleep, and of the one that goes on.
+    for (sleeps, word) in [(true, "migrate"), (true, "quit"), (false, "migrate-incoming"), (false, "cont")] {
+        let _ = fs::remove_file(bed.0.path("vmm.one.free"));
+        let flaw = |is_its| if is_its { Flaw::Silent(word) } else { Flaw::None };
+        let first = bed.vmm("one", flaw(sleeps));
+        bed.0.run(&["vm", "resume", "one"]).succeeded();
+        bed.remember(word);
+        let (pid, monitor) = (bed.vm("one").join("pid"), bed.monitor("one"));
+        let supervisor = move || fs::read_to_string(&pid).unwrap_or_default();
+        let before = [supervisor(), String::new()];
+        let second = (!sleeps)
+            .then(|| bed.vmm_when("one", monitor, flaw(true), move || !before.contains(&supervisor())));
+        let mut checkpoint = bed.begun(&["vm", "checkpoint", "one"]);
+        let told = second.as_ref().unwrap_or(&first);
+        told.iter().find(|(command, _)| command == word).expect("it is told");
+        checkpoint.kill().and_then(|()| checkpoint.wait()).expect("killed");
+        fs::write(bed.0.path("vmm.one.free"), "").expect("write");
+        // It runs, or sleeps when it was told to end what had not begun to run.
+        if word == "migrate-incoming" {
+            bed.0.run(&["vm", "stop", "one"]).succeeded();
+        } else {
+            bed.0.run(&["vm", "suspend", "one"]).succeeded();
+        }
+        until("it sleeps", || bed.is("one", "suspended"));
+        let kept = &word[..word.len().min(6)];
+        assert_eq!(bed.resumed().trim_end_matches('\0').get(..kept.len()), Some(kept), "{word}");
+        if !sleeps {
+            bed.0.run(&["vm", "restore", "one"]).succeeded();
+            assert_eq!(bed.resumed().get(..kept.len()), Some(kept), "the checkpoint of {word}");
+        }
+    }
+}
+
+#[test]
+fn a_restoration_that_is_killed_is_done_once_more_or_was_not_begun() {
+    let bed = Bed::new();
+    bed.clone_one();
+    bed.remember("kept  ");
+    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    bed.0.run(&["vm", "checkpoint", "one"]).succeeded();
+    for turn in 0..4 {
+        let _told = bed.vmm("one", Flaw::None);
+        bed.0.run(&["vm", "resume", "one"]).succeeded();
+        bed.remember("other ");
+        bed.0.run(&["vm", "suspend", "one"]).succeeded();
+        let mut restore = bed.begun(&["vm", "restore", "one"]);
+        thread::sleep(Duration::from_millis(10 + turn * 10));
+        restore.kill().and_then(|()| restore.wait()).expect("killed");
+        if bed.is("one", "suspended") {
+            let found = bed.resumed();
+            assert!(["kept  ", "other "].contains(&&*found), "{found}");
+        } else {
+            assert!(bed.is("one", "its restoration was not finished: tombolo vm restore one 1"));
+            bed.0.run(&["vm", "resume", "one"]).failed(1, &["it was not suspended"]);
+        }
+        bed.0.run(&["vm", "restore", "one"]).succeeded();
+        assert_eq!(bed.resumed(), "kept  ");
+    }
+}
+
+#[test]
+fn checkpoints_are_made_every_so_often_until_that_is_ended_and_the_guest_goes_on() {
+    let bed = Bed::new();
+    bed.clone_one();
+    bed.remember("kept  ");
+    let next = || {
+        let (pid, monitor) = (bed.vm("one").join("pid"), bed.monitor("one"));
+        let supervisor = move || fs::read_to_string(&pid).unwrap_or_default();
+        let before = [supervisor(), String::new()];
+        bed.vmm_when("one", monitor, Flaw::None, move || !before.contains(&supervisor()))
+    };
+    let mut told = next();
+    let mut every = bed.begun(&["vm", "checkpoint", "one", "--every", "1", "--keep", "2"]);
+    for _ in 0..3 {
+        let goes_on = told;
+        goes_on.iter().find(|(command, _)| command == "cont").expect("it goes on");
+        told = next();
+    }
+    crate::common::signal(every.id(), "TERM");
+    assert!(!every.wait().expect("its end").success(), "it was ended");
+    assert!(bed.is("one", "running"), "{}", bed.list());
+    assert_eq!(at(&bed.memory_of_clone("one"), 0, 6), "kept  ");
+    let kept = bed.numbered().iter().filter(|name| name.starts_with("state")).count();
+    assert_eq!(kept, 2, "{:?}", bed.numbered());
+}

@@ -104,7 +104,7 @@ impl Bed {
         let _ = command.wait();
     }
 
-    fn begun(&self, words: &[&str]) -> Child {
+    pub fn begun(&self, words: &[&str]) -> Child {
         let mut command = self.0.tombolo(words);
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("spawn")
     }
@@ -150,7 +150,7 @@ impl Bed {
 }
 
 /// A file system of its own, until the test ends.
-struct Small(PathBuf);
+pub struct Small(pub PathBuf);
 
 impl Drop for Small {
     fn drop(&mut self) {
