@@ -14,6 +14,7 @@ mod disk_direct;
 mod disk_kept;
 mod disk_mount;
 mod disk_overlay;
+mod disk_overlay_power;
 mod file_commands;
 mod files;
 mod files_kept;

@@ -16,7 +16,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use crate::common::{Scratch, signal, until};
 
 mod checkpoints;
-mod kills;
+pub mod kills;
 mod moved;
 mod power;
 mod shares;

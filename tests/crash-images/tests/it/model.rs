@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Mutex;
+use std::time::UNIX_EPOCH;
 
 use tombolo_crash_images::{each_image, mark, record, recorded};
 
@@ -92,6 +94,45 @@ fn what_was_synced_is_there_and_all_else_may_be_or_not() {
     let seen = seen.into_inner().expect("no panic");
     let missing: Vec<_> = wanted.iter().filter(|wanted| !seen.contains(**wanted)).collect();
     assert!(missing.is_empty(), "no image has {missing:?}");
+}
+
+#[test]
+fn links_and_what_other_processes_write_are_there_and_times_as_far_as_they_were_synced() {
+    let time_of = |file: &Path| {
+        let time = fs::metadata(file).and_then(|file| file.modified()).expect("a time");
+        time.duration_since(UNIX_EPOCH).expect("after 1970").as_nanos().to_string()
+    };
+    if let Some(dir) = recorded() {
+        let (one, other) = (dir.join("one"), dir.join("other"));
+        fs::write(&one, "first ").expect("write");
+        File::open(&one).and_then(|file| file.sync_all()).expect("sync");
+        fs::hard_link(&one, &other).expect("link");
+        File::open(&dir).and_then(|dir| dir.sync_all()).expect("sync");
+        mark(&time_of(&one));
+        let append = format!("sleep 0.02; echo second >> {}", one.display());
+        assert!(Command::new("sh").args(["-c", &append]).status().expect("sh(1)").success());
+        File::open(&other).and_then(|file| file.sync_data()).expect("sync");
+        return mark(&time_of(&other));
+    }
+    let area = tempfile::tempdir().expect("a directory");
+    let log = record(&area.path().join("dir"));
+    let seen = Mutex::new(BTreeSet::new());
+    let all: Vec<String> = log.all_marks().into_iter().map(str::to_owned).collect();
+    each_image(&log, |dir, _, marks| {
+        if marks.is_empty() {
+            return;
+        }
+        let [one, other] = ["one", "other"].map(|name| dir.join(name));
+        let inodes = [&one, &other].map(|file| fs::metadata(file).expect("there").ino());
+        assert_eq!(inodes[0], inodes[1], "two names of one file");
+        let text = fs::read_to_string(&one).expect("read");
+        assert!(marks.len() < 2 || text == "first second\n", "{text}");
+        let place = all.iter().position(|time| *time == time_of(&one)).expect("one of its times");
+        seen.lock().expect("no panic").insert((marks.len(), place));
+    });
+    // Data alone were synced: the time may be the old one.
+    let seen = seen.into_inner().expect("no panic");
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(1, 0), (2, 0), (2, 1)]);
 }
 
 #[test]
