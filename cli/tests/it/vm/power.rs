@@ -85,8 +85,13 @@ impl Life {
 /// All that there is in a VM's life.
 fn live(bed: Bed) {
     let mut life = Life { bed, now: Promise { word: "------".into(), ..Promise::default() } };
-    let _told = life.bed.vmm("one", Flaw::None);
-    life.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"], |_| ());
+    let _told = life.bed.vmm("one", Flaw::NoNetwork);
+    // It sleeps until it has a network.
+    let clone = ["clone", "image", "one", "--net", "user", "--qemu", "./vmm"];
+    life.bed.0.run(&clone).failed(1, &["tombolo vm resume one"]);
+    life.now.sleeps = true;
+    life.now.mark();
+    life.resumes();
     life.writes("first-");
     life.suspends();
     life.run(&["vm", "suspend", "one", "--to", "state/image", "--no-scan"], |now| now.has_image = true);
