@@ -363,7 +363,7 @@ pub(crate) async fn about(
     let fattr = nfs.getattr(&caller, handle);
     let ((fsinfo, pathconf), fattr) = match asking {
         Asking::AtOnce => both(both(fsinfo, pathconf), fattr).await,
-        Asking::InTurn => ((fsinfo.await, pathconf.await), fattr.await),
+        Asking::InTurn => ((Ok(fsinfo.await?), Ok(pathconf.await?)), Ok(fattr.await?)),
     };
     let fsinfo = answered(fsinfo?)?;
     // Not all servers have it, and nothing depends on it.

@@ -47,8 +47,15 @@ pub(crate) struct Extent {
     pub with_subtree: bool,
 }
 
-/// How the errors of the side program are named: its listings stand for these.
-const STANDS_FOR: Procedure = Procedure::Readdirplus;
+/// How the errors of the side program are named: by the procedure of NFS that each takes the place of.
+fn stands_for(procedure: side::Procedure) -> Procedure {
+    match procedure {
+        side::Procedure::Unpack => Procedure::Write,
+        side::Procedure::Pack | side::Procedure::Digests | side::Procedure::Lend => Procedure::Read,
+        side::Procedure::Lease => Procedure::Getattr,
+        side::Procedure::Null | side::Procedure::List => Procedure::Readdirplus,
+    }
+}
 
 impl Nfs {
     /// Whether the server has the side program. One that does not answer has none.
@@ -74,7 +81,7 @@ impl Nfs {
             };
             let reply = subtree(&results);
             self.rpc.recycle(results);
-            match self.read(STANDS_FOR, reply)? {
+            match self.read(Procedure::Readdirplus, reply)? {
                 Reply::Failed(Status::Jukebox, _) => self.wait_for_server(caller, &mut pause).await?,
                 reply => return Ok(reply),
             }
@@ -184,6 +191,7 @@ impl Nfs {
         call: Call<'_>,
         complete: impl FnOnce(&mut RpcCall<'_>),
     ) -> Result<Option<RpcReply>> {
+        let procedure = stands_for(call.procedure());
         let pending = {
             let program = Some((side::PROGRAM, side::VERSION));
             let (interrupt, credential) =
@@ -199,7 +207,7 @@ impl Nfs {
         match pending.await {
             Ok(reply) => Ok(Some(reply)),
             Err(CallError::NotServed { .. }) => Ok(None),
-            Err(source) => Err(Failure::Call { procedure: STANDS_FOR, source }.into()),
+            Err(source) => Err(Failure::Call { procedure, source }.into()),
         }
     }
 }

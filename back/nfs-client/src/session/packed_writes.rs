@@ -35,11 +35,13 @@ impl PackedWrites {
         }
         let mut bytes = vec![0; data.len()];
         data.read_at(0, &mut bytes);
-        let frame = zstd::bulk::compress(&bytes, LEVEL).ok()?;
+        let mut frame = zstd::bulk::compress(&bytes, LEVEL).ok()?;
         if frame.len() * 100 > bytes.len() * DENSE_PERCENT {
             let _ = self.not_tried.compare_exchange(0, NOT_TRIED, Relaxed, Relaxed);
             return None;
         }
+        // It is kept until the call is answered.
+        frame.shrink_to_fit();
         Some(frame.into())
     }
 
@@ -49,8 +51,7 @@ impl PackedWrites {
     }
 
     fn is_not_tried(&self) -> bool {
-        let one_less = |left: u32| (left != u32::MAX).then(|| left.checked_sub(1)).flatten();
-        let left = self.not_tried.fetch_update(Relaxed, Relaxed, one_less);
-        left != Err(0)
+        let one_less = |left: u32| if left == u32::MAX { Some(left) } else { left.checked_sub(1) };
+        self.not_tried.fetch_update(Relaxed, Relaxed, one_less).is_ok()
     }
 }

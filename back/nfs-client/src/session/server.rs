@@ -115,18 +115,14 @@ impl Server for Session {
         let asked = view.now();
         let stable = attr::stable_how(stability);
         let frame = view.session.packed_writes.frame(&view.session, &from);
-        let call = |file| {
+        let call = |file, frame| {
             let piece = WritePiece { file, offset, stable };
-            view.session.nfs.write_piece(&view.caller, piece, &from, frame.as_ref())
+            view.session.nfs.write_piece(&view.caller, piece, &from, frame)
         };
-        let mut reply = view.on(&node, call).await?;
+        let mut reply = view.on(&node, |file| call(file, frame.as_ref())).await?;
         if frame.is_some() && matches!(reply, Reply::Failed(Status::NotSupp, _)) {
             view.session.packed_writes.give_up();
-            let plain = |file| {
-                let piece = WritePiece { file, offset, stable };
-                view.session.nfs.write_piece(&view.caller, piece, &from, None)
-            };
-            reply = view.on(&node, plain).await?;
+            reply = view.on(&node, |file| call(file, None)).await?;
         }
         match reply {
             Reply::Ok(ok) => {

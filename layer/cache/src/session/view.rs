@@ -98,15 +98,16 @@ impl View {
         let asking = self.cache().origin.fs.access(&self.at_origin(), node, mask);
         let is_asked = matches!(asking, Answer::Later(_));
         let answer = asking.resolve().await;
-        if is_asked {
-            self.cache().line.answered(asked.elapsed());
-        }
+        let took = asked.elapsed();
         self.cache().told(&self.cx, object, asked);
         let allowed = match answer {
             Ok(()) => true,
             Err(Error::AccessDenied | Error::NotPermitted | Error::ReadOnly) => false,
             Err(error) => return Err(self.cache().failed(object, error)),
         };
+        if is_asked {
+            self.cache().line.answered(took);
+        }
         match allowed {
             true => object.grant(&self.cx.identity, mask, mask, asked),
             false => object.deny(&self.cx.identity, mask, asked),

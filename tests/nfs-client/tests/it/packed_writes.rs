@@ -17,7 +17,7 @@ use tombolo_wire_nfs3::{Procedure, Status, WccData};
 use tombolo_wire_rpc::{Accepted, ReplyHeader};
 use tombolo_wire_xdr::{Decode, Decoder, Encoder};
 
-use crate::packing::{DELAY, noise, text};
+use crate::packing::{DELAY, LOOKS, noise, text};
 
 fn is_unpack(program: u32, procedure: u32) -> bool {
     (program, procedure) == (side::PROGRAM, side::Procedure::Unpack.number())
@@ -41,6 +41,10 @@ impl Site {
             if delay.is_zero() { reply } else { ScriptedReply::After(delay, Box::new(reply)) }
         });
         let far = direct.through(mounted(line.address(), hard()));
+        // How far it is must be known: of these most are quick on a quick line, also when the processor is late.
+        for n in 0..LOOKS {
+            assert!(far.lookup(far.dir, &format!("none-{n}")).is_err());
+        }
         Self { direct, line, far, _origin: origin }
     }
 

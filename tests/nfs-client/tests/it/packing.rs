@@ -21,7 +21,7 @@ const SIZE: usize = (1 << 20) + 100_000;
 const BLOCK: usize = 4096;
 
 /// Of these most are quick on a quick line, also when the processor is late.
-const LOOKS: usize = 6;
+pub const LOOKS: usize = 6;
 
 /// A line longer than what counts as far, also when the processor is late.
 pub const DELAY: Duration = Duration::from_millis(20);
