@@ -6,11 +6,13 @@ use std::io;
 use std::num::NonZero;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use tombolo_sys::page_cache;
+use tombolo_sys::page_cache::{self, Kept};
 use tombolo_wire_image::Sidecar;
 
 use super::config::MEMORY;
@@ -25,11 +27,17 @@ const TRACE: &str = "trace";
 const PIECE_BYTES: u64 = 128 << 10;
 const FAR_PIECE_BYTES: u64 = 16 << 10;
 
-/// So many pieces there are at most: a sidecar may speak of more than there is anywhere.
+/// So many pieces there are at most, and so many bytes in them: a sidecar may speak of more than there is anywhere.
 const PIECES_MAX: usize = 1 << 16;
+const BYTES_MAX: u64 = 1 << 30;
 
 /// So many are under way: a guest that touches what one of them brings waits for those before it, and for no others.
 const UNDER_WAY: usize = 64;
+
+/// For a piece that was asked for. On a line that is cut it does not come, and guests wait for what they touch only.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const LOOK_EVERY: Duration = Duration::from_micros(500);
 
 /// Writes down for the VM's first start what of the image's memory is touched first. Not of one of which it is recorded what it touches.
 /// What `is_far` is read in the order in which it comes, and all else in the fewest pieces.
@@ -46,34 +54,69 @@ pub fn write_down(home: &Home, sidecar: &Sidecar, is_far: bool) -> Outcome {
         let starts = range.clone().step_by(piece_bytes as usize);
         starts.map(move |start| (start, piece_bytes.min(range.end - start)))
     });
-    let lines: String = pieces.take(PIECES_MAX).map(|(start, len)| format!("{start} {len}\n")).collect();
+    let mut left = BYTES_MAX;
+    let pieces = pieces.take(PIECES_MAX).map_while(|(start, len)| {
+        left = left.checked_sub(len)?;
+        Some((start, len))
+    });
+    let lines: String = pieces.map(|(start, len)| format!("{start} {len}\n")).collect();
     let file = home.file(TRACE);
     fs::write(&file, lines).map_err(|error| Failure::cannot(format_args!("write {}", file.display()), &error))
 }
 
+/// What is being read. Dropping it ends that: the file is closed then, for which the server of the memory waits when it ends.
+pub struct Ahead {
+    is_over: Arc<AtomicBool>,
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Begins to read what was written down, once.
-pub fn begin(home: &Home, memory: PathBuf) {
+pub fn begin(home: &Home, memory: PathBuf) -> Option<Ahead> {
     let file = home.file(TRACE);
-    let Ok(lines) = fs::read_to_string(&file) else { return };
+    let lines = fs::read_to_string(&file).ok()?;
     let _ = fs::remove_file(file);
+    let ahead = Ahead { is_over: Arc::default() };
+    let is_over = ahead.is_over.clone();
     let read = move || {
-        if let Err(error) = read(&lines, memory) {
+        if let Err(error) = read(&lines, &memory, &is_over) {
             tracing::debug!(%error, "its memory is read when it is touched");
         }
     };
     let _ = thread::Builder::new().name("ahead".into()).spawn(read);
+    Some(ahead)
 }
 
-fn read(lines: &str, memory: PathBuf) -> io::Result<()> {
+fn read(lines: &str, memory: &Path, is_over: &AtomicBool) -> io::Result<()> {
     let memory = File::open(memory)?;
+    let Some(len) = NonZero::new(memory.metadata()?.len()) else { return Ok(()) };
+    let kept = Kept::of(memory.as_fd(), len)?;
     let pieces: Vec<(u64, NonZero<u64>)> = lines.lines().filter_map(piece).collect();
     for (index, (offset, len)) in pieces.iter().enumerate() {
-        let is_turn = index.is_multiple_of(UNDER_WAY / 2);
-        let behind = index.checked_sub(UNDER_WAY).filter(|_| is_turn).and_then(|index| pieces.get(index));
+        let behind = index.checked_sub(UNDER_WAY).and_then(|index| pieces.get(index));
         if let Some((offset, _)) = behind {
-            memory.read_exact_at(&mut [0], *offset)?;
+            comes(&kept, *offset, is_over)?;
+        }
+        if is_over.load(Ordering::Relaxed) {
+            break;
         }
         page_cache::will_need(memory.as_fd(), *offset, *len)?;
+    }
+    Ok(())
+}
+
+/// Waits for a page, in a way that can be left: a read could not.
+fn comes(kept: &Kept, offset: u64, is_over: &AtomicBool) -> io::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while !kept.is_here(offset)? && !is_over.load(Ordering::Relaxed) {
+        if Instant::now() > end {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::sleep(LOOK_EVERY);
     }
     Ok(())
 }
@@ -102,4 +145,26 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
         }
     }
     joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_does_not_come_is_waited_for_until_all_ends() {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(1 << 20).expect("a hole, of which nothing was read");
+        let ahead = Ahead { is_over: Arc::default() };
+        let is_over = ahead.is_over.clone();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let kept = Kept::of(file.as_fd(), NonZero::new(1 << 20).expect("not zero")).expect("mapped");
+                comes(&kept, 4096, &is_over)
+            });
+            drop(ahead);
+            let waited = waits.join().expect("no panic");
+            assert!(waited.is_ok(), "as long as for one that does not come at all: {waited:?}");
+        });
+    }
 }

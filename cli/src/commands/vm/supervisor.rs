@@ -14,7 +14,7 @@ use tombolo_host_service::daemon;
 use tombolo_host_vmm::{End, Events, Launch};
 use tombolo_sys::process::{self, Death};
 
-use super::ahead;
+use super::ahead::{self, Ahead};
 use super::chain::{self, Ground};
 use super::config::{DISK, MEMORY, uuid};
 use super::home::{Home, Phase, Run};
@@ -120,6 +120,8 @@ struct Parts {
     /// Where the memory is an overlay.
     memory: Option<Server>,
     shares: Vec<Server>,
+    /// What is read of the memory before the guest touches it.
+    ahead: Option<Ahead>,
     /// What both are read through is started again as long as this is here.
     _ground: Ground,
 }
@@ -140,9 +142,10 @@ impl Parts {
         let mut disk = Server::spawn(home, DISK, &bases, &run.disk_control, &words, log)?;
         let mut shares = Server::shares(vm)?;
         // All reach for what they stand on at the same time.
+        let mut ahead = None;
         if let Some(memory) = &mut memory {
             memory.is_ready(vm, Part::Memory)?;
-            ahead::begin(home, run.memory.join(MEMORY));
+            ahead = ahead::begin(home, run.memory.join(MEMORY));
         }
         disk.is_ready(vm, Part::Disk)?;
         for (number, share) in shares.iter_mut().enumerate() {
@@ -151,7 +154,7 @@ impl Parts {
         drop(steady);
         let (vmm, events) = start_vmm(vm, incoming)?;
         watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
-        Ok(Self { vmm, events: Some(events), disk, memory, shares, _ground: ground })
+        Ok(Self { vmm, events: Some(events), disk, memory, shares, ahead, _ground: ground })
     }
 
     /// Whether the VMM has ended as its guest was reset.
@@ -179,6 +182,7 @@ impl Parts {
     /// Ends all of them: the VMM first, so that the others have all that it wrote. What went wrong.
     fn end(&mut self, first: Event, watch: &Watch) -> Result<(), String> {
         tracing::info!(?first, "ending");
+        self.ahead = None;
         let is_asked = first == Event::Stop && process::terminate(self.vmm.id()).is_ok();
         if !is_asked || !watch.ends(&mut self.vmm, Some(VMM_PATIENCE)) {
             // It may wait for what is not there any more, and heed no other signal.
