@@ -74,6 +74,11 @@ impl DiskMergeArgs {
             return Err(cannot("what it stands on is no overlay")
                 .remedy("make a whole image of both: tombolo disk convert FILE.overlay NEW.img"));
         };
+        let is_finished = |overlay: &OverlaySource| Ok::<_, Failure>(overlay.header()?.seal.is_some());
+        if is_finished(&top)? || self.into_base && is_finished(below)? {
+            return Err(cannot("what it would replace is finished, and others may stand on it")
+                .remedy("make a disk of its own: tombolo disk convert FILE.overlay NEW.img"));
+        }
         let dir = |overlay: &OverlaySource| Some(overlay.path.canonicalize().ok()?.parent()?.to_owned());
         if self.into_base {
             if dir(&top) != dir(below) {

@@ -100,9 +100,12 @@ impl OverlaySource {
             Some(name) => name.to_vec(),
             None => self.base_name(&base).map_err(|error| merging(&error))?,
         };
-        let header = Header { size_bytes: self.header()?.size_bytes, base_name, ..lowest.header()? };
+        let header =
+            Header { size_bytes: self.header()?.size_bytes, base_name, seal: None, ..lowest.header()? };
         let into_log = into.new_log(&header, &pool)?;
-        let into_disk = into.open_over(&base, opened.disk.clone(), into_log, &DiskOpenOptions::default())?;
+        let into_disk = into
+            .open_over(&base, opened.disk.clone(), into_log, &DiskOpenOptions::default())
+            .inspect_err(|_| drop(fs::remove_file(&into.path)))?;
         let merged = Merged { path: into.path, layers, into: into_disk, _base: opened, _pool: pool };
         let copied = block_on(Overlay::merge(&cx(), &merged.layers, &merged.into, done));
         copied
@@ -117,7 +120,10 @@ impl OverlaySource {
         let options = DiskOpenOptions::default();
         let log = ImageFile::create(&self.path, header.log_bytes(), &options, pool.lane())
             .map_err(|error| Failure::cannot(&making, &error))?;
-        block_on(header.write_to(&cx(), &*log)).map_err(|error| Failure::cannot(&making, &error))?;
+        block_on(header.write_to(&cx(), &*log)).map_err(|error| {
+            let _ = fs::remove_file(&self.path);
+            Failure::cannot(&making, &error)
+        })?;
         Ok(log)
     }
 
