@@ -576,6 +576,14 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
         bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[said]);
     }
     fs::write(bed.0.path("image/vm.toml"), text).expect("write");
+    // What has no end is not copied.
+    for (name, len) in [("state", (1 << 30) + 1), ("vm.toml", 65537)] {
+        let (file, real) = (bed.0.path("image").join(name), bed.0.path("real"));
+        fs::rename(&file, &real).expect("move");
+        File::create(&file).and_then(|file| file.set_len(len)).expect("create");
+        bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[name, "which no such file has"]);
+        fs::rename(&real, &file).expect("as it was");
+    }
     // Its memory is a guest's, and for its user alone; and nothing of it leads out of it.
     assert_eq!(fs::metadata(bed.0.path("image")).expect("there").mode() & 0o777, 0o700);
     for name in ["state", "disk", "vm.toml"] {

@@ -41,6 +41,9 @@ pub const DIGEST_BYTES: usize = blake3::OUT_LEN;
 /// A digest of BLAKE3.
 pub type Digest = [u8; DIGEST_BYTES];
 
+/// Makes a [`Digest`] of what comes in pieces.
+pub use blake3::Hasher as Digester;
+
 /// The digest of these bytes.
 pub fn digest(bytes: &[u8]) -> Digest {
     *blake3::hash(bytes).as_bytes()

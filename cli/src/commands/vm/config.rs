@@ -1,13 +1,13 @@
 //! What is written down of a machine: `vm.toml` of an image and of a VM, and `here.toml` of what a VM is on this host.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use tombolo_host_vmm::{Boot, Machine};
-use tombolo_wire_image::digest;
+use tombolo_wire_image::Digester;
 
 use super::changes::IMAGES_MAX;
 use super::origin::CacheArgs;
@@ -41,6 +41,8 @@ pub struct BootConfig {
     pub append: String,
     pub has_initrd: bool,
     /// What its files are, in the order of [`Config::boot_files`]: BLAKE3 in hexadecimal digits.
+    /// Those that were made before have none, and are refused.
+    #[serde(default)]
     pub digests: Vec<String>,
 }
 
@@ -105,7 +107,13 @@ impl Config {
         if !MEMORY_BYTES.contains(&config.memory_bytes) || !is_whole || !(1..=256).contains(&config.cpus) {
             return Err(Failure::cannot(&reading, "no machine has so much memory or so many processors"));
         }
-        if config.boot.as_ref().is_some_and(|boot| boot.digests.len() != config.boot_files().count()) {
+        let digests = config.boot.as_ref().map_or(0, |boot| boot.digests.len());
+        if digests == 0 && config.boot.is_some() {
+            let reason = "it has no digests of its kernel: an earlier version of this program made it";
+            return Err(Failure::cannot(&reading, reason)
+                .remedy("make the VM and its image anew: tombolo vm start, tombolo vm suspend --to DIR"));
+        }
+        if digests != config.boot_files().count() {
             return Err(Failure::cannot(&reading, "it has another number of digests than of files to boot"));
         }
         if config.bases.len() >= IMAGES_MAX {
@@ -191,6 +199,9 @@ pub fn identity(name: &str, here: &Here) -> Result<String, Failure> {
 
 const SECTOR_BYTES: usize = 512;
 
+/// So much of a file is read at once.
+const PIECE_BYTES: usize = 1 << 20;
+
 /// Random bytes.
 fn random<const N: usize>() -> Result<[u8; N], Failure> {
     let mut bytes = [0; N];
@@ -200,7 +211,13 @@ fn random<const N: usize>() -> Result<[u8; N], Failure> {
 
 /// What a file that a machine boots from has, as [`BootConfig::digests`] says it.
 pub fn digest_of(file: &Path) -> io::Result<String> {
-    Ok(digest(&fs::read(file)?).iter().map(|byte| format!("{byte:02x}")).collect())
+    let (mut file, mut digester, mut piece) = (File::open(file)?, Digester::new(), vec![0; PIECE_BYTES]);
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(digester.finalize().to_hex().to_string()),
+            count => digester.update(&piece[..count]),
+        };
+    }
 }
 
 /// A random UUID (RFC 9562 §5.4).
@@ -233,11 +250,14 @@ mod tests {
             ("536870912", "1152921504606846976"),
             ("cpus = 1", "cpus = 0"),
             ("[\"00\", \"01\"]", "[\"00\"]"),
+            ("[\"00\", \"01\"]", "[]"),
             ("cpus = 1", "cpus = 1\nkernel = \"/etc/shadow\""),
         ] {
             assert!(GOOD.contains(from));
             read(&GOOD.replace(from, to)).expect_err(to);
         }
+        let failure = read(&GOOD.replace("digests = [\"00\", \"01\"]\n", "")).expect_err("of before");
+        assert!(failure.to_string().contains("tombolo vm suspend --to DIR"), "{failure}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Files of an image that are read whole, all of them over one link and at the same time.
 
 use std::fs::File;
+use std::io::{self, Write};
 use std::path::Path;
 use std::thread;
 
@@ -10,6 +11,8 @@ use tombolo_core::fs::{FileType, Name, OpenFlags};
 use tombolo_core::mem::Buffer;
 use tombolo_wire_image::{NAME, PREFIX_BYTES, Sidecar, head_bytes};
 
+use super::config::CONFIG;
+use super::home::TEXT_BYTES_MAX;
 use crate::commands::files::open_path::{OpenPath, Opener};
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
@@ -22,6 +25,32 @@ pub struct Files {
 
 /// A head is read with the first so many bytes mostly.
 const HEAD_BYTES: usize = 64 << 10;
+
+/// The longest device state, kernel or initrd that is taken.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// A copy that ends where its server goes on for ever.
+struct Bounded {
+    file: File,
+    left: u64,
+    max: u64,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let left = self.left.checked_sub(bytes.len() as u64);
+        self.left = left.ok_or_else(|| io::Error::other(too_long(self.max)))?;
+        self.file.write_all(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn too_long(max: u64) -> String {
+    format!("it has more than {max} bytes, which no such file has")
+}
 
 impl Files {
     /// Where this host has it.
@@ -46,8 +75,12 @@ impl Files {
     fn copy_one(&self, name: &str, to: &Path) -> Outcome {
         let reading = |error: &Error| self.place.cannot(&format!("read the file {name} of"), error);
         let writing = |error| Failure::cannot(format_args!("write {}", to.display()), &error);
-        let file = self.open(name).map_err(|error| reading(&error))?;
-        let mut copy = File::create(to).map_err(writing)?;
+        let (file, len) = self.open(name).map_err(|error| reading(&error))?;
+        let max = if name == CONFIG { TEXT_BYTES_MAX } else { FILE_BYTES_MAX };
+        if len > max {
+            return Err(self.place.cannot(&format!("read the file {name} of"), &Error::io(too_long(max))));
+        }
+        let mut copy = Bounded { file: File::create(to).map_err(writing)?, left: max, max };
         match block_on(file.read_to(0, &mut copy, Default::default())) {
             Ok(_) => Ok(()),
             Err(StreamError::File(error)) => Err(reading(&error)),
@@ -68,7 +101,7 @@ impl Files {
     }
 
     fn sidecar(&self) -> Option<Sidecar> {
-        let file = self.open(NAME).ok()?;
+        let file = self.open(NAME).ok()?.0;
         let read = |len: usize| {
             let buffer = Buffer::new(len);
             let done = block_on(file.read_at(0, buffer.sink(0..len)).resolve()).ok()?;
@@ -85,12 +118,14 @@ impl Files {
         block_on(self.dir.find(Name::new(name.as_bytes()).map_err(|_| Error::InvalidArgument)?).resolve())
     }
 
-    fn open(&self, name: &str) -> Result<libtombolo::File, Error> {
+    /// A file, and its length.
+    fn open(&self, name: &str) -> Result<(libtombolo::File, u64), Error> {
         let node = self.find(name)?;
+        let attr = block_on(node.attr())?;
         // One that comes from elsewhere may lead out of the image, or wait for what nothing writes.
-        if block_on(node.attr())?.file_type != FileType::Regular {
+        if attr.file_type != FileType::Regular {
             return Err(Error::NotSupported);
         }
-        block_on(node.open(OpenFlags::READ))
+        Ok((block_on(node.open(OpenFlags::READ))?, attr.size))
     }
 }

@@ -249,7 +249,7 @@ pub struct Run {
 }
 
 /// `vm.toml` of a stranger may be of any length.
-const TEXT_BYTES_MAX: u64 = 64 << 10;
+pub const TEXT_BYTES_MAX: u64 = 64 << 10;
 
 /// Commands that look how a VM stands have its directory for a moment.
 pub const GLANCE: Duration = Duration::from_millis(200);
