@@ -29,6 +29,8 @@ pub(crate) struct RedoLog {
     /// The disk's length, in bytes, which is more than it shows where its last block is not a whole one.
     pub(crate) size_bytes: u64,
     pub(crate) states: States,
+    /// It was when it was opened.
+    is_sealed: bool,
     pub(crate) bounds: Bounds,
     /// Held while a block is written for the first time, or zeroed: each block's is that of its number.
     pub(crate) locks: [Mutex<()>; LOCKS],
@@ -173,6 +175,7 @@ impl Overlay {
             log,
             size_bytes: header.size_bytes,
             states,
+            is_sealed: header.seal.is_some(),
             bounds: Bounds::new(geometry, read_only),
             locks: [const { Mutex::new(()) }; LOCKS],
             flushing: Mutex::new(()),
@@ -181,6 +184,11 @@ impl Overlay {
 }
 
 impl Overlay {
+    /// Whether it was sealed when it was opened.
+    pub fn is_sealed(&self) -> bool {
+        self.0.is_sealed
+    }
+
     /// Makes it durable, and finishes it: from its next opening on nothing is written to it, and other pages than it has now are noticed. The header that
     /// says so comes last, so no part of a copy is taken for the whole. Nothing else writes to it meanwhile.
     pub async fn seal(&self, cx: &Ctx) -> std::result::Result<(), OverlayError> {

@@ -110,6 +110,20 @@ impl OverlaySource {
         Header::from_page(&page).map_err(|error| self.cannot(&error))
     }
 
+    /// Refuses one that something may write to still.
+    pub fn check_finished(&self) -> Outcome {
+        self.finished_or_not(self.header()?.seal.is_some())
+    }
+
+    fn finished_or_not(&self, is_finished: bool) -> Outcome {
+        if is_finished {
+            return Ok(());
+        }
+        let reason = "it is not finished: something may write to it, or it was copied before it was whole";
+        Err(Failure::cannot(format_args!("open the overlay {}", self.path.display()), reason)
+            .remedy("tombolo vm suspend --to DIR --changes makes one that is"))
+    }
+
     /// The file that the redo log names.
     fn named(&self, header: &Header) -> Result<PathBuf, Failure> {
         let name = Path::new(OsStr::from_bytes(&header.base_name));
@@ -258,7 +272,7 @@ impl OverlaySource {
             None => block_on(Overlay::open(&cx(), disk, &mark, log, options)),
             Some(kept) => block_on(Overlay::open_kept(&cx(), disk, &mark, log, options, kept.clone())),
         };
-        opened.map_err(|error| {
+        let overlay = opened.map_err(|error| {
             let failure = self.cannot(&error);
             match error {
                 OverlayError::BaseChanged => failure.remedy(format_args!(
@@ -270,7 +284,10 @@ impl OverlaySource {
                 OverlayError::Torn | OverlayError::TooShort { .. } => failure.remedy("copy it once more"),
                 _ => failure,
             }
-        })
+        })?;
+        // Nothing of this host keeps what has it elsewhere from writing to it.
+        self.finished_or_not(self.location.is_none() || overlay.is_sealed())?;
+        Ok(overlay)
     }
 
     /// Makes one in which nothing is. There must be no file of its name.

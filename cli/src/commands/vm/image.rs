@@ -49,7 +49,7 @@ pub fn overlay(what: &str) -> String {
 pub struct ImageArgs {
     /// Make an incremental image: only what the VM has changed of the image that it was made of, which it stands on. That must stay as it is.
     #[arg(long, requires = "to")]
-    changes: bool,
+    pub changes: bool,
     /// Leave out the sidecar, by which less of the image is read from far away (as of tombolo image scan).
     #[arg(long, requires = "to")]
     no_scan: bool,
@@ -226,6 +226,18 @@ impl Image {
             self.origins.add(base, &self.cache)?;
         }
         let images: Vec<_> = [&self.place].into_iter().chain(bases).cloned().collect();
+        // What lies elsewhere is looked at when it is opened.
+        let incremental = images.iter().rev().skip(1).filter(|image| !DiskSource::is_elsewhere(image));
+        for image in incremental {
+            for what in [DISK, MEMORY] {
+                OverlaySource::new(file_of(image, &overlay(what)), &ImageOptions::default())
+                    .check_finished()?;
+            }
+        }
+        // It may have had what a whole one has, too.
+        for what in [DISK, MEMORY] {
+            let _ = fs::remove_file(home.file(&overlay(what)));
+        }
         for file in [files(&images, MEMORY).first(), files(&images, MEMORY).last()].into_iter().flatten() {
             self.origins.look_ahead(file);
         }
