@@ -142,8 +142,13 @@ fn plain(text: &str) -> String {
     }
 }
 
+/// What others have written, as in a file that comes from elsewhere, does not steer the terminal.
 fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let mut line = String::with_capacity(text.len());
+    for letter in text.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
+        if letter.is_control() { line.extend(letter.escape_default()) } else { line.push(letter) }
+    }
+    line
 }
 
 #[cfg(test)]
@@ -155,5 +160,6 @@ mod tests {
         let error = std::io::Error::from_raw_os_error(2);
         let failure = Failure::cannot("serve /x", &error).remedy("make\nit");
         assert_eq!(one_line(&failure.text), "cannot serve /x: No such file or directory; make it");
+        assert_eq!(one_line("it stands on \x1b[2J"), "it stands on \\u{1b}[2J");
     }
 }

@@ -67,8 +67,9 @@ pub fn bases(image: &Path, config: &Config, said: &[PathBuf]) -> Result<Vec<Path
 
 /// The image that is called so beside another. A link there may lead to what its maker may not read.
 fn beside(image: &Path, word: &str) -> Option<PathBuf> {
-    let name = word.strip_prefix("../").filter(|name| !name.is_empty() && !name.contains('/'))?;
-    if name == "." || name == ".." {
+    let name = word.strip_prefix("../")?;
+    let is_none = |letter: char| letter == '/' || letter.is_control();
+    if ["", ".", ".."].contains(&name) || name.contains(is_none) {
         return None;
     }
     if !DiskSource::is_elsewhere(image) {
@@ -92,6 +93,10 @@ fn word_of(dir: &Path, image: &Path, names: [&str; 2], ground: &Ground) -> Resul
     let Some(name) = own_name(&location) else { return Ok(place) };
     let Ok(name) = str::from_utf8(name.as_name().as_bytes()) else { return Ok(place) };
     let Some(beside) = dir.parent().map(|above| above.join(name)) else { return Ok(place) };
+    // It is not followed (`beside`).
+    if fs::symlink_metadata(&beside).is_ok_and(|found| found.is_symlink()) {
+        return Ok(place);
+    }
     for file in names {
         let Ok(there) = attr(beside.join(file)) else { return Ok(place) };
         if version(there) != version(attr(ground.origins.near(&file_of(image, file)))?) {
@@ -101,11 +106,10 @@ fn word_of(dir: &Path, image: &Path, names: [&str; 2], ground: &Ground) -> Resul
     Ok(format!("../{name}"))
 }
 
-/// Writes what a VM that is suspended has changed into the directory `draft`, which is to be called `dir`. What it stands on there.
-pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failure> {
+/// Whether a VM can have an incremental image, which is to be called `dir`.
+pub fn check(home: &Home, dir: &Path) -> Outcome {
     let making = format!("make the image {}", dir.display());
-    let ground = Ground::of(home)?;
-    let images = ground.here.images();
+    let images = home.here()?.images();
     if images.is_empty() {
         return Err(Failure::cannot(&making, format!("the VM {} was made of no image", home.name))
             .remedy("leave --changes out: a whole image"));
@@ -114,6 +118,13 @@ pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failu
         let reason = format!("{} images stand on each other already", images.len());
         return Err(Failure::cannot(&making, reason).remedy("leave --changes out: a whole image of all"));
     }
+    Ok(())
+}
+
+/// Writes what a VM that is suspended has changed into the directory `draft`, which is to be called `dir`. What it stands on there.
+pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failure> {
+    let ground = Ground::of(home)?;
+    let images = ground.here.images();
     let mut words = Vec::new();
     for (index, image) in images.iter().enumerate() {
         let is_whole = index + 1 == images.len();
@@ -217,9 +228,18 @@ mod tests {
         }
         assert_eq!(found("nfs://h/one", "../a?soft/b"), None);
         assert_eq!(found("nfs://h/one", "../a?b").as_deref(), Some("nfs://h/a%3Fb"));
-        for word in
-            ["golden", "..", "../", "../..", "../.", "../../golden", "/srv/golden", "nfs://x/golden", ""]
-        {
+        for word in [
+            "golden",
+            "..",
+            "../",
+            "../..",
+            "../.",
+            "../../golden",
+            "/srv/golden",
+            "nfs://x/golden",
+            "",
+            "../a\x1b[2J",
+        ] {
             assert_eq!(found("nfs://h/images/one", word), None, "{word}");
             assert_eq!(found("/srv/one", word), None, "{word}");
         }

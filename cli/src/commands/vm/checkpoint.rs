@@ -68,6 +68,10 @@ impl CheckpointArgs {
     fn make(&self, home: &Home) -> Outcome {
         let _turn = Turn::take(home)?;
         let runs = home.lock_within(GLANCE)?.is_none();
+        // What the last one has not come to: no more overlays than there may be stand on each other.
+        if runs || home.phase()? == Phase::Suspended {
+            chain::forget_oldest(home, self.keep.into())?;
+        }
         let stands = if runs { Some(running::suspend(home)?) } else { None };
         let made = freeze(home);
         // It goes on whether there is one or not.

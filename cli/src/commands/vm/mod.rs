@@ -339,6 +339,8 @@ fn suspend(name: &str, to: Option<&Path>, how: &ImageArgs) -> Outcome {
             "there is something of that name",
         ));
     }
+    // Before its guest stands still for it.
+    to.as_deref().filter(|_| how.changes).map_or(Ok(()), |dir| changes::check(&home, dir))?;
     let is_suspended = home.lock_within(home::GLANCE)?.is_some() && home.phase()? == Phase::Suspended;
     match (&to, is_suspended) {
         (None, true) => return Ok(()),

@@ -145,6 +145,14 @@ fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
     let read = fs::read_to_string(local.bed.0.path("read")).expect("read");
     assert!(read.contains("16384 4096 disk.overlay\n"), "{read}");
     assert!(read.lines().all(|line| line.ends_with(" disk.overlay")), "{read}");
+    // One of another kind is merged with what is finished below it, which stays as it is.
+    let merge =
+        |words: &[&str]| local.bed.0.run(&[&["disk", "merge", "over.overlay"], words, &over].concat());
+    merge(&["--into-base"]).failed(1, &["is finished", "tombolo disk convert"]);
+    merge(&[]).succeeded();
+    assert!(!local.bed.0.path(".over.overlay.tombolo-part").exists());
+    qemu_io(&local.bed.0, &["over.overlay", "--base", &bases[1]], &["read -P 1 8k 5k", "read -P 1 3M 1k"]);
+    local.bed.0.run(&["disk", "merge", &bases[0], "--base", &bases[1]]).failed(1, &["is no overlay"]);
     // It goes on as any other VM.
     local.works("three", 3, &chain);
     let _told = local.bed.vmm("three", Flaw::None);
@@ -202,7 +210,18 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
         ("headless", "", &["memory.overlay", "not an overlay"]),
         ("cut", "", &["disk.overlay", "it was cut off"]),
     ];
-    for (name, _, words) in lists.into_iter().chain(torn) {
+    // One that something may write to still, or that was copied before it was whole.
+    let unfinished = copied(&origin, "one", "unfinished").join("memory.overlay");
+    fs::remove_file(&unfinished).expect("remove");
+    let unfinished = unfinished.to_str().expect("UTF-8");
+    let memory = origin.0.text("tree/golden/memory");
+    origin.0.run(&["disk", "create", unfinished, "--base", &memory]).succeeded();
+    said(&copied(&origin, "one", "over"), r#"["../unfinished", "../golden"]"#);
+    let unfinished = [
+        ("unfinished", "", &["memory.overlay", "it is not finished"][..]),
+        ("over", "", &["unfinished/memory.overlay", "it is not finished"]),
+    ];
+    for (name, _, words) in lists.into_iter().chain(torn).chain([unfinished[0]]) {
         there.refused(name, words);
     }
     // Nothing is written to what others stand on.
@@ -218,6 +237,19 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
     said(&copied(&origin, "one", "linked"), r#"["../link"]"#);
     let local = Host { bed: Bed::new(), images: origin.0.text("tree") };
     local.refused("linked", &["../link", "does not lie beside it"]);
+    for (name, _, words) in unfinished {
+        local.refused(name, words);
+    }
+    // What a whole one would have is nothing to one that is not.
+    for what in ["disk", "memory"] {
+        let both = copied(&origin, "one", "both").join(what);
+        fs::copy(tree("golden").join(what), both).expect("copy");
+    }
+    local.clone("both", "both");
+    assert!(
+        fs::read(local.bed.memory_of_clone("both")).expect("read")
+            == fs::read(here.bed.0.path("whole-one/memory")).expect("read")
+    );
 
     // What lies elsewhere is said.
     let alone = there.bed.0.path("alone");
@@ -260,6 +292,10 @@ fn a_vm_of_no_image_has_no_incremental_one_and_images_stand_on_each_other_so_oft
         .run(&["vm", "suspend", "golden", "--to", "no", "--changes"])
         .failed(1, &["of no image", "leave --changes out"]);
     host.bed.0.run(&["vm", "suspend", "golden", "--changes"]).failed(2, &["--to"]);
+    let _told = host.bed.vmm("golden", Flaw::None);
+    host.bed.0.run(&["vm", "resume", "golden"]).succeeded();
+    host.bed.0.run(&["vm", "suspend", "golden", "--to", "no", "--changes"]).failed(1, &["of no image"]);
+    assert!(host.bed.is("golden", "running"), "its guest stands still for nothing");
     let mut last = "image".to_owned();
     for number in 1..=7 {
         let name = format!("vm{number}");
@@ -274,6 +310,16 @@ fn a_vm_of_no_image_has_no_incremental_one_and_images_stand_on_each_other_so_oft
             1..=6 => made.succeeded(),
             _ => made.failed(1, &["7 images stand on each other already", "leave --changes out"]),
         }
+        if number == 1 {
+            // A link beside it, by whose name it would not find it.
+            fs::create_dir(host.bed.0.path("links")).expect("mkdir");
+            std::os::unix::fs::symlink("../image", host.bed.0.path("links/image")).expect("link");
+            let made =
+                host.bed.0.run(&["vm", "suspend", &name, "--to", "links/one", "--no-scan", "--changes"]);
+            made.succeeded();
+            let base = host.bed.0.path("image").canonicalize().expect("there");
+            assert!(made.out.contains(&format!("--base {}", base.display())), "{}", made.out);
+        }
         last = format!("image{number}");
     }
     // One that is whole begins anew, and has room for checkpoints until then.
@@ -282,7 +328,14 @@ fn a_vm_of_no_image_has_no_incremental_one_and_images_stand_on_each_other_so_oft
         made.succeeded();
         assert!(made.out.contains(&format!("checkpoint {number} ")), "{}", made.out);
     }
+    // Also where older ones were not forgotten in time.
+    let lock = File::create(host.bed.vm("vm7").join("chain.lock")).expect("create");
+    lock.lock_shared().expect("lock");
     host.bed.0.run(&["vm", "checkpoint", "vm7", "--keep", "8"]).succeeded();
+    drop(lock);
+    for _ in 0..2 {
+        host.bed.0.run(&["vm", "checkpoint", "vm7", "--keep", "8"]).succeeded();
+    }
     host.bed.0.run(&["vm", "suspend", "vm7", "--to", "whole", "--no-scan"]).succeeded();
     let whole = fs::read(host.bed.0.path("whole/memory")).expect("read");
     assert!((1..=7).all(|number: u8| whole[usize::from(number) * 4096] == number));
