@@ -536,6 +536,15 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
     let _told = bed.vmm(&format!("rehearsal-{}", again.id()), Flaw::None);
     assert!(again.wait_with_output().expect("it ends").status.success());
     assert_eq!(info()["trace_steps"], 2);
+    // A signal that comes at the end of one clone ends all: no other is made.
+    let once = "test -e told || { touch told; kill -INT $PPID; }";
+    let both =
+        ["image", "rehearse", "image", "--times", "2", "--net", "none", "--qemu", "./vmm", "--until", once];
+    let both = bed.0.tombolo(&both).stderr(std::process::Stdio::piped()).spawn().expect("spawn");
+    let _told = bed.vmm(&format!("rehearsal-{}", both.id()), Flaw::None);
+    let said = both.wait_with_output().expect("it ends");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("it was interrupted"), "{said:?}");
+    assert_eq!((said.status.code(), bed.list().lines().count()), (Some(1), 2));
     bed.0.run(&["vm", "suspend", "golden", "--to", "unscanned", "--no-scan"]).succeeded();
     assert!(!bed.0.path("unscanned/.tombolo-image").exists());
 }

@@ -30,7 +30,7 @@ pub struct ImageRehearseArgs {
     /// How long each runs, in seconds; with --until, at most.
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// End when this command of the shell succeeds, which is given again and again.
+    /// End when this command of the shell succeeds, which is given again and again, and anew for each clone.
     #[arg(long, value_name = "COMMAND")]
     until: Option<String>,
     #[command(flatten)]

@@ -4,8 +4,6 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +24,8 @@ pub const RECORD: &str = "read";
 
 /// How often it is looked whether it is over.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+const INTERRUPTED: &str = "it was interrupted";
 
 /// What is rehearsed.
 pub struct Rehearsal<'a> {
@@ -63,16 +63,18 @@ impl Rehearsal<'_> {
                 .remedy("rehearse it on its server, or mount it"));
         }
         let mut image = Image::of_word(self.image, &[], CacheArgs::default())?;
-        let is_stopped = Arc::new(AtomicBool::new(false));
-        let stopped = is_stopped.clone();
-        stop::on_signal(move |_| stopped.store(true, Ordering::Relaxed)).map_err(cannot)?;
+        // Whether one came is asked: it may have come between two clones.
+        stop::on_signal(|_| ()).map_err(cannot)?;
+        if stop::came().is_some() {
+            return Err(Failure::cannot(&rehearsing, INTERRUPTED));
+        }
 
         let clone = Clone(Home::create(&format!("rehearsal-{}", std::process::id()))?);
         let home = &clone.0;
         File::create_new(home.file(RECORD)).map_err(cannot)?;
         image.clone_to(home, &self.place.qemu()?, self.place.net(), &mut Ledger::begin())?;
         running::resume(home, &mut Ledger::begin())?;
-        let over = self.wait(&is_stopped);
+        let over = self.wait();
         running::stop(home)?;
         over.map_err(|reason| Failure::cannot(&rehearsing, reason))?;
         // What every clone reads as a whole, before all else.
@@ -86,12 +88,12 @@ impl Rehearsal<'_> {
     }
 
     /// Waits until it is over. Why it ends before.
-    fn wait(&self, is_stopped: &AtomicBool) -> Result<(), String> {
+    fn wait(&self) -> Result<(), String> {
         let end = Instant::now() + self.at_most;
-        let is_over = || is_stopped.load(Ordering::Relaxed) || Instant::now() > end;
+        let is_over = || stop::came().is_some() || Instant::now() > end;
         loop {
-            if is_stopped.load(Ordering::Relaxed) {
-                return Err("it was interrupted".into());
+            if stop::came().is_some() {
+                return Err(INTERRUPTED.into());
             }
             match self.until.map(|command| succeeds(command, is_over)) {
                 Some(Ok(true)) => return Ok(()),
