@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use tombolo_host_service::control::{self, Client};
 use tombolo_host_service::state_dir::{ServerFiles, ServerState, StateDir, StateError};
 use tombolo_host_vmm::Monitor;
+use tombolo_host_vmm::shares::SHARES_MAX;
 use tombolo_sys::{fuse_dev, packet, process};
 
 use super::config::{CONFIG, Config, HERE, Here};
@@ -307,8 +308,9 @@ impl Run {
         if let Ok(mut monitor) = Monitor::connect(&self.monitor, || false, PATIENCE) {
             let _ = monitor.quit();
         }
-        for socket in [&self.disk_control, &self.memory_control] {
-            end_server(socket);
+        let shares = (0..SHARES_MAX).map(|number| self.share_control(number));
+        for socket in [self.disk_control.clone(), self.memory_control.clone()].into_iter().chain(shares) {
+            end_server(&socket);
         }
         self.remove();
     }
