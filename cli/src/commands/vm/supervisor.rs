@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use tombolo_host_service::daemon;
@@ -100,7 +100,7 @@ impl RunArgs {
     }
 }
 
-/// For a VMM that is told to end, and then for one that is killed.
+/// For a VMM that is told to end, and then for one that is killed. Also for the servers of shares, after those of disk and memory.
 const VMM_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a VM's processes are started of.
@@ -195,13 +195,16 @@ impl Parts {
             memory.kill();
         }
         let vmm = said("the VMM", self.vmm.wait());
+        [&mut self.disk].into_iter().chain(&mut self.memory).chain(&mut self.shares).for_each(Server::ask);
+        let disk = self.disk.end(watch, None);
+        let memory = self.memory.as_mut().map_or(Ok(()), |memory| memory.end(watch, None));
+        // None that does not end costs the guest what the others have made durable.
+        let until = Instant::now() + VMM_PATIENCE;
         for share in &mut self.shares {
-            if let Err(why) = share.end(watch) {
+            if let Err(why) = share.end(watch, Some(until.saturating_duration_since(Instant::now()))) {
                 tracing::warn!(why);
             }
         }
-        let disk = self.disk.end(watch);
-        let memory = self.memory.as_mut().map_or(Ok(()), |memory| memory.end(watch));
         // Without its memory a VMM fails too.
         memory.and(disk).and(vmm)
     }
@@ -326,10 +329,16 @@ impl Server {
         })
     }
 
-    /// Ends it, which makes durable what it has.
-    fn end(&mut self, watch: &Watch) -> Result<(), String> {
-        let _ = process::terminate(self.child.id());
-        if !watch.ends(&mut self.child, None) {
+    /// Has it make durable what it has, and end.
+    fn ask(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = process::terminate(self.child.id());
+        }
+    }
+
+    /// Waits for its end ([`Watch::ends`]), and kills it otherwise.
+    fn end(&mut self, watch: &Watch, within: Option<Duration>) -> Result<(), String> {
+        if !watch.ends(&mut self.child, within) {
             self.kill();
         }
         said(&format!("the server of its {}", self.what), self.child.wait())
