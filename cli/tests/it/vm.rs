@@ -54,6 +54,8 @@ pub enum Flaw {
     NoNetwork,
     /// It has no room for a network card.
     NoCard,
+    /// It has no room for a share, which is the first device.
+    NoShare,
     /// It does not end when it is told to.
     StaysTold,
 }
@@ -242,6 +244,7 @@ impl Session {
             Flaw::NoNetwork => command == "netdev_add",
             // The first device is the guest's identity.
             Flaw::NoCard => command == "device_add" && std::mem::replace(&mut self.has_devices, true),
+            Flaw::NoShare => command == "device_add" && !std::mem::replace(&mut self.has_devices, true),
             _ => false,
         };
         if refused {

@@ -94,18 +94,24 @@ impl Monitor {
 
     /// Takes back the network card, the disk with the guest's identity, and so many shares, if they are there. The guest is asked, and must give them up.
     pub fn unplug(&mut self, shares: usize, within: Duration) -> Result<(), MonitorError> {
-        let mut asked = Vec::new();
-        for device in [CARD, identity::DISK] {
-            match self.execute("device_del", &json!({ "id": device })) {
-                Ok(_) => asked.push(device),
+        let shares: Vec<_> = (0..shares).map(shares::id_of).collect();
+        let mut there = Vec::new();
+        for device in [CARD, identity::DISK].into_iter().chain(shares.iter().map(|share| &**share)) {
+            // Shares go with the identity. To ask for the slot's devices twice would take back what was asked (PCI Express 5.0 §6.7.1.5).
+            let goes_along = ![CARD, identity::DISK].contains(&device) && there.contains(&identity::DISK);
+            let told = if goes_along {
+                let device = format!("/machine/peripheral/{device}");
+                self.execute("qom-get", &json!({ "path": device, "property": "type" }))
+            } else {
+                self.execute("device_del", &json!({ "id": device }))
+            };
+            match told {
+                Ok(_) => there.push(device),
                 Err(error) if says_there_is_none(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        let has_asked = asked.contains(&identity::DISK);
-        let shares: Vec<_> = (0..shares).map(shares::id_of).collect();
-        let with_identity = shares.iter().filter(|_| has_asked).map(|share| &**share);
-        for device in asked.into_iter().chain(with_identity) {
+        for device in there {
             self.event("DEVICE_DELETED", within, |data| data["device"] == device)?;
         }
         for share in &shares {

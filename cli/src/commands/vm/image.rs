@@ -19,6 +19,7 @@ use super::fetch::Files;
 use super::home::{Home, Phase};
 use super::ledger::Ledger;
 use super::origin::CacheArgs;
+use super::shares::Share;
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::overlay::{OverlaySource, sync_name};
@@ -178,6 +179,7 @@ impl Image {
         home: &Home,
         qemu: &Path,
         net: Option<String>,
+        shares: Vec<Share>,
         ledger: &mut Ledger,
     ) -> Outcome {
         check_files(&self.place)?;
@@ -202,7 +204,7 @@ impl Image {
         self.check_length(home, &config)?;
         let (disk, memory) = (self.file(DISK), self.file(MEMORY));
         let here = Here::new(disk, Some(memory), qemu.into(), net, self.cache.clone())?;
-        home.write(HERE, &Here { image: Some(self.place.clone()), bases, ..here })?;
+        home.write(HERE, &Here { image: Some(self.place.clone()), bases, shares, ..here })?;
         home.set_phase(&Phase::Suspended)
     }
 

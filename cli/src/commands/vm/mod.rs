@@ -265,11 +265,11 @@ impl StartArgs {
         Config::read(&text, Path::new(CONFIG))?;
         let shares = shares::checked(&self.place.share)?;
         let home = Home::create(&self.name)?;
-        made(&home, || self.make(&home, &config).and_then(|()| shares::keep(&home, shares)))?;
+        made(&home, || self.make(&home, &config, shares))?;
         running::boot(&home)
     }
 
-    fn make(&self, home: &Home, config: &Config) -> Outcome {
+    fn make(&self, home: &Home, config: &Config, shares: Vec<Share>) -> Outcome {
         let disk = if DiskSource::is_elsewhere(&self.disk) { self.disk.clone() } else { whole(&self.disk)? };
         image::begin_at(&home.file(&image::overlay(DISK)), vec![disk.clone()])?;
         let files = [(KERNEL, &self.kernel), (INITRD, &self.initrd)];
@@ -281,10 +281,8 @@ impl StartArgs {
             .and_then(|file| file.set_len(config.memory_bytes))
             .map_err(|error| Failure::cannot(format_args!("make {}", memory.display()), &error))?;
         home.write(CONFIG, config)?;
-        home.write(
-            HERE,
-            &Here::new(disk, None, self.place.qemu()?, self.place.net(), CacheArgs::default())?,
-        )?;
+        let here = Here::new(disk, None, self.place.qemu()?, self.place.net(), CacheArgs::default())?;
+        home.write(HERE, &Here { shares, ..here })?;
         home.set_phase(&Phase::Off)
     }
 }
@@ -312,10 +310,7 @@ impl CloneArgs {
         let qemu = self.place.qemu()?;
         let shares = shares::checked(&self.place.share)?;
         let home = Home::create(&self.name)?;
-        made(&home, || {
-            image.clone_to(&home, &qemu, self.place.net(), &mut ledger)?;
-            shares::keep(&home, shares)
-        })?;
+        made(&home, || image.clone_to(&home, &qemu, self.place.net(), shares, &mut ledger))?;
         resume(&home, &mut ledger)
     }
 }

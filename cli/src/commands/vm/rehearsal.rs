@@ -72,7 +72,7 @@ impl Rehearsal<'_> {
         let clone = Clone(Home::create(&format!("rehearsal-{}", std::process::id()))?);
         let home = &clone.0;
         File::create_new(home.file(RECORD)).map_err(cannot)?;
-        image.clone_to(home, &self.place.qemu()?, self.place.net(), &mut Ledger::begin())?;
+        image.clone_to(home, &self.place.qemu()?, self.place.net(), Vec::new(), &mut Ledger::begin())?;
         running::resume(home, &mut Ledger::begin())?;
         let over = self.wait();
         running::stop(home)?;

@@ -164,13 +164,14 @@ fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
 fn plug(home: &Home, monitor: &mut Monitor) -> Outcome {
     let here = home.here()?;
     let telling = format!("give the VM {} its identity", home.name);
-    shares::plug(&here.shares, monitor)?;
+    // One that it cannot have costs it nothing else.
+    let shared = shares::plug(&here.shares, monitor);
     monitor.plug_identity(!here.shares.is_empty()).map_err(|error| Failure::cannot(&telling, &error))?;
-    if here.net.is_none() {
-        return Ok(());
+    if here.net.is_some() {
+        let giving = format!("give the VM {} a network card", home.name);
+        monitor.plug(&here.mac).map_err(|error| Failure::cannot(&giving, &error))?;
     }
-    let giving = format!("give the VM {} a network card", home.name);
-    monitor.plug(&here.mac).map_err(|error| Failure::cannot(&giving, &error))
+    shared
 }
 
 /// Puts a guest to sleep: device state, memory and disk are then of one moment, which is returned, and durable.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tombolo_host_vmm::Monitor;
 use tombolo_host_vmm::shares::SHARES_MAX;
 
-use super::home::{Home, Run, checked_name};
+use super::home::{Run, checked_name};
 use super::whole;
 use crate::assembly::plan::disk::DiskSource;
 use crate::failure::{Failure, Outcome};
@@ -59,20 +59,14 @@ pub fn checked(shares: &[Share]) -> Result<Vec<Share>, Failure> {
     shares.iter().map(absolute).collect()
 }
 
-/// Has a VM that was just made share these.
-pub fn keep(home: &Home, shares: Vec<Share>) -> Outcome {
-    if shares.is_empty() {
-        return Ok(());
-    }
-    let here = home.here()?;
-    home.write(super::config::HERE, &super::config::Here { shares, ..here })
-}
-
 /// What is to follow `tombolo serve` for the server of a share.
 pub fn add_words(command: &mut Command, share: &Share, run: &Run, number: usize) {
     let mut socket = run.share(number).into_os_string();
     socket.push(format!(",tag={}", share.tag));
-    command.arg(&share.from).arg("--virtiofs").arg(socket).arg("--control").arg(run.share_control(number));
+    // With a name, as there may be what looks like one in it.
+    let mut export = share.from.clone().into_os_string();
+    export.push(format!("=/{}", share.tag));
+    command.arg(export).arg("--virtiofs").arg(socket).arg("--control").arg(run.share_control(number));
 }
 
 /// Connects the VMM to the servers.
@@ -89,9 +83,10 @@ fn each(
     shares: &[Share],
     mut act: impl FnMut(usize, &Share) -> Result<(), tombolo_host_vmm::MonitorError>,
 ) -> Outcome {
-    shares.iter().enumerate().try_for_each(|(number, share)| {
+    let act = |(number, share)| {
         act(number, share).map_err(|error| Failure::cannot(format_args!("share {share}"), &error))
-    })
+    };
+    shares.iter().enumerate().map(act).fold(Ok(()), Outcome::and)
 }
 
 /// The files of all servers of shares that a VM may have had.

@@ -21,7 +21,7 @@ use super::home::{Home, Phase, Run};
 use super::image::{fetch_boot_files, overlay};
 use super::rehearsal::RECORD;
 use super::running::{SAVED, begin, forget, settled};
-use super::shares;
+use super::shares::{self, Share};
 use super::watch::{Event, Part, Watch};
 use crate::commands::beside;
 use crate::failure::{Failure, Outcome};
@@ -168,6 +168,13 @@ impl Parts {
     /// Boots the guest in another VMM, with what its memory and its disk have now.
     fn boot(&mut self, vm: &Vm<'_>) -> Outcome {
         fetch_boot_files(vm.home)?;
+        for (number, (server, share)) in self.shares.iter_mut().zip(&vm.home.here()?.shares).enumerate() {
+            // Without it the guest went on, but no VMM begins.
+            if server.has_ended() {
+                *server = Server::share(vm, number, share)?;
+                server.is_ready(vm, Part::Share(number))?;
+            }
+        }
         let (vmm, events) = start_vmm(vm, false)?;
         (self.vmm, self.events) = (vmm, Some(events));
         let child = RefCell::new(&mut self.vmm);
@@ -294,15 +301,16 @@ impl Server {
 
     /// Those of what the guest can mount.
     fn shares(vm: &Vm<'_>) -> Result<Vec<Self>, Failure> {
-        let start = |(number, share)| {
-            let command = beside("serve", Some(vm.log));
-            let mut command =
-                command.map_err(|error| Failure::cannot(format_args!("share {share}"), &error))?;
-            shares::add_words(&mut command, share, vm.run, number);
-            command.process_group(0);
-            Self::start("share", command)
-        };
-        vm.home.here()?.shares.iter().enumerate().map(start).collect()
+        let shares = vm.home.here()?.shares;
+        shares.iter().enumerate().map(|(number, share)| Self::share(vm, number, share)).collect()
+    }
+
+    fn share(vm: &Vm<'_>, number: usize, share: &Share) -> Result<Self, Failure> {
+        let command = beside("serve", Some(vm.log));
+        let mut command = command.map_err(|error| Failure::cannot(format_args!("share {share}"), &error))?;
+        shares::add_words(&mut command, share, vm.run, number);
+        command.process_group(0);
+        Self::start("share", command)
     }
 
     fn start(what: &'static str, mut command: Command) -> Result<Self, Failure> {
@@ -331,9 +339,13 @@ impl Server {
 
     /// Has it make durable what it has, and end.
     fn ask(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
+        if !self.has_ended() {
             let _ = process::terminate(self.child.id());
         }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Waits for its end ([`Watch::ends`]), and kills it otherwise.
@@ -353,7 +365,7 @@ impl Server {
 impl Drop for Server {
     /// Of one that has no guest, or that has ended.
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
+        if !self.has_ended() {
             self.kill();
             let _ = self.child.wait();
         }

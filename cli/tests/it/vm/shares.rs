@@ -9,9 +9,9 @@ use crate::common::{signal, until};
 fn a_share_is_served_while_its_vm_runs_which_outlives_its_server() {
     let bed = Bed::new();
     bed.make_image();
-    fs::create_dir(bed.0.path("data")).expect("create");
+    fs::create_dir_all(bed.0.path("data=/of")).expect("create");
     let told = bed.vmm("one", Flaw::None);
-    let line = ["clone", "image", "one", "--net", "none", "--qemu", "./vmm", "--share", "src=data"];
+    let line = ["clone", "image", "one", "--net", "none", "--qemu", "./vmm", "--share", "src=data=/of"];
     bed.0.run(&line).succeeded();
     // The guest finds the share and then, with its tag in it, its identity.
     let told: Vec<String> = told.try_iter().map(|(command, _)| command).collect();
@@ -36,6 +36,12 @@ fn a_share_is_served_while_its_vm_runs_which_outlives_its_server() {
     pids().into_iter().for_each(|pid| signal(pid, "KILL"));
     until("the server has gone", || pids().is_empty());
     assert!(bed.is("one", "running"), "{}", bed.list());
+    // A guest that is reset finds it again.
+    fs::remove_file(bed.monitor("one")).expect("there");
+    let told = bed.vmm("one", Flaw::None);
+    bed.end("one", "reset");
+    until("it runs again", || told.try_iter().any(|(command, _)| command == "cont"));
+    assert!(!pids().is_empty() && bed.is("one", "running"), "{}", bed.list());
     bed.0.run(&["vm", "suspend", "one"]).succeeded();
     assert!(!socket.exists());
     let _told = bed.vmm("one", Flaw::None);
@@ -46,6 +52,21 @@ fn a_share_is_served_while_its_vm_runs_which_outlives_its_server() {
     bed.0.run(&["vm", "suspend", "one"]).succeeded();
     assert!(bed.is("one", "suspended"), "{}", bed.list());
     until("the server has gone", || pids().is_empty());
+}
+
+#[test]
+fn a_share_that_a_guest_cannot_have_costs_it_nothing_else() {
+    let bed = Bed::new();
+    bed.make_image();
+    fs::create_dir(bed.0.path("data")).expect("create");
+    let told = bed.vmm("one", Flaw::NoShare);
+    let line = ["clone", "image", "one", "--net", "user", "--qemu", "./vmm", "--share", "src=data"];
+    let made = bed.0.run(&line);
+    assert_eq!(made.code, Some(0), "{}", made.err);
+    assert!(made.err.contains("share src") && made.err.contains("it runs without"), "{}", made.err);
+    // The share, the identity and the card.
+    assert_eq!(told.try_iter().filter(|(command, _)| command == "device_add").count(), 3);
+    bed.0.run(&["vm", "suspend", "one"]).succeeded();
 }
 
 #[test]

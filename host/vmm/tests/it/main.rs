@@ -88,6 +88,24 @@ fn a_machine_without_a_card_has_nothing_to_give_back() {
 }
 
 #[test]
+fn shares_go_with_the_identity_and_alone_where_there_is_none() {
+    let none = r#"{"error": {"class": "DeviceNotFound", "desc": "Device '…' not found"}}"#;
+    let there = r#"{"return": "vhost-user-fs-pci"}
+{"event": "DEVICE_DELETED", "data": {"device": "share-2"}}
+{"event": "DEVICE_DELETED", "data": {"device": "identity"}}"#;
+    // The first share never was plugged.
+    let vmm = Vmm::new(&[none, DONE, none, there, DONE, DONE, none, DONE]);
+    vmm.monitor(PATIENCE).unplug(2, PATIENCE).expect("all that was there is gone");
+    let asked = vmm.asked();
+    assert!(asked[3..5].iter().all(|asked| asked.contains("qom-get")), "the slot is asked once: {asked:?}");
+    let gone = r#"{"return": {}}
+{"event": "DEVICE_DELETED", "data": {"device": "share-1"}}"#;
+    let vmm = Vmm::new(&[none, none, gone, DONE, none, none]);
+    vmm.monitor(PATIENCE).unplug(1, PATIENCE).expect("it is gone");
+    assert!(vmm.asked()[3].contains("device_del"));
+}
+
+#[test]
 fn a_monitor_that_is_silent_goes_away_or_raves_holds_up_and_fills_nothing() {
     let begin = Instant::now();
     let vmm = Vmm::new(&[]);
