@@ -184,3 +184,25 @@ fn while_the_server_is_away_a_clone_waits_and_goes_on_then() {
     server.signal("CONT");
     assert_eq!(reader.join().expect("it goes on"), "memory");
 }
+
+#[test]
+fn what_is_read_ahead_on_a_line_that_is_cut_does_not_hold_up_a_suspension() {
+    let bed = Bed::new();
+    let _told = bed.vmm("golden", Flaw::None);
+    let line = "vm start golden --disk disk.img --memory 512M --accel tcg --net none --qemu ./vmm";
+    bed.0.run(&line.split(' ').collect::<Vec<_>>()).succeeded();
+    bed.0.run(&["vm", "suspend", "golden", "--to", "tree/image", "--no-scan"]).succeeded();
+    let (server, url) = bed.0.serve_nfs();
+    clone(&bed, &format!("{url}/image"), "one", &["--no-cache"]);
+    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    // More than comes until then.
+    let all: String = (0..4096).map(|piece| format!("{} {}\n", piece * (128 << 10), 128 << 10)).collect();
+    fs::write(bed.vm("one").join("trace"), all).expect("write");
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    server.signal("STOP");
+    let suspended = bed.0.run(&["vm", "suspend", "one"]);
+    server.signal("CONT");
+    suspended.succeeded();
+    assert!(bed.is("one", "suspended"), "{}", bed.list());
+}
