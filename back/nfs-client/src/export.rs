@@ -14,7 +14,7 @@ use crate::background::Background;
 use crate::caller::Caller;
 use crate::calls::{Nfs, Sizes};
 use crate::data::Budget;
-use crate::mounting::{self, About, Asking, MountError, both};
+use crate::mounting::{self, About, MountError, both};
 use crate::options::Options;
 use crate::root::{Mounted, Root};
 use crate::server::{Endpoint, Server};
@@ -101,10 +101,7 @@ impl NfsExport {
         // Its connection is made meanwhile.
         drop(rpc.call(Call::new(Procedure::Null.number(), Credential::None), |_| ()));
         let caller = Caller::default();
-        let asked = both(
-            mounting::about(&probing, handle, &options, Asking::AtOnce),
-            probing.has_side_program(&caller),
-        );
+        let asked = both(mounting::about(&probing, handle, &options), probing.has_side_program(&caller));
         let (about, has_side_program) = asked.await;
         let mut about = about.map_err(|source| MountError::Root {
             server: endpoint.to_string(),
@@ -123,8 +120,7 @@ impl NfsExport {
     /// The root cannot be used.
     pub async fn over(rpc: RpcClient, root: FileHandleBuf, options: Options) -> Result<Self> {
         let label = options.rpc.label.clone();
-        let about =
-            mounting::about(&Nfs::new(rpc.clone(), &label, UNKNOWN), root, &options, Asking::InTurn).await?;
+        let about = mounting::about(&Nfs::new(rpc.clone(), &label, UNKNOWN), root, &options).await?;
         Ok(Self::new(rpc, &label, root, None, about, options))
     }
 

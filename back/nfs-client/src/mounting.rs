@@ -342,29 +342,16 @@ pub(crate) async fn exports(
     Ok(list.into_iter().map(|export| export.path.as_bytes().to_vec()).collect())
 }
 
-/// How several things are asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Asking {
-    /// All in one round trip.
-    AtOnce,
-    /// One after the other, as simulations are to repeat to the last byte.
-    InTurn,
-}
-
-/// FSINFO, PATHCONF and GETATTR of a root.
+/// FSINFO, PATHCONF and GETATTR of a root, in one round trip.
 pub(crate) async fn about(
     nfs: &Nfs,
     handle: FileHandleBuf,
     options: &Options,
-    asking: Asking,
 ) -> Result<About, tombolo_core::Error> {
     let caller = Caller::default();
     let (fsinfo, pathconf) = (nfs.fsinfo(&caller, handle), nfs.pathconf(&caller, handle));
     let fattr = nfs.getattr(&caller, handle);
-    let ((fsinfo, pathconf), fattr) = match asking {
-        Asking::AtOnce => both(both(fsinfo, pathconf), fattr).await,
-        Asking::InTurn => ((Ok(fsinfo.await?), Ok(pathconf.await?)), Ok(fattr.await?)),
-    };
+    let ((fsinfo, pathconf), fattr) = both(both(fsinfo, pathconf), fattr).await;
     let fsinfo = answered(fsinfo?)?;
     // Not all servers have it, and nothing depends on it.
     let pathconf = answered(pathconf?).ok();
