@@ -248,3 +248,25 @@ fn what_a_kill_leaves_can_be_ended_and_goes_on_or_says_that_it_cannot() {
         bed.is_sound(&name, victim, point);
     }
 }
+
+#[test]
+fn a_clone_that_is_killed_in_its_middle_can_be_resumed_and_removed() {
+    let bed = Bed::new();
+    bed.make_image();
+    let told = bed.vmm("one", Flaw::NeverLoads);
+    let mut clone =
+        bed.0.tombolo(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).spawn().expect("spawn");
+    told.iter().find(|(command, _)| command == "migrate-incoming").expect("it waits for the VMM");
+    clone.kill().and_then(|()| clone.wait()).expect("killed");
+    assert!(bed.is("one", "starting"), "{}", bed.list());
+    // Two VMs do not stand on one redo log.
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["it runs", "tombolo vm stop one"]);
+    bed.0.run(&["vm", "rm", "one"]).failed(1, &["it runs"]);
+    bed.0.run(&["vm", "stop", "one"]).succeeded();
+    assert!(bed.is("one", "suspended"), "its guest never ran: {}", bed.list());
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
+    bed.0.run(&["vm", "rm", "--force", "one"]).succeeded();
+    assert!(!bed.vm("one").exists() && !bed.0.path("run/tombolo/vm-one").exists());
+}
