@@ -57,6 +57,7 @@ Configuration file: the same names; what the command line says counts before it.
   anonuid = 65534
   anongid = 65534
   allow = [\"10.0.0.0/8\", \"fd00::/16\"]
+  leases = [\"10.1.0.0/16\", \"tls\"]
   manage-gids = true
   state = \"/var/lib/tombolo\"
   nfs-threads = 2

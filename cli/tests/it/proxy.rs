@@ -376,6 +376,28 @@ fn proxies_under_leases_of_one_server_ask_nothing_twice_and_see_what_others_writ
 }
 
 #[test]
+fn a_proxy_without_a_lease_names_the_option() {
+    let Some(mut far) = Far::new() else { return };
+    far.stop_origin();
+    let address = far.address.to_string();
+    let serve =
+        ["serve", "tree", "--nfs", &address, "--squash", "none", "--state", "origin-state", "--leases"];
+    let (url, cache) = (far.url(""), ["--cache", "cache", "--nfs", "0", "--contract", "lease"]);
+    for leases in ["off", "tls", "10.0.0.0/8"] {
+        let words = [&serve[..], &[leases, "--control", "origin.sock"]].concat();
+        let origin = far.place.0.serve(&words, "ready control");
+        let refused = far.place.0.run(&[&["proxy", &url][..], &cache].concat());
+        refused.failed(1, &["grants no leases to this host", "--leases"]);
+        origin.stop();
+    }
+    let both = format!("{} off --leases tls", serve.join(" "));
+    far.place.0.all_fail(&[
+        (&both, 2, &["--leases off"]),
+        (&format!("{} all", serve.join(" ")), 2, &["10.0.0.0/8"]),
+    ]);
+}
+
+#[test]
 fn a_proxy_of_a_proxy_is_granted_no_lease() {
     let Some(far) = Far::new() else { return };
     let (url, nfs) =

@@ -60,9 +60,22 @@ pub trait LeaseNote: std::fmt::Debug + Send + Sync {
 /// Clients that hold one at a time.
 const HOLDERS_MAX: usize = 256;
 
-/// A client of a server: whatever its front end knows it by.
+/// Those of one party.
+const PARTY_HOLDERS_MAX: usize = 8;
+
+/// A recalled lease that is given back after this part of the term, or never, bars its party.
+const LATE_PART: u32 = 2;
+
+/// The terms that a party is barred for, the first time. Each further time it is twice as long, up to [`BAR_DOUBLINGS_MAX`] times.
+const BAR_TERMS: u32 = 6;
+const BAR_DOUBLINGS_MAX: u32 = 4;
+
+/// Parties whose bars are kept. Of more the one that ends first is forgotten.
+const BARS_MAX: usize = 1024;
+
+/// A client of a server: the party that answers for it, which it cannot choose, and what tells it from others of the same party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseClient(pub u64, pub u32);
+pub struct LeaseClient(pub u64, pub u64);
 
 /// The leases of a tree.
 #[derive(Debug)]
@@ -78,7 +91,10 @@ struct State {
     note: Option<Box<dyn LeaseNote>>,
     is_noted: bool,
     epoch: u64,
+    term: Duration,
     holders: Vec<Holder>,
+    /// Parties that have let a recalled lease run out.
+    bars: HashMap<u64, Bar>,
     /// Changes that are under way or wait for a lease.
     changing: HashMap<LeaseClient, usize>,
     /// The client that has last ended a change, and when; and when another than that.
@@ -96,9 +112,18 @@ struct Holder {
     client: LeaseClient,
     epoch: u64,
     expires: Instant,
-    is_recalled: bool,
+    /// Set when it is recalled: it is late from then on.
+    late_from: Option<Instant>,
     /// Its question that waits, by a number of its own: when it is answered, and how.
     asking: Option<(u64, Instant, Option<Waker>)>,
+}
+
+/// The time that a party is granted none for.
+#[derive(Clone, Copy, Debug)]
+struct Bar {
+    until: Instant,
+    /// Times that it was barred before.
+    doublings: u32,
 }
 
 /// A change that is under way. While this lives no lease is granted to others.
@@ -132,7 +157,9 @@ impl LeaseTable {
             note,
             is_noted: !grace.is_zero(),
             epoch,
+            term,
             holders: Vec::new(),
+            bars: HashMap::new(),
             changing: HashMap::new(),
             last: None,
             last_other: None,
@@ -234,12 +261,47 @@ impl State {
         self.woken.extend(concerned.filter_map(|(_, _, waker)| waker.take()));
     }
 
-    /// Takes leases away.
+    /// Takes leases away. A recalled one that is late bars its party.
     fn leave(&mut self, is_gone: impl Fn(&Holder) -> bool) {
+        let mut late = Vec::new();
         for holder in self.holders.extract_if(.., |holder| is_gone(holder)) {
+            late.extend(holder.late_from.map(|from| (holder.client.0, from.min(holder.expires))));
             self.woken.extend(holder.asking.and_then(|(_, _, waker)| waker));
             self.woken.append(&mut self.waiting);
         }
+        if late.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        late.retain(|(_, late_from)| *late_from <= now);
+        late.into_iter().for_each(|(party, _)| self.bar(party, now));
+    }
+
+    /// Grants a party none for a while: others had to wait for it.
+    fn bar(&mut self, party: u64, now: Instant) {
+        let first = self.term * BAR_TERMS;
+        let longest = first * (1 << BAR_DOUBLINGS_MAX);
+        let before = self.bars.get(&party).filter(|bar| bar.until + longest > now);
+        if before.is_some_and(|bar| bar.until > now) {
+            return;
+        }
+        let doublings = before.map_or(0, |bar| (bar.doublings + 1).min(BAR_DOUBLINGS_MAX));
+        if self.bars.len() >= BARS_MAX && !self.bars.contains_key(&party) {
+            let ends_first = self.bars.iter().min_by_key(|(_, bar)| bar.until).map(|(party, _)| *party);
+            ends_first.and_then(|party| self.bars.remove(&party));
+        }
+        self.bars.insert(party, Bar { until: now + first * (1 << doublings), doublings });
+    }
+
+    /// The time that a party has to wait for before it is granted one, if its own leases or bars are in the way.
+    fn party_waits(&self, client: LeaseClient, now: Instant) -> Option<Duration> {
+        if let Some(bar) = self.bars.get(&client.0).filter(|bar| bar.until > now) {
+            return Some(bar.until - now);
+        }
+        let others = || self.holders.iter().filter(|holder| holder.client != client);
+        let is_full = others().count() >= HOLDERS_MAX;
+        let has_many = others().filter(|holder| holder.client.0 == client.0).count() >= PARTY_HOLDERS_MAX;
+        (is_full || has_many).then_some(self.term)
     }
 
     /// Recalls the leases of others than this client. Whether there are none.
@@ -251,7 +313,7 @@ impl State {
         self.leave(|holder| holder.expires <= now);
         for holder in self.holders.iter_mut().filter(|holder| holder.client != client) {
             is_free = false;
-            holder.is_recalled = true;
+            holder.late_from.get_or_insert(now + self.term / LATE_PART);
             self.woken.extend(holder.asking.as_mut().and_then(|(_, _, waker)| waker.take()));
         }
         is_free
@@ -288,14 +350,14 @@ impl State {
             _ => self.last_other,
         };
         let quiet_from = last.map_or(now, |last| last + quiet).max(self.free_from);
-        let is_recalled = self.holders.iter().any(|holder| holder.client == client && holder.is_recalled);
+        let is_recalled =
+            self.holders.iter().any(|holder| holder.client == client && holder.late_from.is_some());
         let others_change = self.changing.keys().any(|changing| *changing != client);
-        let own = self.holders.iter().position(|holder| holder.client == client);
         if quiet_from > now || is_recalled || others_change || self.has_ended {
             return LeaseAnswer::NotHeld { after: quiet.max(quiet_from.saturating_duration_since(now)) };
         }
-        if own.is_none() && self.holders.len() >= HOLDERS_MAX {
-            return LeaseAnswer::NotHeld { after: term };
+        if let Some(after) = self.party_waits(client, now) {
+            return LeaseAnswer::NotHeld { after };
         }
         if !self.is_noted {
             self.is_noted = self.note.as_ref().is_none_or(|note| note.set(true));
@@ -305,7 +367,7 @@ impl State {
         }
         let epoch = self.next_epoch();
         self.leave(|holder| holder.client == client);
-        self.holders.push(Holder { client, epoch, expires: now + term, is_recalled: false, asking: None });
+        self.holders.push(Holder { client, epoch, expires: now + term, late_from: None, asking: None });
         LeaseAnswer::Held { epoch, term }
     }
 
@@ -322,7 +384,7 @@ impl State {
         let Some(holder) = holder.filter(|holder| holder.expires > now && !has_ended) else {
             return Poll::Ready(LeaseAnswer::NotHeld { after: term / QUIET_PART });
         };
-        if holder.is_recalled {
+        if holder.late_from.is_some() {
             return Poll::Ready(LeaseAnswer::Recalled);
         }
         holder.expires = now + term;
@@ -508,5 +570,84 @@ mod tests {
         }
         assert!(!is_granted(&table, LeaseClient(u64::MAX, 1)));
         assert!(is_granted(&table, LeaseClient(0, 1)), "one that has it may have it again");
+    }
+
+    #[test]
+    fn one_party_leaves_leases_for_others() {
+        let table = table(TERM);
+        let granted: Vec<_> = (0..100).filter(|number| is_granted(&table, LeaseClient(1, *number))).collect();
+        assert_eq!(granted, (0..PARTY_HOLDERS_MAX as u64).collect::<Vec<_>>());
+        assert!(is_granted(&table, LeaseClient(1, 0)), "one that has it may have it again");
+        assert!(is_granted(&table, LeaseClient(2, 0)));
+    }
+
+    /// The terms that this client is granted none for.
+    fn barred_terms(table: &Arc<LeaseTable>, client: LeaseClient) -> u128 {
+        later(table);
+        match ask(table, client, LeaseAsk::Grant) {
+            LeaseAnswer::NotHeld { after } => (after.as_millis() + 60_000) / TERM.as_millis(),
+            LeaseAnswer::Held { epoch, .. } => {
+                ask(table, client, LeaseAsk::GiveBack(epoch));
+                0
+            }
+            LeaseAnswer::Recalled => panic!("nothing was kept"),
+        }
+    }
+
+    /// A lease of this client whose term is over, and for which a change may have waited.
+    fn run_out(table: &Arc<LeaseTable>, client: LeaseClient, is_recalled: bool) {
+        granted(table, client);
+        let change = is_recalled.then(|| table.change(THREE));
+        table.state().holders.iter_mut().for_each(|holder| holder.expires = Instant::now());
+        table.tick();
+        drop(change);
+    }
+
+    #[test]
+    fn a_recalled_lease_that_runs_out_bars_its_party() {
+        let table = table(TERM);
+        run_out(&table, ONE, false);
+        assert_eq!(barred_terms(&table, ONE), 0, "nobody waited for it");
+        for terms in [6, 12, 24, 48, 96, 96] {
+            run_out(&table, ONE, true);
+            for number in [1, 2] {
+                assert_eq!(barred_terms(&table, LeaseClient(1, number)), terms);
+            }
+            assert_eq!(barred_terms(&table, TWO), 0, "another party");
+            let mut state = table.state();
+            state.bars.values_mut().for_each(|bar| bar.until = Instant::now());
+        }
+        let long_ago = Instant::now().checked_sub(100 * TERM);
+        let Some(long_ago) = long_ago else { return };
+        table.state().bars.values_mut().for_each(|bar| bar.until = long_ago);
+        run_out(&table, ONE, true);
+        assert_eq!(barred_terms(&table, ONE), 6, "it is forgotten in the end");
+    }
+
+    #[test]
+    fn a_lease_that_is_given_back_late_bars_its_party() {
+        let table = table(TERM);
+        for (is_late, terms) in [(false, 0), (true, 6)] {
+            let epoch = granted(&table, ONE);
+            let change = table.change(TWO);
+            if is_late {
+                let now = Instant::now();
+                table.state().holders.iter_mut().for_each(|holder| holder.late_from = Some(now));
+            }
+            ask(&table, ONE, LeaseAsk::GiveBack(epoch));
+            drop(change);
+            assert_eq!(barred_terms(&table, ONE), terms);
+        }
+    }
+
+    #[test]
+    fn bars_are_bounded() {
+        let table = table(TERM);
+        let mut state = table.state();
+        for party in 0..2 * BARS_MAX as u64 {
+            state.bar(party, Instant::now());
+        }
+        assert_eq!(state.bars.len(), BARS_MAX);
+        assert!(!state.bars.contains_key(&0) && state.bars.contains_key(&(2 * BARS_MAX as u64 - 1)));
     }
 }

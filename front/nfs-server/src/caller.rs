@@ -1,6 +1,6 @@
 //! One call's caller, and the nodes that its handles name.
 
-use std::hash::Hasher;
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ const UDP_TRANSFER_MAX: u32 = 1 << 15;
 const CHECKSUM_BYTES: usize = 256;
 /// Where a key has the checksum.
 const CHECKSUM_SHIFT: u32 = 64;
+/// The part of an IPv6 address that one site has, which chooses the rest.
+const SITE_BYTES: usize = 8;
 
 /// The caller, and what tells this call from others.
 pub(crate) struct Caller<'a> {
@@ -73,20 +75,25 @@ impl<'a> Caller<'a> {
         if export.admits(&self.peer.origin) { Ok(export) } else { Err(Failure(Status::Acces)) }
     }
 
-    /// The client as leases know it: its address, and what it says in each call to be told from others there.
-    pub fn lease_client(&self) -> LeaseClient {
-        let stamp = match &self.credential {
-            Credential::Sys(auth) => auth.stamp,
-            Credential::None => 0,
-        };
-        LeaseClient(digest_of(&self.peer.origin), stamp)
+    /// The client as leases know it; none if it does not say in each call what tells it from others of its party.
+    pub fn lease_client(&self) -> Option<LeaseClient> {
+        match &self.credential {
+            Credential::Sys(auth) if auth.stamp != 0 => Some(lease_client(self.peer, auth.stamp)),
+            _ => None,
+        }
+    }
+
+    /// The peer that calls.
+    pub fn peer(&self) -> &Peer {
+        self.peer
     }
 
     /// Before a change the leases of other clients are recalled, and waited for. To be kept until it is made.
     pub async fn begin_change(&self, handle: FileHandle<'_>) -> Option<Changing> {
         self.key?;
         let leases = self.export(handle).ok()?.leases.as_ref()?;
-        leases.change(self.lease_client()).resolve().await.ok()
+        let client = self.lease_client().unwrap_or_else(|| lease_client(self.peer, 0));
+        leases.change(client).resolve().await.ok()
     }
 
     /// The node that a handle names.
@@ -195,6 +202,34 @@ fn digest_of(origin: &Origin) -> u64 {
         }
     }
     hasher.finish()
+}
+
+/// A client as leases know it. Its party is what it cannot choose: its certificate, or where it has none its address, of IPv6 the network of
+/// one site (64 bits, RFC 4291 §2.5.4); over a link its user, or the memory that it was given. The rest is its own word.
+fn lease_client(peer: &Peer, stamp: u32) -> LeaseClient {
+    let (mut party, mut own) = (SipHasher13::new(), SipHasher13::new());
+    own.write_u32(stamp);
+    match (peer.certificate.get(), &peer.origin) {
+        (Some(certificate), _) => certificate.hash(&mut party),
+        (None, Origin::Network(address)) => match address.ip().to_canonical() {
+            IpAddr::V4(address) => party.write(&address.octets()),
+            IpAddr::V6(address) => {
+                let octets = address.octets();
+                let (site, host) = octets.split_at(SITE_BYTES);
+                party.write(site);
+                own.write(host);
+            }
+        },
+        (None, Origin::Link(link)) => {
+            own.write(&link.client.0);
+            match link.user {
+                Some(user) => party.write(&user.to_le_bytes()),
+                None => party.write(link.label.as_bytes()),
+            }
+            party.write(b"link");
+        }
+    }
+    LeaseClient(party.finish(), own.finish())
 }
 
 fn checksum(args: &[u8], record_bytes: usize) -> u32 {

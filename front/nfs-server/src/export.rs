@@ -11,7 +11,7 @@ use tombolo_core::{Ctx, Error, RequestId, Result, SessionId};
 use tombolo_host_rpc::server::Origin;
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
-use crate::access::{AllowList, Identities, Squash};
+use crate::access::{AllowList, Identities, LeaseHolders, Squash};
 use crate::digests::Digests;
 use crate::failure;
 use crate::handle::{ExportId, Signer};
@@ -45,6 +45,7 @@ pub(crate) struct Served {
     pub squash: Squash,
     pub allow: AllowList,
     pub leases: Option<Arc<LeaseTable>>,
+    pub lease_holders: LeaseHolders,
     signer: Arc<Signer>,
     durability: Durability,
 }
@@ -52,7 +53,8 @@ pub(crate) struct Served {
 impl Served {
     /// Attaches to an export. All its clients share one session: nodes and openings mean the same file for all of them.
     pub fn attach(options: ExportOptions, signer: Arc<Signer>) -> std::result::Result<Self, ServeError> {
-        let ExportOptions { name, export, session, squash, allow, durability, leases } = options;
+        let ExportOptions { name, export, session, squash, allow, durability, leases, lease_holders } =
+            options;
         let label = format!("NFS clients of {name}");
         let attached = export.attach(&Client { session, label, checks: PermissionCheck::BackEnd });
         let file_system = attached.map_err(|source| ServeError::Attach { name: name.clone(), source })?;
@@ -73,6 +75,7 @@ impl Served {
             squash,
             allow,
             leases,
+            lease_holders,
             signer,
             durability,
             file_system,

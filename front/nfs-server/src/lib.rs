@@ -33,7 +33,8 @@ mod shared_sync;
 mod unchecked_creates;
 
 pub use access::{
-    AllowList, Claim, ClaimRule, Claims, Groups, Identities, NO_ID, Network, NetworkError, Squash, SquashMode,
+    AllowList, Claim, ClaimRule, Claims, Groups, Identities, LeaseHolders, NO_ID, Network, NetworkError,
+    Squash, SquashMode,
 };
 pub use export::NfsService;
 pub use handle::{ExportCollision, ExportId, Signer};

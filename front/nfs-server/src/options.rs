@@ -6,7 +6,7 @@ use thiserror::Error;
 use tombolo_core::SessionId;
 use tombolo_core::fs::{Export, LeaseTable};
 
-use crate::access::{AllowList, Identities, Squash};
+use crate::access::{AllowList, Identities, LeaseHolders, Squash};
 use crate::handle::{ExportCollision, Signer};
 
 /// An export to be served.
@@ -25,6 +25,8 @@ pub struct ExportOptions {
     pub durability: Durability,
     /// The leases of the tree that its clients may hold; `None` where not all changes of it come through this server.
     pub leases: Option<Arc<LeaseTable>>,
+    /// The clients that may.
+    pub lease_holders: LeaseHolders,
 }
 
 /// How the exports are served.

@@ -118,7 +118,7 @@ impl Keeper {
     /// Asks for a lease, and goes on asking. Waits for the first answer.
     ///
     /// # Errors
-    /// [`Error::NotSupported`]: the origin grants none.
+    /// [`Error::NotSupported`]: the origin grants none. [`Error::NotPermitted`], [`Error::AccessDenied`]: none to this client, or user.
     pub(crate) fn start(origin: &Arc<Origin>, term: &Arc<Term>) -> Result<Self> {
         let (origin, term) = (origin.clone(), term.clone());
         let kept = Kept {
@@ -130,7 +130,7 @@ impl Keeper {
         };
         let kept = Arc::new(kept);
         let pause = match kept.ask(None) {
-            Err(Error::NotSupported) => return Err(Error::NotSupported),
+            Err(error) if is_refusal(&error) => return Err(error),
             asked => kept.take_in(None, asked),
         };
         let keeping = kept.clone();
@@ -166,6 +166,11 @@ impl Drop for Keeper {
 
 /// What the server has answered, and until when it lets a lease be relied on.
 type Asked = Result<(LeaseAnswer, u64)>;
+
+/// Tests if the origin has answered that there is no lease to be had.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::NotSupported | Error::NotPermitted | Error::AccessDenied)
+}
 
 impl Kept {
     fn keep(&self, mut pause: Duration) {
@@ -219,7 +224,7 @@ impl Kept {
             }
             // It may be held yet: what it lets be believed ends by itself.
             Err(error) => {
-                if matches!(error, Error::NotSupported) {
+                if is_refusal(&error) {
                     self.lose();
                 }
                 if let Some(suppressed) = self.complaints.allow() {

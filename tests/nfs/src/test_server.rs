@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tombolo_core::SessionId;
 use tombolo_core::fs::{Export, LeaseTable};
 use tombolo_front_nfs_server::{
-    AllowList, Durability, ExportOptions, Groups, Identities, NfsServer, NfsService, Options, ServeError,
-    Signer, Squash, SquashMode,
+    AllowList, Durability, ExportOptions, Groups, Identities, LeaseHolders, NfsServer, NfsService, Options,
+    ServeError, Signer, Squash, SquashMode,
 };
 use tombolo_host_rpc::server::{Counts, Listeners, Options as RpcOptions};
 use tombolo_host_runtime::signing_keys::Keys;
@@ -32,6 +32,8 @@ pub struct Plan {
     pub durability: Durability,
     /// The leases that clients may hold.
     pub leases: Option<Arc<LeaseTable>>,
+    /// Those that may.
+    pub lease_holders: LeaseHolders,
     /// How it listens.
     pub rpc: RpcOptions,
     /// Where, if it is not to be anywhere.
@@ -63,6 +65,7 @@ impl Plan {
             groups: None,
             durability: Durability::Stable,
             leases: None,
+            lease_holders: LeaseHolders::default(),
             rpc: RpcOptions::default(),
             address: None,
         }
@@ -102,6 +105,7 @@ impl Plan {
             allow: self.allow.clone(),
             durability: self.durability,
             leases: self.leases.clone(),
+            lease_holders: self.lease_holders.clone(),
         });
         let exports = exports.collect();
         let signer = Arc::new(Signer::new(self.keys.clone()));

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::SessionId;
 use tombolo_front_nfs_server::{
-    AllowList, Durability, ExportOptions, Identities, NfsService, Options as NfsOptions, Signer, Squash,
-    SquashMode,
+    AllowList, Durability, ExportOptions, Identities, LeaseHolders, NfsService, Options as NfsOptions,
+    Signer, Squash, SquashMode,
 };
 use tombolo_host_links::connect::{ConnectOptions, connect};
 use tombolo_host_links::control_socket::Watcher;
@@ -85,6 +85,7 @@ pub fn service(shared: &std::path::Path) -> Result<Arc<dyn Service>> {
         allow: AllowList::default(),
         durability: Durability::Relaxed,
         leases: None,
+        lease_holders: LeaseHolders::default(),
     };
     let keys = Keys::random().map_err(|error| wrong("a key", &error))?;
     let signer = Arc::new(Signer::new(keys));

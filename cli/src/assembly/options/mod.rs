@@ -34,7 +34,7 @@ use doorbell::Doorbell;
 use export::ExportArg;
 use file::{list, one};
 use fuse::FuseArg;
-use nfs::{AllowArg, IdRangeArg, NfsArg, SquashArg};
+use nfs::{AllowArg, IdRangeArg, LeasesArg, NfsArg, SquashArg};
 use shm::{ShmArg, ShmFileArg};
 use submounts::Submounts;
 use virtiofs::{SocketMode, VirtioFsArg};
@@ -203,6 +203,11 @@ pub struct ServerOptions {
     #[arg(long, value_name = "CIDR", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub allow: Vec<AllowArg>,
+    /// Clients that may hold leases (`tombolo proxy --contract lease`), which all changes of others wait for: those of a network, those with
+    /// certificates, or none; repeatable (by default those of this host, and those with certificates).
+    #[arg(long, value_name = "CIDR|tls|off", help_heading = NFS)]
+    #[serde(deserialize_with = "list")]
+    pub leases: Vec<LeasesArg>,
     /// Look up here which groups a user is in, instead of believing the client, which can name sixteen at most.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false", help_heading = NFS)]
     pub manage_gids: Option<bool>,
@@ -280,6 +285,7 @@ impl ServerOptions {
             anonuid: self.anonuid.or(below.anonuid),
             anongid: self.anongid.or(below.anongid),
             allow: either(self.allow, below.allow),
+            leases: either(self.leases, below.leases),
             manage_gids: self.manage_gids.or(below.manage_gids),
             async_names: self.async_names.or(below.async_names),
             nfs_threads: self.nfs_threads.or(below.nfs_threads),

@@ -80,6 +80,31 @@ impl FromStr for AllowArg {
     }
 }
 
+/// Clients that may hold leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeasesArg {
+    /// Those of a network.
+    Network(Network),
+    /// Those with certificates.
+    Tls,
+    /// None.
+    Off,
+}
+
+impl FromStr for LeasesArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "tls" => Ok(Self::Tls),
+            "off" => Ok(Self::Off),
+            _ => text.parse().map(Self::Network).map_err(|_| {
+                format!("{text:?} is neither tls nor off, nor an address nor a network like 10.0.0.0/8")
+            }),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

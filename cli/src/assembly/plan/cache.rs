@@ -219,6 +219,18 @@ impl CachePlan {
                      as an export that no other one overlaps",
                 )
             }
+            Error::NotPermitted if self.policy.is_leased() => {
+                let problem = "the origin's server grants no leases to this host";
+                Failure::cannot(doing, problem).remedy(
+                    "start the server with --leases and this host's address or network (or use its --nfs-tls port, where certificates do), \
+                     or use --contract close-to-open",
+                )
+            }
+            Error::AccessDenied if self.policy.is_leased() => {
+                let problem = "the origin's server grants leases only to users who may list and search the root of its export";
+                Failure::cannot(doing, problem)
+                    .remedy("let this user do so there (root is another user there with --squash root), or use --contract close-to-open")
+            }
             error => Failure::cannot(doing, error),
         }
     }

@@ -4,12 +4,12 @@ use std::mem;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tombolo_front_nfs_server::{AllowList, Claims, Durability, ExportId, NO_ID, Squash};
+use tombolo_front_nfs_server::{AllowList, Claims, Durability, ExportId, LeaseHolders, NO_ID, Squash};
 
 use super::PlannedExport;
 use crate::assembly::options::ServerOptions;
 use crate::assembly::options::export::ExportName;
-use crate::assembly::options::nfs::{AllowArg, NfsArg};
+use crate::assembly::options::nfs::{AllowArg, LeasesArg, NfsArg};
 use crate::assembly::options::tls_users;
 use crate::certificates::tls_dir;
 use crate::failure::Failure;
@@ -28,6 +28,8 @@ pub struct NfsPlan {
     /// Which callers become the anonymous user.
     pub squash: Squash,
     pub allow: AllowList,
+    /// The clients that may hold leases.
+    pub lease_holders: LeaseHolders,
     /// Whether groups are looked up here.
     pub manage_gids: bool,
     pub durability: Durability,
@@ -96,6 +98,7 @@ impl NfsPlan {
             over_stdio: options.stdio,
             squash,
             allow: allow_list(&mut options.allow),
+            lease_holders: lease_holders(&options.leases)?,
             manage_gids: options.manage_gids.unwrap_or(false),
             durability: match options.async_names {
                 Some(true) => Durability::Relaxed,
@@ -134,6 +137,25 @@ fn allow_list(args: &mut Vec<AllowArg>) -> AllowList {
     AllowList::new(mem::take(args).into_iter().map(|AllowArg(network)| network).collect())
 }
 
+fn lease_holders(args: &[LeasesArg]) -> Result<LeaseHolders, Failure> {
+    if args.is_empty() {
+        return Ok(LeaseHolders::default());
+    }
+    if args.contains(&LeasesArg::Off) && args.iter().any(|arg| *arg != LeasesArg::Off) {
+        let problem = "--leases off lets no client hold leases, and another --leases does";
+        return Err(Failure::usage(problem).remedy("leave one of them out"));
+    }
+    let mut holders = LeaseHolders::NONE;
+    for arg in args {
+        match arg {
+            LeasesArg::Network(network) => holders.networks.push(*network),
+            LeasesArg::Tls => holders.certificates = true,
+            LeasesArg::Off => {}
+        }
+    }
+    Ok(holders)
+}
+
 fn claims_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Option<Claims>, Failure> {
     let Some(path) = options.tls_users.take() else { return Ok(None) };
     if ports.is_empty() || ports.iter().any(|port| !port.over_tls) {
@@ -150,6 +172,7 @@ fn given(options: &ServerOptions, without_port: bool) -> Option<&'static str> {
         (options.anonuid.is_some() && !without_port, "--anonuid"),
         (options.anongid.is_some() && !without_port, "--anongid"),
         (!options.allow.is_empty(), "--allow"),
+        (!options.leases.is_empty() && !without_port, "--leases"),
         (options.manage_gids.is_some() && !without_port, "--manage-gids"),
         (options.async_names.is_some() && !without_port, "--async-names"),
         (options.nfs_threads.is_some(), "--nfs-threads"),

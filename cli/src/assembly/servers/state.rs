@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tombolo_core::fs::{Client, Export, LEASE_TERM, LeaseNote, LeaseTable, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, SessionId};
 use tombolo_front_nfs_server::{
-    AllowList, Claims, Durability, ExportOptions, Groups, Identities, NfsService, Options, Signer, Squash,
+    AllowList, Claims, Durability, ExportOptions, Groups, Identities, LeaseHolders, NfsService, Options,
+    Signer, Squash,
 };
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_host_service::handle_keys;
@@ -35,6 +36,7 @@ pub struct DurableState {
     sources: Vec<(PlannedExport, Arc<dyn Export>)>,
     squash: Squash,
     allow: AllowList,
+    lease_holders: LeaseHolders,
     durability: Durability,
     manage_gids: bool,
     claims: Option<Claims>,
@@ -69,6 +71,7 @@ impl DurableState {
             sources: plan.exports.iter().cloned().zip(exports.iter().cloned()).collect(),
             squash: plan.front_ends.nfs.squash,
             allow: plan.front_ends.nfs.allow.clone(),
+            lease_holders: plan.front_ends.nfs.lease_holders.clone(),
             durability: plan.front_ends.nfs.durability,
             manage_gids: plan.front_ends.nfs.manage_gids,
             claims: plan.front_ends.nfs.claims.clone(),
@@ -95,6 +98,7 @@ impl DurableState {
                 allow: self.allow.clone(),
                 durability: self.durability,
                 leases: opened.leases.get(&index).cloned(),
+                lease_holders: self.lease_holders.clone(),
             });
         }
         let identities = Identities::new(self.manage_gids.then(Groups::new)).under(self.claims.clone());

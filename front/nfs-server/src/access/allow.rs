@@ -17,6 +17,12 @@ pub struct Network(IpNet);
 #[error("{0:?} is neither an address nor a network like 10.0.0.0/8")]
 pub struct NetworkError(String);
 
+impl Network {
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
+        self.0.contains(&address)
+    }
+}
+
 impl FromStr for Network {
     type Err = NetworkError;
 
@@ -55,7 +61,7 @@ impl AllowList {
     #[must_use]
     pub fn admits(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.0.is_empty() || self.0.iter().any(|network| network.0.contains(&address))
+        self.0.is_empty() || self.0.iter().any(|network| network.contains(address))
     }
 
     /// Whether all addresses may call.

@@ -9,9 +9,11 @@ mod allow;
 mod claims;
 mod groups;
 mod identity;
+mod lease_holders;
 
 pub use allow::{AllowList, Network, NetworkError};
 pub use claims::{Claim, ClaimRule, Claims};
 pub use groups::Groups;
 pub use identity::Identities;
+pub use lease_holders::LeaseHolders;
 pub use tombolo_core::{NO_ID, Squash, SquashMode};

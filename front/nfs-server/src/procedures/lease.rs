@@ -1,36 +1,59 @@
 //! LEASE of the side program (`docs/protocols/side.md`).
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::fs::{LeaseAnswer, LeaseAsk};
+use tombolo_core::fs::{AccessMask, LeaseAnswer, LeaseAsk, LeaseClient, LeaseTable};
 use tombolo_wire_nfs3::side::{LeaseAct, LeaseArgs, LeaseOk, LeaseReply, LeaseState};
 use tombolo_wire_nfs3::{Reply, Status};
 
-use crate::caller::Caller;
-use crate::failure::Failure;
+use crate::caller::{Caller, Target};
+use crate::failure::{Failure, Result};
 
 /// LEASE. One that keeps a lease is answered when that is recalled.
 pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseReply {
-    let leases = match caller.target(args.file).await {
-        Ok(target) => target.export.leases.clone(),
-        Err(Failure(status)) => return Reply::Failed(status, ()),
+    let answered = async {
+        let target = caller.target(args.file).await?;
+        let leases = target.export.leases.clone().ok_or(Failure(Status::NotSupp))?;
+        let client = caller.lease_client().ok_or(Failure(Status::Inval))?;
+        if args.act == LeaseAct::Grant {
+            may_hold(caller, &target).await?;
+        }
+        // Nothing of the export is held while this waits.
+        drop(target);
+        Ok(ask(leases, client, args).await)
     };
-    let Some(leases) = leases else { return Reply::Failed(Status::NotSupp, ()) };
-    let client = caller.lease_client();
-    // Without a stamp it could not be told from others at its address.
-    if client.1 == 0 {
-        return Reply::Failed(Status::Inval, ());
+    match answered.await {
+        Ok(told) => Reply::Ok(told),
+        Err(Failure(status)) => Reply::Failed(status, ()),
     }
+}
+
+/// Fails unless the client may hold a lease, and its user may list the tree and look names up in it.
+async fn may_hold(caller: &Caller<'_>, target: &Target) -> Result<()> {
+    let export = &target.export;
+    if !export.lease_holders.admits(caller.peer()) {
+        tracing::debug!(peer = %caller.peer().origin, "a lease is refused: --leases does not name the client");
+        return Err(Failure(Status::Perm));
+    }
+    let root = export.root().await?;
+    let attr = export.attr(&root).await?;
+    let wanted = AccessMask::READ | AccessMask::EXECUTE;
+    let allowed = export.permissions.allowed(&target.cx, root.id, &attr, wanted).await?;
+    if allowed.contains(wanted) { Ok(()) } else { Err(Failure(Status::Acces)) }
+}
+
+async fn ask(leases: Arc<LeaseTable>, client: LeaseClient, args: LeaseArgs<'_>) -> LeaseOk {
     let ask = match args.act {
         LeaseAct::Grant => LeaseAsk::Grant,
         LeaseAct::Keep => LeaseAsk::Keep(args.epoch),
         LeaseAct::GiveBack => LeaseAsk::GiveBack(args.epoch),
     };
-    Reply::Ok(match leases.ask(client, ask).await {
+    match leases.ask(client, ask).await {
         LeaseAnswer::Held { epoch, term } => of(LeaseState::Held, epoch, term),
         LeaseAnswer::Recalled => of(LeaseState::Recalled, args.epoch, Duration::ZERO),
         LeaseAnswer::NotHeld { after } => of(LeaseState::NotHeld, 0, after),
-    })
+    }
 }
 
 fn of(state: LeaseState, epoch: u64, time: Duration) -> LeaseOk {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use tombolo_core::fs::{Export, Op};
 use tombolo_core::{Answer, SessionId};
 use tombolo_front_nfs_server::{
-    AllowList, Durability, ExportOptions, Identities, NfsService, Options, Signer,
+    AllowList, Durability, ExportOptions, Identities, LeaseHolders, NfsService, Options, Signer,
 };
 use tombolo_host_rpc::server::{Exchange, Peer, Service, Transport};
 use tombolo_host_runtime::buffer_pool::{BufferLimits, Buffers};
@@ -127,6 +127,7 @@ impl Host<NfsService> for NfsHost {
             allow: AllowList::default(),
             durability: Durability::Stable,
             leases: None,
+            lease_holders: LeaseHolders::default(),
         };
         let signer = Arc::new(Signer::new(self.keys.clone()));
         let options = Options { exports: vec![options], signer, identities: Identities::new(None) };

@@ -5,8 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Client, Export, LeaseTable, Mode, Name, NewMode, NodeId, PermissionCheck};
+use tombolo_core::fs::{Client, Export, LeaseTable, Mode, Name, NewMode, NodeId, PermissionCheck, SetAttr};
 use tombolo_core::{Ctx, SessionId};
+use tombolo_front_nfs_server::{LeaseHolders, Squash};
 use tombolo_layer_basic::recall;
 use tombolo_nfs_tests::client::{
     Caller, DATA, Expect, Message, Nfs, Verdict, calls_on, changes_of_names, mode,
@@ -312,6 +313,54 @@ fn what_is_wrong_with_a_call_is_said() {
     }
     let message = Message::new(7, side::PROGRAM, side::VERSION, 4, &Caller::Stamped(1));
     assert_eq!(fixture.nfs.send(&message).verdict, Verdict::Accepted(Accepted::GarbageArgs));
+}
+
+#[test]
+fn one_host_stalls_others_once_whatever_its_stamps() {
+    let fixture = leased(SHORT);
+    let file = Holder::new(&fixture, 1).file(b"file", b"old");
+    let holders: Vec<_> = (2..100).map(|stamp| Holder::new(&fixture, stamp)).collect();
+    holders[0].granted();
+    let is_held = |holder: &&Holder<'_>| holder.ask(LeaseAct::Grant, 0).state == LeaseState::Held;
+    assert_eq!(holders.iter().filter(is_held).count(), 8);
+    fixture.nfs.write(&file, 0, b"new", StableHow::FileSync).done();
+    // It has waited for leases that nobody gave back.
+    thread::sleep(SHORT / 5);
+    for holder in &holders {
+        let answer = holder.ask(LeaseAct::Grant, 0);
+        assert_eq!(answer.state, LeaseState::NotHeld);
+        assert!(u128::from(answer.time_ms) > SHORT.as_millis(), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_client_that_no_option_names_gets_no_lease() {
+    let leases = Some(LeaseTable::new(LONG, Duration::ZERO, 1));
+    let plan = Plan { leases, lease_holders: LeaseHolders::NONE, ..Plan::over(Arc::new(Memory::default())) };
+    let fixture = Fixture::new(plan, None);
+    let holder = Holder::new(&fixture, 1);
+    let asked = ask(&holder.nfs, holder.root.as_handle(), LeaseAct::Grant, 0);
+    assert!(matches!(asked, Reply::Failed(Status::Perm, ())), "{asked:?}");
+}
+
+#[test]
+fn a_user_without_the_root_gets_no_lease() {
+    let tree = Arc::new(Memory::default());
+    let client = Client { session: SessionId(1), label: "owner".into(), checks: PermissionCheck::Caller };
+    let owner = tree.attach(&client).expect("a session");
+    let leases = Some(LeaseTable::new(LONG, Duration::ZERO, 1));
+    let plan = Plan { leases, ..Plan::over(tree) }.squashing(Squash::default());
+    let fixture = Fixture::new(plan, None);
+    let holder = Holder::new(&fixture, 1);
+    for (mode, status) in [(0o700, Some(Status::Acces)), (0o744, Some(Status::Acces)), (0o755, None)] {
+        let set = SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() };
+        owner.setattr(&Ctx::root(SessionId(1)), NodeId::ROOT, None, &set).wait().expect("chmod");
+        let asked = match ask(&holder.nfs, holder.root.as_handle(), LeaseAct::Grant, 0) {
+            Reply::Ok(_) => None,
+            Reply::Failed(status, ()) => Some(status),
+        };
+        assert_eq!(asked, status, "{mode:o}");
+    }
 }
 
 #[test]
