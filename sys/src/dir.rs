@@ -94,9 +94,16 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
+/// Tests if an open directory can be moved to a place. The kernel takes no offset of 2^63 and more for that (they are negative ones to it),
+/// though file systems behind NFS and FUSE give such, and reading on from them works.
+pub fn can_seek(place: Cookie) -> bool {
+    i64::try_from(place.0).is_ok()
+}
+
 /// Moves an open directory to a place that an earlier listing gave.
 pub fn seek(dir: BorrowedFd<'_>, place: Cookie) -> Result<()> {
-    // ext4's hashes use all 63 bits; a negative offset is no cookie of any file system.
-    let offset = i64::try_from(place.0).map_err(|_| Errno::INVAL)?;
-    rustix::fs::seek(dir, SeekFrom::Start(offset.unsigned_abs())).map(drop)
+    if !can_seek(place) {
+        return Err(Errno::INVAL);
+    }
+    rustix::fs::seek(dir, SeekFrom::Start(place.0)).map(drop)
 }

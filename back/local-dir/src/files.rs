@@ -8,7 +8,7 @@ use tombolo_core::fs::{Cookie, File, NodeId, OpenFlags, OpenId, SyncWhat};
 use tombolo_core::{Budget, Error, Permit, Resource, Result};
 use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_sys::dir::{self, Cookie as SysCookie, Listing};
-use tombolo_sys::sync;
+use tombolo_sys::{Errno, sync};
 
 use crate::mounts::Medium;
 
@@ -169,30 +169,47 @@ fn parts(open: OpenId) -> (usize, usize, u32) {
 /// What is read of a directory at a time.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// Where a listing is: the entries read but not yet given out follow `next`.
+/// Where a listing is: the entries read but not yet given out follow `next`, and the descriptor's position follows those.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     pub listing: Option<Listing>,
     pub given: usize,
     pub next: Cookie,
+    /// The entries beside those of `listing`, where the file system has places that cannot be sought: before them, or following.
+    spare: Option<Listing>,
+    is_spare_ahead: bool,
 }
 
 impl Default for Cursor {
     fn default() -> Self {
-        Self { listing: None, given: 0, next: Cookie::START }
+        Self { listing: None, given: 0, next: Cookie::START, spare: None, is_spare_ahead: false }
     }
 }
 
 impl Cursor {
     /// Makes `cookie` the place to go on from.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]: the directory has been removed, and its listing ends.
     pub fn go_to(&mut self, fd: BorrowedFd<'_>, cookie: Cookie) -> Result<()> {
         // A listing that starts anew shows the directory as it is now.
-        if self.listing.is_some() && self.next == cookie && cookie != Cookie::START {
+        if self.next == cookie && cookie != Cookie::START {
+            // The buffer was given back at the end, where the descriptor still is.
+            self.listing.get_or_insert_with(new_listing);
             return Ok(());
         }
-        dir::seek(fd, SysCookie(cookie.0)).map_err(|_| Error::BadCookie)?;
-        self.listing.get_or_insert_with(|| Listing::with_size(BUFFER_BYTES)).clear();
-        self.given = 0;
+        if !dir::can_seek(SysCookie(cookie.0)) {
+            return self.find(fd, cookie);
+        }
+        if dir::seek(fd, SysCookie(cookie.0)).is_err() {
+            self.start_anew();
+            // ext4 refuses all places of a directory that was removed. Its listing tells that from a place that there is not.
+            return match new_listing().fill(fd) {
+                Err(Errno::NOENT) => Err(Error::NotFound),
+                _ => Err(Error::BadCookie),
+            };
+        }
+        self.start_anew();
         self.next = cookie;
         Ok(())
     }
@@ -201,10 +218,60 @@ impl Cursor {
     pub fn read(&mut self, fd: BorrowedFd<'_>) -> Result<bool> {
         self.given = 0;
         let Some(listing) = &mut self.listing else { return Ok(false) };
+        if std::mem::take(&mut self.is_spare_ahead) {
+            std::mem::swap(listing, self.spare.get_or_insert_with(new_listing));
+            return Ok(true);
+        }
+        if listing.entries().any(|entry| !dir::can_seek(entry.next)) {
+            std::mem::swap(listing, self.spare.get_or_insert_with(new_listing));
+        }
         let more = listing.fill(fd)?;
         if !more {
             self.listing = None;
         }
         Ok(more)
     }
+
+    /// Finds a place that the kernel does not seek. It is mostly in what was read last, of which the caller did not take everything;
+    /// otherwise the directory is read from its start.
+    fn find(&mut self, fd: BorrowedFd<'_>, cookie: Cookie) -> Result<()> {
+        if self.is_in_listing(cookie) {
+            return Ok(());
+        }
+        if self.spare.is_some() {
+            std::mem::swap(&mut self.listing, &mut self.spare);
+            self.is_spare_ahead = !self.is_spare_ahead && self.spare.is_some();
+            if self.is_in_listing(cookie) {
+                return Ok(());
+            }
+        }
+        dir::seek(fd, SysCookie(Cookie::START.0)).map_err(|_| Error::BadCookie)?;
+        self.start_anew();
+        while self.read(fd)? {
+            if self.is_in_listing(cookie) {
+                return Ok(());
+            }
+        }
+        self.start_anew();
+        Err(Error::BadCookie)
+    }
+
+    /// Goes on behind the entry that leads to this place, if it is in the buffer.
+    fn is_in_listing(&mut self, cookie: Cookie) -> bool {
+        let Some(listing) = &self.listing else { return false };
+        let Some(index) = listing.entries().position(|entry| entry.next.0 == cookie.0) else { return false };
+        (self.given, self.next) = (index + 1, cookie);
+        true
+    }
+
+    /// Forgets what was read, and where.
+    fn start_anew(&mut self) {
+        self.listing.get_or_insert_with(new_listing).clear();
+        (self.given, self.next) = (0, Cookie::START);
+        (self.spare, self.is_spare_ahead) = (None, false);
+    }
+}
+
+fn new_listing() -> Listing {
+    Listing::with_size(BUFFER_BYTES)
 }

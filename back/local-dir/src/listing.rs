@@ -67,8 +67,12 @@ impl Session {
                 cursor.given += 1;
                 cursor.next = Cookie(entry.next.0);
             }
-            if !self.reading(open.node, open.fd(), || cursor.read(open.fd()))? {
-                break;
+            match self.reading(open.node, open.fd(), || cursor.read(open.fd())) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // The next page fails: what is on this one counts look-ups, which the caller is to know of.
+                Err(_) if !page.is_empty() => return Ok(()),
+                Err(error) => return Err(error),
             }
         }
         page.set_end();

@@ -132,6 +132,7 @@ pub trait FileSystem: Send + Sync {
     /// Writes all of `from`, or says how much of it went in.
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written>;
     /// Lists a directory from `cookie` on, filling `page`. Nothing added and the end not set: the first entry does not fit.
+    /// [`Error::NotFound`](crate::Error::NotFound): the directory has been removed meanwhile, and its listing ends.
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage>;
 
     /// The state of the file system that `node` lies on.

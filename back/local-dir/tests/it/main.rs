@@ -3,6 +3,7 @@
 mod beneath;
 mod callers;
 mod common;
+mod listing;
 mod trouble;
 mod volatile;
 mod waiting;

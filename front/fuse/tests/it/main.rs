@@ -10,6 +10,7 @@ mod kept_held;
 mod limits;
 mod mount;
 mod overlap;
+mod places;
 mod push;
 mod retaining;
 mod virtio;

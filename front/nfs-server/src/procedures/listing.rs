@@ -4,6 +4,7 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
+use tombolo_core::Error;
 use tombolo_core::fs::{AccessMask, Attr, Cookie, DirBudget, DirEntry, DirPage, Entry, FileType, NodeId};
 use tombolo_wire_nfs3::args::{ReaddirArgs, ReaddirplusArgs};
 use tombolo_wire_nfs3::attr::fattr3;
@@ -137,7 +138,12 @@ pub(super) async fn list(
     let export = &dir.export;
     let opening = export.openings.for_listing(dir.node.id).await?;
     let page = DirPage::new(wanted.budget());
-    let page = export.file_system.readdir(&dir.cx, opening.file(), wanted.cookie, page).resolve().await?;
+    let page = export.file_system.readdir(&dir.cx, opening.file(), wanted.cookie, page).resolve().await;
+    let page = page.map_err(|error| match error {
+        // It was removed a moment ago. RFC 1813 §3.3.16 has no NOENT.
+        Error::NotFound => Failure(Status::Stale),
+        error => error.into(),
+    })?;
     let start = results.position();
     let written = write(dir, wanted, (&attr, verifier), &page, results, below).await;
     if written.is_err() {
