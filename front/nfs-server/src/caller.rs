@@ -273,6 +273,21 @@ impl Target {
         self.export.attr(&self.node).await.ok().map(|attr| fattr3(&attr))
     }
 
+    /// The status of a failed call about a name in this directory, and the directory as it is now. Of one that was removed meanwhile it is
+    /// not the name that is missing: a client that is told so would not look the path up again.
+    pub async fn failed(&self, Failure(status): Failure) -> (Status, PostOpAttr) {
+        match self.export.attr(&self.node).await {
+            Err(Error::Stale) if status == Status::NoEnt => (Status::Stale, None),
+            attr => (status, attr.ok().map(|attr| fattr3(&attr))),
+        }
+    }
+
+    /// As [`Target::failed`], for a call that changes the directory.
+    pub async fn change_failed(&self, failure: Failure) -> (Status, WccData) {
+        let (status, after) = self.failed(failure).await;
+        (status, WccData { before: None, after })
+    }
+
     /// The node after a failure: what it was like before is not known.
     pub async fn wcc_now(&self) -> WccData {
         WccData { before: None, after: self.post_op().await }

@@ -30,9 +30,13 @@ impl View {
         }
         let last = path.len() - 1;
         for (depth, (step, name)) in path.iter().enumerate() {
+            let asked = self.now();
             let found = match self.session.nfs.lookup(&self.caller, dir, name.as_name().as_bytes()).await? {
                 Reply::Ok(found) => found,
-                Reply::Failed(..) => return Ok(false),
+                Reply::Failed(..) => {
+                    self.is_elsewhere(step, name);
+                    return Ok(false);
+                }
             };
             let fattr = match found.attributes {
                 Some(fattr) => fattr,
@@ -45,8 +49,13 @@ impl View {
             let is_at_location = step.location().is_some_and(|location| location.name == *name);
             if is_at_location && is_same(step, &fattr) {
                 nodes.rename_handle(step, found.handle);
-            } else if depth == last {
-                return Ok(false);
+                // A directory that was made anew may have the number of the one before, and nothing else of it.
+                self.absorb(step, &Some(fattr), asked);
+            } else {
+                self.is_elsewhere(step, name);
+                if depth == last {
+                    return Ok(false);
+                }
             }
             dir = found.handle;
         }
@@ -59,6 +68,15 @@ impl View {
             );
         }
         Ok(recovered)
+    }
+
+    /// Forgets that this name leads to a node: the server has said otherwise. The kernel, which is told that the node is stale, looks the
+    /// path up once more, and each of its names has to be asked for then.
+    fn is_elsewhere(&self, step: &Arc<Node>, name: &NameBuf) {
+        if let Some(location) = step.location().filter(|location| location.name == *name) {
+            self.session.nodes.forget_name(location.dir.id, name);
+        }
+        step.doubt(self.now());
     }
 
     /// Is this handle of the root that of the node?

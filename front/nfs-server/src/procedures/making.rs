@@ -98,8 +98,9 @@ pub(crate) async fn link(caller: &Caller<'_>, args: LinkArgs<'_>) -> LinkReply {
             attributes: Some(fattr3(&made.entry.attr)),
             dir_wcc: dir.wcc(&made.dir).await,
         }),
-        Err(Failure(status)) => {
-            Reply::Failed(status, LinkWcc { attributes: file.post_op().await, dir_wcc: dir.wcc_now().await })
+        Err(failure) => {
+            let (status, dir_wcc) = dir.change_failed(failure).await;
+            Reply::Failed(status, LinkWcc { attributes: file.post_op().await, dir_wcc })
         }
     }
 }
@@ -279,8 +280,9 @@ async fn answer(dir: Result<Target>, made: Result<New>, results: &mut Encoder<'_
             });
             results.value(&reply);
         }
-        (Ok(dir), Err(Failure(status))) => {
-            results.value(&CreateReply::Failed(*status, dir.wcc_now().await));
+        (Ok(dir), Err(failure)) => {
+            let (status, wcc) = dir.change_failed(*failure).await;
+            results.value(&CreateReply::Failed(status, wcc));
         }
         (Err(Failure(status)), _) => {
             results.value(&CreateReply::Failed(*status, WccData::NONE));

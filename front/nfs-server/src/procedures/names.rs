@@ -22,15 +22,19 @@ pub(crate) async fn lookup(caller: &Caller<'_>, args: DirOpArgs<'_>, results: &m
             return;
         }
     };
-    let found = find(&dir, args.name).await;
-    let dir_attributes = dir.post_op().await;
-    match found {
-        Ok((node, attr)) => results.value(&LookupReply::Ok(LookupOk {
-            object: node.wire_handle(),
-            attributes: Some(fattr3(&attr)),
-            dir_attributes,
-        })),
-        Err(Failure(status)) => results.value(&LookupReply::Failed(status, dir_attributes)),
+    match find(&dir, args.name).await {
+        Ok((node, attr)) => {
+            let (attributes, dir_attributes) = (Some(fattr3(&attr)), dir.post_op().await);
+            results.value(&LookupReply::Ok(LookupOk {
+                object: node.wire_handle(),
+                attributes,
+                dir_attributes,
+            }))
+        }
+        Err(failure) => {
+            let (status, dir_attributes) = dir.failed(failure).await;
+            results.value(&LookupReply::Failed(status, dir_attributes))
+        }
     };
 }
 

@@ -45,7 +45,10 @@ async fn take_away(
     };
     match take_away_from(&dir, args.name, step).await {
         Ok(change) => Reply::Ok(dir.wcc(&change).await),
-        Err(Failure(status)) => Reply::Failed(status, dir.wcc_now().await),
+        Err(failure) => {
+            let (status, wcc) = dir.change_failed(failure).await;
+            Reply::Failed(status, wcc)
+        }
     }
 }
 
@@ -72,8 +75,10 @@ pub(crate) async fn rename(caller: &Caller<'_>, args: RenameArgs<'_>) -> RenameR
             from_dir: from.wcc(&renamed.from_dir).await,
             to_dir: to.wcc(&renamed.to_dir).await,
         }),
-        Err(Failure(status)) => {
-            Reply::Failed(status, RenameWcc { from_dir: from.wcc_now().await, to_dir: to.wcc_now().await })
+        Err(failure) => {
+            let (status, from_dir) = from.change_failed(failure).await;
+            let (status, to_dir) = to.change_failed(Failure(status)).await;
+            Reply::Failed(status, RenameWcc { from_dir, to_dir })
         }
     }
 }

@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_core::Error;
-use tombolo_core::fs::RenameFlags;
+use tombolo_conformance::waist::World;
+use tombolo_core::fs::{NodeId, RenameFlags};
+use tombolo_core::{Error, Result};
+use tombolo_nfs_client_tests::mount::name;
 
-use crate::clients::pair::{Pair, contents};
+use crate::clients::pair::{Pair, close, contents};
 
 const TIME: Duration = Duration::from_millis(500);
 
@@ -71,4 +73,83 @@ fn hard_links_are_one_node() {
     pair.one.unlink("first").expect("unlink");
     assert_eq!(pair.one.contents(node), b"contents");
     assert_eq!(pair.one.attr(node).nlink, 1);
+}
+
+/// Directories in each other, with a file in each.
+const LEVELS: [&str; 3] = ["a", "b", "c"];
+
+fn make(world: &World, text: &str) {
+    let mut dir = world.dir;
+    for level in LEVELS {
+        dir = world.mkdir(dir, level).expect("mkdir").entry.node;
+        let file = world.file_in(dir, "file");
+        world.put(file, 0, text.as_bytes());
+        close(world, file).expect("written");
+    }
+}
+
+fn remove(world: &World) {
+    let dirs = walk(world).expect("there");
+    for (level, dir) in LEVELS.into_iter().zip(dirs.windows(2)).rev() {
+        world.fs.unlink(&world.cx, dir[1], name("file")).wait().expect("unlink");
+        world.fs.rmdir(&world.cx, dir[0], name(level)).wait().expect("rmdir");
+    }
+}
+
+/// The directories of a path, each looked up, from the top on.
+fn walk(world: &World) -> Result<Vec<NodeId>> {
+    let mut dirs = vec![world.dir];
+    for level in LEVELS {
+        dirs.push(world.lookup(*dirs.last().expect("one"), level)?.node);
+    }
+    Ok(dirs)
+}
+
+fn read(world: &World, dir: NodeId) -> Result<Vec<u8>> {
+    contents(world, world.lookup(dir, "file")?.node)
+}
+
+fn is_new(read: Result<Vec<u8>>) -> Result<()> {
+    read.map(|text| assert_eq!(text, b"new"))
+}
+
+type Use = fn(&World, &[NodeId]) -> Result<()>;
+
+/// Kernels look a path up once more, name by name, when they are told that something on it is stale: then all has to be as it is.
+#[test]
+fn a_path_made_anew_by_another_client_is_found_again() {
+    let uses: [(&str, Use); 7] = [
+        ("read a/file", |world, dirs| is_new(read(world, dirs[1]))),
+        ("read a/b/file", |world, dirs| is_new(read(world, dirs[2]))),
+        ("read a/b/c/file", |world, dirs| is_new(read(world, dirs[3]))),
+        ("mkdir a/b/new", |world, dirs| world.mkdir(dirs[2], "new").map(drop)),
+        ("unlink a/b/file", |world, dirs| world.fs.unlink(&world.cx, dirs[2], name("file")).wait().map(drop)),
+        ("rename a/b/file", |world, dirs| {
+            world.rename_to(dirs[2], "file", dirs[3], "moved", RenameFlags::empty()).map(drop)
+        }),
+        ("chmod a/b/file", |world, dirs| {
+            let file = world.lookup(dirs[2], "file")?.node;
+            world.chmod(file, 0o600).map(drop)
+        }),
+    ];
+    for (text, used) in uses {
+        let pair = Pair::believing(Duration::from_secs(3600));
+        make(&pair.one, "old");
+        let know = || {
+            let known = walk(&pair.two).expect("there");
+            known[1..].iter().for_each(|dir| assert_eq!(read(&pair.two, *dir).expect("there"), b"old"));
+            known
+        };
+        // At first its directories have just changed, and their names are not believed.
+        know();
+        let known = know();
+        remove(&pair.one);
+        make(&pair.one, "new");
+        match used(&pair.two, &known) {
+            Err(Error::Stale) => {}
+            other => panic!("{text}: {other:?} in directories that are gone"),
+        }
+        let again = walk(&pair.two).and_then(|dirs| used(&pair.two, &dirs));
+        assert!(again.is_ok(), "{text}: {again:?}");
+    }
 }

@@ -6,7 +6,8 @@ use tombolo_nfs_tests::client::{Expect, mode};
 use tombolo_nfs_tests::fixture::{
     Fixture, assert_around, assert_one_of, assert_unchanged, on_each, removed_and_open,
 };
-use tombolo_wire_nfs3::{Reply, Status};
+use tombolo_wire_nfs3::args::CreateHow;
+use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Reply, Status};
 
 #[test]
 fn remove_takes_a_name_away() {
@@ -146,4 +147,27 @@ fn rename_refuses_impossible_moves() {
         refused(b"file", &file, b"inner", &[Status::NotDir]);
         assert_eq!(fixture.names(), ["dir", "file", "full"]);
     });
+}
+
+/// The server knows the directory still; a client that is told of a missing name would not look its path up again.
+#[test]
+fn names_in_a_removed_directory_are_stale() {
+    let fixture = Fixture::on_host();
+    let (nfs, root) = (&fixture.nfs, &fixture.root);
+    let file = fixture.file("file", b"data");
+    for _ in 0..2 {
+        let dir = nfs.mkdir(root, b"dir", mode(0o755)).done().handle();
+        nfs.create(&dir, b"name", CreateHow::Guarded(mode(0o644))).done();
+        std::fs::remove_dir_all(fixture.on_disk("dir").expect("on the host")).expect("removed");
+        nfs.lookup(&dir, b"name").failed(Status::Stale);
+        nfs.remove(&dir, b"name").failed(Status::Stale);
+        nfs.rmdir(&dir, b"name").failed(Status::Stale);
+        nfs.create(&dir, b"new", CreateHow::Guarded(mode(0o644))).failed(Status::Stale);
+        nfs.mkdir(&dir, b"new", mode(0o755)).failed(Status::Stale);
+        nfs.rename(&dir, b"name", root, b"new").failed(Status::Stale);
+        nfs.rename(root, b"file", &dir, b"new").failed(Status::Stale);
+        nfs.link(&file, &dir, b"new").failed(Status::Stale);
+        nfs.readdir(&dir, Cookie3(0), CookieVerifier::default(), 4096).failed(Status::Stale);
+    }
+    nfs.lookup(root, b"dir").failed(Status::NoEnt);
 }
