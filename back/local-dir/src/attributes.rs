@@ -64,6 +64,11 @@ impl Session {
             None => Target::Location(self.location(node)?),
         };
         let wants = cx.want.contains(Want::CHANGE_ATTRS);
+        let dir = match &target {
+            Target::Location(location) => (location.kind() == S_IFDIR).then_some(location.identity.key),
+            Target::Open(open) => open.cursor.as_ref().and_then(|_| self.key_of(open.node)),
+        };
+        let turn = dir.map(|dir| self.export.turns.begin([dir], wants));
         let mut before = None;
         if wants || set.guard_ctime.is_some() {
             let attr = self.attr(node, &stat::stat(target.fd())?);
@@ -85,6 +90,7 @@ impl Session {
             applied?;
         }
         let attr = self.attr(node, &stat::stat(target.fd())?);
+        let before = before.filter(|_| turn.is_none_or(|turn| turn.is_alone()));
         Ok((attr, Change { before, after: wants.then_some(attr) }))
     }
 

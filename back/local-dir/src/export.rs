@@ -22,6 +22,7 @@ use crate::neighbours;
 use crate::options::Options;
 use crate::state::{LastLook, LocalSession, Location, Shared};
 use crate::table::{Identity, Key};
+use crate::turns::Turns;
 use crate::waiting::Waiting;
 
 /// Why a directory cannot be served.
@@ -74,6 +75,7 @@ impl LocalDir {
             sessions: AtomicUsize::new(0),
             node_descriptors: DescriptorBudget::of_process().cache(options.descriptors),
             options,
+            turns: Turns::default(),
             watchers: Watchers::default(),
             host_watch: HostWatch::default(),
             window: OnceLock::new(),

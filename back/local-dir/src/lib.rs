@@ -50,6 +50,7 @@ mod state;
 mod submounts;
 mod table;
 mod transfer;
+mod turns;
 mod volatile;
 mod waiting;
 mod window;

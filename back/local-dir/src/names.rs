@@ -147,7 +147,7 @@ impl Session {
         self.writable()?;
         let file = self.location(node)?;
         let dir = self.location(parent)?;
-        let before = self.before(cx, &dir);
+        let around = self.around(cx, [&dir]);
         let _changing = self.changing([Place::Key(dir.identity.key), Place::Key(file.identity.key)]);
         {
             let _acting = self.checked(cx)?;
@@ -157,8 +157,9 @@ impl Session {
             telling.name(&dir, name);
             telling.attributes(node);
         }
+        let [change] = around.changes();
         let entry = self.lookup(cx, parent, name)?;
-        Ok(Made { entry, dir: self.change(cx, before, &dir) })
+        Ok(Made { entry, dir: change })
     }
 
     fn make(
@@ -173,7 +174,7 @@ impl Session {
         let dir = self.location(parent)?;
         // Before it exists: if there is no room for its node, none is made.
         let permit = self.node_permit()?;
-        let before = self.before(cx, &dir);
+        let around = self.around(cx, [&dir]);
         let _changing = self.changing([Place::Key(dir.identity.key)]);
         {
             let _acting = self.making(cx, mode)?;
@@ -182,8 +183,9 @@ impl Session {
         if let Some(telling) = self.telling() {
             telling.name(&dir, name);
         }
+        let [change] = around.changes();
         let entry = self.meet(cx, permit, parent, &dir, name)?;
-        Ok(Made { entry, dir: self.change(cx, before, &dir) })
+        Ok(Made { entry, dir: change })
     }
 }
 
@@ -208,7 +210,7 @@ impl Session {
         self.writable()?;
         let from_dir = self.location(from_parent)?;
         let to_dir = self.location(to_parent)?;
-        let before = (self.before(cx, &from_dir), self.before(cx, &to_dir));
+        let around = self.around(cx, [&from_dir, &to_dir]);
         self.hold_fast(to_parent, &to_dir, to);
         let (source, target) = (self.victim(&from_dir, from), self.victim(&to_dir, to));
         let _changing = self.changing([
@@ -235,10 +237,8 @@ impl Session {
             self.moved(from_parent, &from_dir, from);
             self.named(&from_dir, from);
         }
-        Ok(Renamed {
-            from_dir: self.change(cx, before.0, &from_dir),
-            to_dir: self.change(cx, before.1, &to_dir),
-        })
+        let [from_dir, to_dir] = around.changes();
+        Ok(Renamed { from_dir, to_dir })
     }
 
     fn remove(
@@ -250,7 +250,7 @@ impl Session {
     ) -> Result<Change> {
         self.writable()?;
         let dir = self.location(parent)?;
-        let before = self.before(cx, &dir);
+        let around = self.around(cx, [&dir]);
         self.hold_fast(parent, &dir, name);
         let victim = self.victim(&dir, name);
         let _changing = self.changing([Place::Key(dir.identity.key), Place::Victim(victim)]);
@@ -262,7 +262,8 @@ impl Session {
             telling.victim(victim, Some((&dir, name)));
             telling.name(&dir, name);
         }
-        Ok(self.change(cx, before, &dir))
+        let [change] = around.changes();
+        Ok(change)
     }
 
     /// Where nodes are found by name only: gives the node whose name goes away now a descriptor that stays.

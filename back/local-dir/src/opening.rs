@@ -25,7 +25,7 @@ impl Session {
     pub(crate) fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Result<Created> {
         self.writable()?;
         let dir = self.location(parent)?;
-        let before = self.before(cx, &dir);
+        let around = self.around(cx, [&dir]);
         for _ in 0..RACES_MAX {
             let (entry, open) = match self.create_new(cx, &dir, parent, name, how) {
                 Err(Error::Exists) => match self.open_existing(cx, parent, name, how) {
@@ -34,7 +34,8 @@ impl Session {
                 },
                 outcome => outcome?,
             };
-            return Ok(Created { entry, open, dir: self.change(cx, before, &dir) });
+            let [change] = around.changes();
+            return Ok(Created { entry, open, dir: change });
         }
         Err(Error::WouldBlock)
     }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{
-    Attr, Change, File, FileType, Name, NodeId, NoticeQueue, OpenFlags, PermissionCheck, Watchers, WeakAttr,
+    Attr, File, FileType, Name, NodeId, NoticeQueue, OpenFlags, PermissionCheck, Watchers,
 };
-use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId, Want};
+use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId};
 use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_host_runtime::pace::Pace;
 use tombolo_host_runtime::thread_pool::{Lane, ThreadPool};
@@ -18,13 +18,13 @@ use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::OwnDescriptors;
 use tombolo_sys::stat::{self, Stat};
 
-use crate::attr::attr_of;
 use crate::files::{Allowance, Files, OpenFile};
 use crate::host_watch::HostWatch;
 use crate::mounts::Mounts;
 use crate::options::{Options, Submounts};
 use crate::records::Records;
 use crate::table::{Identity, Table};
+use crate::turns::Turns;
 use crate::waiting::Waiting;
 
 /// Where a node is: a descriptor that stays open while this lives.
@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     pub sessions: AtomicUsize,
     /// What the nodes of all sessions may have open.
     pub node_descriptors: Share,
+    /// Changes of directories.
+    pub turns: Turns,
     /// Sessions that are told of changes.
     pub watchers: Watchers<Session>,
     pub host_watch: HostWatch,
@@ -236,22 +238,6 @@ impl Session {
         let hidden = self.export.options.submounts == Submounts::Hide
             && self.export.mounts.index_of(stat).is_none_or(|index| index != 0);
         if hidden { Err(Error::NotFound) } else { Ok(()) }
-    }
-
-    /// Attributes from before a change, if they are asked for.
-    pub(crate) fn before(&self, cx: &Ctx, location: &Location) -> Option<WeakAttr> {
-        if !cx.want.contains(Want::CHANGE_ATTRS) {
-            return None;
-        }
-        stat::stat(location.fd()).ok().map(|stat| WeakAttr::from(&attr_of(&stat)))
-    }
-
-    /// The change of a node from then to now, if it is asked for.
-    pub(crate) fn change(&self, cx: &Ctx, before: Option<WeakAttr>, location: &Location) -> Change {
-        if !cx.want.contains(Want::CHANGE_ATTRS) {
-            return Change::default();
-        }
-        Change { before, after: stat::stat(location.fd()).ok().map(|stat| attr_of(&stat)) }
     }
 
     /// Whether a node lies on this machine.

@@ -293,10 +293,11 @@ impl Target {
         WccData { before: None, after: self.post_op().await }
     }
 
-    /// The node around a change. A back end that could not look afterwards is asked again.
+    /// The node around a change. A back end that could not look afterwards is asked again: others may have changed it since.
     pub async fn wcc(&self, change: &Change) -> WccData {
         let mut data = wcc_data(change);
         if data.after.is_none() {
+            data.before = None;
             data.after = self.post_op().await;
         }
         data

@@ -2,6 +2,7 @@
 
 mod beneath;
 mod callers;
+mod changes;
 mod common;
 mod listing;
 mod trouble;
