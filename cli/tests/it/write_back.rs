@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use crate::common::far::Far;
 use crate::common::{Ran, Server, numbers, until};
 
 impl Far {
-    fn words<'a>(&self, url: &'a str) -> Vec<&'a str> {
+    pub fn words<'a>(&self, url: &'a str) -> Vec<&'a str> {
         let words = ["proxy", url, "--cache", "cache", "--mode", "write-back", "--contract", "exclusive"];
         [&words[..], &["--take-lease", "--control", "proxy.sock", "--fuse", "mnt"]].concat()
     }
 
-    fn write_back(&self) -> Server {
+    pub fn write_back(&self) -> Server {
         let proxy = self.place.0.serve(&self.words(&self.url("?retry=1&soft")), "ready control");
         assert!(proxy.said.contains("mode=write-back contract=exclusive"), "{}", proxy.said);
         proxy
     }
 
-    fn session(&self, words: &[&str]) -> Ran {
+    pub fn session(&self, words: &[&str]) -> Ran {
         self.place.0.run(&[&["session"], words, &["--control", "proxy.sock"]].concat())
     }
 
@@ -200,6 +200,67 @@ fn what_cannot_be_kept_back_is_said() {
         (&words("--mode write-back --contract exclusive --readonly"), 2, &["--readonly"]),
         ("session show --control none.sock", 1, &["none.sock"]),
         ("session flush --control origin.sock", 1, &["keeps no changes back"]),
+    ]);
+}
+
+/// Everything below a directory that other users may do something with, but for sockets.
+fn open_to_others(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("list").map(|entry| entry.expect("an entry")) {
+        let about = entry.metadata().expect("attributes");
+        if about.is_dir() {
+            found.extend(open_to_others(&entry.path()));
+        }
+        if about.mode() & 0o077 != 0 && !about.file_type().is_socket() {
+            found.push(entry.path());
+        }
+    }
+    found
+}
+
+#[test]
+fn a_cache_is_closed_to_others_whatever_directory_and_umask() {
+    let Some(far) = Far::new() else { return };
+    let (cache, url) = (far.place.0.path("cache"), far.url("?retry=1&soft"));
+    fs::create_dir(&cache).expect("mkdir");
+    let start = |umask: &str| {
+        let mut shell = far.place.0.program(Path::new("sh"), &["-c", "umask $0; exec \"$@\"", umask]);
+        shell.arg(env!("CARGO_BIN_EXE_tombolo")).args(far.words(&url));
+        far.place.0.started(shell, "ready control")
+    };
+    let open_up = |mode: &str| {
+        let done = Command::new("chmod").args(["-R", mode]).arg(&cache).status().expect("chmod(1)");
+        assert!(done.success());
+    };
+    for umask in ["0", "022", "077"] {
+        fs::set_permissions(&cache, fs::Permissions::from_mode(0o755)).expect("chmod");
+        let proxy = start(umask);
+        fs::write(far.mnt(umask), numbers()).expect("write");
+        fs::write(far.mnt("small"), umask).expect("write");
+        far.session(&["wait", "--local", "--timeout", "60"]).succeeded();
+        fs::read(far.mnt("file")).expect("read");
+        assert_eq!(open_to_others(&cache), [PathBuf::new(); 0], "umask {umask}");
+        proxy.stop();
+        assert_eq!(open_to_others(&cache), [PathBuf::new(); 0], "umask {umask}, at the end");
+    }
+    // As earlier versions left it: what is used is closed, and nobody reaches what lies in `objects`.
+    open_up("go+rX");
+    let proxy = start("0");
+    fs::write(far.mnt("small"), "again").expect("write");
+    far.session(&["wait", "--local", "--timeout", "60"]).succeeded();
+    let open = open_to_others(&cache);
+    assert!(
+        open.iter().all(|path| path.parent() != Some(&*cache) && path.starts_with(cache.join("objects"))),
+        "{open:?}"
+    );
+    proxy.stop();
+
+    open_up("go-rwx");
+    std::os::unix::fs::chown(&cache, Some(65534), None).expect("chown");
+    let words = format!("proxy {url} --cache cache --nfs 0");
+    far.place.0.all_fail(&[
+        (&words, 1, &["cache: it belongs to user 65534", "--cache"]),
+        ("cache info cache", 1, &["it belongs to user 65534"]),
     ]);
 }
 

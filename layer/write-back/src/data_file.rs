@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use tombolo_core::{Error, Result};
-use tombolo_host_runtime::lock;
+use tombolo_host_runtime::{lock, private};
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::rw::{self, TransferFlags};
 
@@ -173,8 +173,7 @@ impl DataFile {
         if let Some(file) = &*slot {
             return Ok(file.clone());
         }
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(&self.path);
-        let file = Arc::new(file.map_err(Error::io)?);
+        let file = Arc::new(private::file(&self.path).map_err(Error::io)?);
         *slot = Some(file.clone());
         drop(slot);
         self.files.opened(self);

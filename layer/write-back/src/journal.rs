@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use tombolo_core::fs::{FileSystem, NodeId};
 use tombolo_core::{Ctx, Error, Result};
-use tombolo_host_runtime::lock;
 use tombolo_host_runtime::promise::Promise;
+use tombolo_host_runtime::{lock, private};
 
 use crate::data_file::{DataFile, DataFiles};
 use crate::database::{self, JournalError, Kept};
@@ -142,12 +142,15 @@ impl Journal {
             move |source| JournalError::Io { path, source }
         };
         let data = dir.join("data");
-        std::fs::create_dir_all(&data).map_err(io(&data))?;
+        for made in [dir, &data] {
+            private::directory(made).map_err(io(made))?;
+        }
         // Not all file systems make the name of a new directory stable with what is in it.
         for dir in [dir, &dir.join("..")] {
             File::open(dir).and_then(|dir| dir.sync_all()).map_err(io(dir))?;
         }
         let path = dir.join(database::DATABASE);
+        private::database(&path).map_err(io(&path))?;
         let failed = |source| JournalError::Database { path: path.clone(), source };
         let files = DataFiles::new(data);
         let (writer, ids) =

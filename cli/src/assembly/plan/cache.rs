@@ -331,6 +331,8 @@ pub fn not_opened(doing: &str, error: &OpenError) -> Failure {
             "choose another directory with --cache (or another name, for a session), or empty that one: tombolo cache drop {}",
             path.display()
         )),
+        OpenError::OtherOwner { .. } => failure
+            .remedy("run it as that user, give it the directory with chown, or choose another one with --cache"),
         OpenError::Foreign { .. } => failure.remedy("choose another directory with --cache"),
         OpenError::OtherVolume { path, .. } => failure.remedy(format_args!(
             "if that is meant to be so, empty the cache: tombolo cache drop {}",

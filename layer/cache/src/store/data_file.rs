@@ -4,17 +4,18 @@
 //! first given out; one that does not hold counts as missing.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tombolo_core::fs::WeakAttr;
 use tombolo_core::{Error, Result};
+use tombolo_host_runtime::private;
 use tombolo_mem::{Buffer, Sink};
 
 use super::access::{clear, not_kept, read_now, read_waiting};
@@ -465,10 +466,10 @@ impl State {
         if let Some(file) = &*opened {
             return Ok(file.clone());
         }
-        let open = || File::options().read(true).write(true).create(true).truncate(false).open(&self.path);
+        let open = || private::file(&self.path);
         let file = open().or_else(|error| match self.path.parent() {
             Some(folder) if error.kind() == io::ErrorKind::NotFound => {
-                let made = std::fs::create_dir(folder);
+                let made = DirBuilder::new().mode(0o700).create(folder);
                 made.or_else(|error| if folder.is_dir() { Ok(()) } else { Err(error) }).and_then(|()| open())
             }
             _ => Err(error),

@@ -1,13 +1,13 @@
 //! The cache directory: its owner, of which origin it is, and which numbers were given out.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use tombolo_core::fs::Volume;
+use tombolo_host_runtime::private;
 use tombolo_sys::lock::{LockKind, try_flock};
 use tombolo_sys::random;
 
@@ -48,6 +48,14 @@ pub enum OpenError {
         path: PathBuf,
         /// The process that uses it, as it says.
         owner: String,
+    },
+    /// It belongs to another user, who could read and replace what lies in it.
+    #[error("{}: it belongs to user {uid}, and this process is another user's", path.display())]
+    OtherOwner {
+        /// The directory.
+        path: PathBuf,
+        /// The user that it belongs to.
+        uid: u32,
     },
     /// It is no cache directory, or one of a newer version. It is left alone.
     #[error("{}: not a cache that this version of tombolo knows", path.display())]
@@ -93,13 +101,23 @@ impl Directory {
             move |source| OpenError::Io { path, source }
         };
         let objects = path.join("objects");
+        if origin.is_some() && !path.exists() {
+            private::directory(path).map_err(failed(path))?;
+        }
+        if let Some(uid) = private::other_owner(path).map_err(failed(path))? {
+            return Err(OpenError::OtherOwner { path: path.to_owned(), uid });
+        }
         if origin.is_some() {
-            DirBuilder::new().recursive(true).mode(0o700).create(&objects).map_err(failed(&objects))?;
+            private::directory(&objects).map_err(failed(&objects))?;
         }
         let owner = Self::take(path)?;
         let about = path.join("cache");
         let text = match fs::read_to_string(&about) {
-            Ok(text) => text,
+            Ok(text) => {
+                // One of an earlier version may be open to all.
+                private::file(&about).map_err(failed(&about))?;
+                text
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound && origin.is_some() => {
                 let text = origin.map(described).unwrap_or_default();
                 let next = path.join("next-id");
@@ -128,13 +146,7 @@ impl Directory {
     fn take(path: &Path) -> Result<File, OpenError> {
         let lock = path.join("lock");
         let failed = |source| OpenError::Io { path: lock.clone(), source };
-        let mut owner = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&lock)
-            .map_err(failed)?;
+        let mut owner = private::file(&lock).map_err(failed)?;
         match try_flock(owner.as_fd(), LockKind::Exclusive) {
             Ok(()) => {}
             Err(tombolo_sys::Errno::AGAIN) => {
@@ -227,7 +239,7 @@ fn volume(text: &str) -> Option<Volume> {
 /// Replaces a file as a whole, on the disk when it returns.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
+    let mut file = private::draft(&fresh)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&fresh, path)?;

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use tombolo_core::fs::{FileType, PersistentHandle, Volume, WeakAttr};
 use tombolo_core::{Error, Result};
+use tombolo_host_runtime::private;
 
 use crate::names::Names;
 use crate::object::Object;
@@ -157,12 +158,14 @@ impl Store {
 
     fn open_as(directory: Directory, options: StoreOptions) -> std::result::Result<Arc<Self>, OpenError> {
         let path = directory.path.join("index.db");
+        private::database(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
         let database = match opened(&path) {
             Ok(both) => both,
             Err(source) if is_passing(&source) => return Err(OpenError::Database { path, source }),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "the index of the cache cannot be used: it begins anew");
                 set_aside(&path);
+                private::database(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
                 opened(&path).map_err(|source| OpenError::Database { path: path.clone(), source })?
             }
         };

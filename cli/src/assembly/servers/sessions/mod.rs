@@ -14,8 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use tombolo_host_runtime::lock;
 use tombolo_host_runtime::signals::{self, UserSignal};
+use tombolo_host_runtime::{lock, private};
 use tombolo_host_service::control::{Answers, Start};
 use tombolo_host_service::sandbox::Strictness;
 
@@ -208,7 +208,7 @@ impl Sessions {
     fn make(&self, name: &str, plan: &Plan) -> Outcome {
         let cannot =
             |error| Failure::cannot(format_args!("make the directory {}", self.dir.display()), &error);
-        fs::create_dir_all(&self.dir).map_err(cannot)?;
+        private::directory(&self.dir).map_err(cannot)?;
         let open = || -> Result<Opened, Failure> {
             let (mut serving, status, counted) = Serving::open(plan, Places::take(plan)?)?;
             serving.admit(plan)?;

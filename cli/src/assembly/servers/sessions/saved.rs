@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tombolo_host_runtime::private;
 use tombolo_host_service::control::Start;
 
 use crate::failure::{Failure, Outcome};
@@ -68,7 +69,7 @@ impl Saved {
         let text = toml::to_string(&contents).map_err(|error| Failure::cannot(&writing, &error))?;
         let draft = self.path.with_extension("new");
         let write = || {
-            let mut file = File::create(&draft)?;
+            let mut file = private::draft(&draft)?;
             file.write_all(HEAD.as_bytes())?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
