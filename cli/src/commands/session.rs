@@ -324,14 +324,23 @@ impl Proxy {
         let has_come = |now: &States| {
             wanted.iter().all(|(name, then)| now.get(name).is_some_and(|now| reached(now) >= then.change))
         };
-        while !has_come(&self.states(session)?) {
+        loop {
+            let now = self.states(session)?;
+            let refusals = wanted.iter().filter_map(|(name, then)| then.lasting_refusal(now.get(name)?));
+            if let Some(refusal) = refusals.filter(|_| !is_local).map(str::to_owned).next() {
+                return Err(Failure::cannot("wait until the origin has all changes", refusal).remedy(
+                    "see tombolo session show; once the origin allows it, tombolo session flush tries again",
+                ));
+            }
+            if has_come(&now) {
+                return Ok(());
+            }
             if timeout.is_some_and(|timeout| begun.elapsed() >= timeout) {
                 let place = if is_local { "the local disk" } else { "the origin" };
                 return Err(Failure::cannot(format_args!("wait until {place} has all changes"), "timed out"));
             }
             thread::sleep(PAUSE);
         }
-        Ok(())
     }
 }
 
@@ -349,7 +358,7 @@ fn words(name: &str, state: &WriteBackState) -> String {
     let failure = state.failure.as_ref().map(|failure| format!("\nfailure    {failure}"));
     format!(
         "export     {name}\nchange     {}\non disk    {}\nat origin  {}\nto go      {} in {} files and names\n\
-         oldest     {:.0} s\nconflicts  {}\ntorn       {}{}",
+         oldest     {:.0} s\nconflicts  {}\ntorn       {}\nrefused    {}{}",
         state.change,
         state.on_disk,
         state.at_origin,
@@ -358,6 +367,7 @@ fn words(name: &str, state: &WriteBackState) -> String {
         state.oldest_ns as f64 / 1e9,
         state.conflicts,
         state.torn,
+        state.refused,
         failure.unwrap_or_default(),
     )
 }

@@ -54,6 +54,12 @@ pub struct WriteBackState {
     /// Whether the origin lacks nothing.
     #[serde(default)]
     pub is_clean: bool,
+    /// Files and directories with attributes that a program has set and the origin has refused.
+    #[serde(default)]
+    pub refused: u64,
+    /// Whether the last attempt has met a refusal, and not only an origin that is away or full.
+    #[serde(default)]
+    pub is_refused: bool,
     /// Attempts to bring changes there that have begun, and ended.
     #[serde(default)]
     pub attempts_begun: u64,
@@ -69,7 +75,18 @@ impl WriteBackState {
 
     /// Why the origin does not have everything up to this state, of which a flush is over.
     pub fn refusal<'a>(&self, now: &'a Self) -> Option<&'a str> {
-        now.failure.as_deref().filter(|_| !self.is_clean && !self.has_come(now))
+        let is_refused = now.refused > 0 || !self.has_come(now);
+        now.failure.as_deref().filter(|_| !self.is_clean && is_refused)
+    }
+
+    /// Why it is of no use to wait until the origin has everything up to this state: it has refused some of it in an attempt since, or lacks nothing
+    /// but what it has refused.
+    pub fn lasting_refusal<'a>(&self, now: &'a Self) -> Option<&'a str> {
+        let lasts = match now.at_origin >= self.change {
+            true => now.refused > 0,
+            false => now.is_refused && now.attempts_ended > self.attempts_begun,
+        };
+        now.failure.as_deref().filter(|_| lasts)
     }
 
     fn has_come(&self, now: &Self) -> bool {
@@ -90,6 +107,8 @@ impl From<WriteBackStatus> for WriteBackState {
             torn: status.torn,
             failure: status.failure,
             is_clean: status.is_clean,
+            refused: status.refused as u64,
+            is_refused: status.is_refused,
             attempts_begun: status.attempts_begun,
             attempts_ended: status.attempts_ended,
         }

@@ -179,6 +179,9 @@ const WRITE_BACK_GAUGES: &[Family<WriteBackState>] = &[
     ("write_back_on_disk", "The local disk has everything up to this change", |state| state.on_disk),
     ("write_back_at_origin", "The origin has everything up to this change", |state| state.at_origin),
     ("write_back_torn", "Blocks that were being written over at a sudden end", |state| state.torn),
+    ("write_back_refused", "Files and directories with attributes that the origin has refused", |state| {
+        state.refused
+    }),
     ("write_back_failing", "Whether the last attempt to bring changes to the origin failed", |state| {
         u64::from(state.failure.is_some())
     }),

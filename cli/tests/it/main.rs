@@ -35,3 +35,4 @@ mod troubleshooting;
 mod vm;
 mod vm_far;
 mod write_back;
+mod write_back_refused;

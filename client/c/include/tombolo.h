@@ -165,7 +165,7 @@ int tombolo_stat_async(struct tombolo_tree *tree, const char *path, unsigned int
 struct tombolo_watermarks {
     uint64_t change;    /* the latest change */
     uint64_t on_disk;   /* the proxy's local disk has all up to this one */
-    uint64_t at_origin; /* the origin has all up to this one */
+    uint64_t at_origin; /* the origin has all up to this one, but for what it refuses */
 };
 
 /*
@@ -184,7 +184,8 @@ int tombolo_watermarks(struct tombolo_tree *tree, struct tombolo_watermarks *out
  * Waits until `place`, TOMBOLO_ON_DISK or TOMBOLO_AT_ORIGIN, has all that was changed before this call; for `timeout_ms` milliseconds at most,
  * unless that is negative. It hurries nothing: the proxy does both within seconds, but for an origin that is away.
  *
- * -ETIMEDOUT: it does not have all yet; -EINVAL: another place; -ENODATA: the tree's server keeps no changes back.
+ * -ETIMEDOUT: it does not have all yet; -EPERM: the origin has all but attributes that it refuses; -EINVAL: another place;
+ * -ENODATA: the tree's server keeps no changes back.
  */
 int tombolo_wait(struct tombolo_tree *tree, unsigned int place, int timeout_ms);
 

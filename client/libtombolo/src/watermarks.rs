@@ -40,7 +40,8 @@ impl Tree {
     }
 
     /// Waits on this thread until all that was changed before this call has come there, but no longer than `timeout`: then it fails with
-    /// [`Error::TimedOut`]. It does not hurry anything: the proxy brings changes to the origin within seconds.
+    /// [`Error::TimedOut`]. It does not hurry anything: the proxy brings changes to the origin within seconds. [`Error::NotPermitted`] where the
+    /// origin has all but attributes that it has refused.
     pub fn wait_for_changes(&self, place: Reached, timeout: Option<Duration>) -> Result<Watermarks> {
         let (begun, wanted) = (Instant::now(), self.watermarks().wait()?.change);
         loop {
@@ -50,7 +51,8 @@ impl Tree {
                 Reached::Origin => marks.at_origin,
             };
             if reached >= wanted {
-                return Ok(marks);
+                let is_refused = place == Reached::Origin && marks.refused > 0;
+                return if is_refused { Err(Error::NotPermitted) } else { Ok(marks) };
             }
             let left = timeout.map_or(PAUSE, |timeout| timeout.saturating_sub(begun.elapsed()));
             if left.is_zero() {

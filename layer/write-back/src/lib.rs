@@ -3,7 +3,8 @@
 //! Over a cache whose nodes are numbers that never change. What differs from it is in memory, and in a journal on the local disk that is
 //! committed in groups; data are in sparse files. A thread brings them to the origin (`docs/decisions/write-back.md`).
 //!
-//! Reading order: `tree` (what differs), `journal`, `database`, `session` (the operations), `origin` (bringing changes there), `shared`.
+//! Reading order: `tree` (what differs), `journal`, `database`, `session` (the operations), `origin` (bringing changes there), `shared`;
+//! `trial` (what the origin allows).
 #![forbid(unsafe_code)]
 
 mod data_file;
@@ -16,23 +17,25 @@ mod session;
 mod shared;
 mod sums;
 mod tree;
+mod trial;
 mod unproven;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::fs::{Client, Export, FileSystem, NodeId, PermissionCheck};
+use tombolo_core::fs::{Client, Export, FileSystem, NodeId};
 use tombolo_core::{Ctx, Result};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
 pub use database::JournalError;
 pub use origin::{Report, Status};
+pub use trial::{Allowed, try_out};
 
 use journal::Journal;
 use origin::Sender;
 use session::{Session, WriteBackFileSystem};
-use shared::{SESSION, Shared};
+use shared::{SESSION, Shared, client};
 use tree::Tree;
 
 /// How changes are kept.
@@ -67,8 +70,7 @@ pub struct WriteBackExport {
 /// # Errors
 /// The journal cannot be used, or there is no session below.
 pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBackExport> {
-    let client = Client { session: SESSION, label: "write-back".into(), checks: PermissionCheck::BackEnd };
-    let below = below.attach(&client)?;
+    let below = below.attach(&client())?;
     // Programs ask for it also when the origin is away: then it is known from here on.
     let _ = below.statfs(&Ctx::root(SESSION), NodeId::ROOT).wait();
     let (journal, mut kept, files) = Journal::open(below.clone(), dir).map_err(tombolo_core::Error::io)?;

@@ -6,6 +6,9 @@ use tombolo_host_runtime::rows::{Reader, Writer, file_type_number, file_type_of}
 
 use crate::tree::{Place, Set, Target, Xattrs};
 
+/// In the byte of what is to be set: what of it is implied follows.
+const IMPLIES: u8 = 128;
+
 /// What is kept of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeRow {
@@ -16,6 +19,7 @@ pub(crate) struct NodeRow {
     pub verifier: Option<[u8; 8]>,
     pub user: Identity,
     pub set: Set,
+    pub implied: Set,
     pub xattrs: Xattrs,
     pub version: Option<WeakAttr>,
     /// Generation and [`below_len`](crate::tree::Layer::below_len) of each.
@@ -38,7 +42,13 @@ impl NodeRow {
         row.option(self.link.as_deref(), Writer::bytes);
         row.option(self.verifier.as_ref(), |row, verifier| row.bytes(verifier));
         row.identity(&self.user);
-        row.u8(self.set.bits());
+        match self.implied.is_empty() {
+            true => row.u8(self.set.bits()),
+            false => {
+                row.u8(self.set.bits() | IMPLIES);
+                row.u8(self.implied.bits());
+            }
+        }
         row.option(self.version, |row, version| {
             row.u64(version.size);
             row.time(version.mtime);
@@ -64,7 +74,9 @@ impl NodeRow {
         let (attr, below, parent) = (row.attr()?, row.option(node)?, row.option(node)?);
         let link = row.option(|row| row.bytes().map(<[u8]>::to_vec))?;
         let verifier = row.option(|row| row.bytes()?.try_into().ok())?;
-        let (user, set) = (row.identity()?, Set::from_bits(row.u8()?)?);
+        let (user, set) = (row.identity()?, row.u8()?);
+        let implied = if set & IMPLIES == 0 { Set::empty() } else { Set::from_bits(row.u8()?)? };
+        let set = Set::from_bits(set & !IMPLIES)?;
         let version =
             row.option(|row| Some(WeakAttr { size: row.u64()?, mtime: row.time()?, ctime: row.time()? }))?;
         Some(Self {
@@ -75,6 +87,7 @@ impl NodeRow {
             verifier,
             user,
             set,
+            implied,
             version,
             xattrs: if set.contains(Set::XATTRS) { decoded_xattrs(&mut row)? } else { Xattrs::new() },
             layers: {

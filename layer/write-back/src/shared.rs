@@ -1,13 +1,13 @@
 //! What all sessions and the thread that writes back share.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{FileSystem, LockTable, NodeId, Watermarks};
+use tombolo_core::fs::{Client, FileSystem, LockTable, NodeId, PermissionCheck, Watermarks};
 use tombolo_core::{Ctx, Result};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::pace::Pace;
@@ -32,10 +32,33 @@ pub(crate) struct Shared {
     pub locks: LockTable,
     /// Of writes to the local disk.
     pub write_pace: Pace,
+    /// Owners that the origin gives to new files in place of others.
+    pub squashed: Squashed,
     room: Mutex<Room>,
     /// Files that are being appended to.
     appends: Mutex<HashMap<NodeId, Arc<Promise<()>>>>,
     tree: Mutex<Tree>,
+}
+
+/// Owners that new files were to have, each with the one that the origin has given them and does not change: user and group, of both.
+#[derive(Debug, Default)]
+pub(crate) struct Squashed(Mutex<HashSet<[u32; 4]>>);
+
+/// So many are remembered.
+const SQUASHED_MAX: usize = 1024;
+
+impl Squashed {
+    pub(crate) fn has(&self, owners: [u32; 4]) -> bool {
+        lock(&self.0).contains(&owners)
+    }
+
+    pub(crate) fn add(&self, owners: [u32; 4]) {
+        let mut all = lock(&self.0);
+        if all.len() >= SQUASHED_MAX {
+            all.clear();
+        }
+        all.insert(owners);
+    }
 }
 
 /// What the thread that writes back is told, and tells.
@@ -60,6 +83,10 @@ pub(crate) struct ControlState {
     pub ended: u64,
     /// Why the last attempt failed, if it did.
     pub failure: Option<String>,
+    /// The origin has refused something in it.
+    pub is_refused: bool,
+    /// What the origin has refused last of attributes that were asked for. It may have taken it since.
+    pub refusal: Option<String>,
     /// When the next attempt is made after one that failed.
     pub retry: Option<Instant>,
     /// Versions of others that were kept beside ours.
@@ -120,6 +147,7 @@ impl Shared {
             gate: Gate::default(),
             locks: LockTable::default(),
             write_pace: Pace::default(),
+            squashed: Squashed::default(),
             room: Mutex::new(Room { freed: Arc::default(), looked: None, is_disk_full: false }),
             appends: Mutex::default(),
             tree: Mutex::new(tree),
@@ -134,8 +162,9 @@ impl Shared {
     pub(crate) fn watermarks(&self) -> Watermarks {
         let at_origin = self.control.state().at_origin;
         let on_disk = self.journal.stable_change();
-        // Last: neither of the others is beyond it.
-        Watermarks { change: self.tree().change, on_disk, at_origin }
+        let tree = self.tree();
+        // The change last: neither of the others is beyond it.
+        Watermarks { change: tree.change, on_disk, at_origin, refused: tree.refused_count() as u64 }
     }
 
     /// Makes one change: all of it or, when it fails, nothing. The ticket tells when it is on the disk.
@@ -231,6 +260,10 @@ impl Shared {
 
 /// The one session below.
 pub(crate) const SESSION: tombolo_core::SessionId = tombolo_core::SessionId(0);
+
+pub(crate) fn client() -> Client {
+    Client { session: SESSION, label: "write-back".into(), checks: PermissionCheck::BackEnd }
+}
 
 impl Control {
     pub(crate) fn state(&self) -> MutexGuard<'_, ControlState> {

@@ -30,6 +30,9 @@ pub(crate) const HIDDEN: &[u8] = b".tombolo-wb-";
 /// So many names of files are remembered.
 const SEEN_MAX: usize = 1 << 16;
 
+/// A path that is shown has so many names at most.
+const SHOWN_DEPTH_MAX: usize = 32;
+
 /// Names that do not differ any more are kept for so long.
 const SETTLED_KEPT: Duration = Duration::from_secs(60);
 
@@ -116,9 +119,10 @@ impl Tree {
             });
             let layers: Vec<_> = layers.collect();
             tree.dirty_bytes += layers.iter().map(|layer| layer.extents.bytes()).sum::<u64>();
-            let NodeRow { attr, below, parent, link, verifier, user, set, xattrs, version, .. } = row;
+            let NodeRow { attr, below, parent, link, verifier, user, set, implied, xattrs, version, .. } =
+                row;
             let made = Node::made(attr, user);
-            let node = Node { below, parent, link, verifier, set, xattrs, version, layers, ..made };
+            let node = Node { below, parent, link, verifier, set, implied, xattrs, version, layers, ..made };
             tree.dirty.insert(id);
             tree.made.extend(below.filter(|below| *below != id).map(|below| (below, id)));
             tree.nodes.insert(id, node);
@@ -340,11 +344,41 @@ impl Tree {
         });
     }
 
-    /// Nodes of which the origin lacks something, but for those that have no name.
-    pub(crate) fn dirty_nodes(&mut self) -> Vec<NodeId> {
+    /// Returns the nodes of which the origin lacks something, but for those that have no name; and unless `tries_refused`, those of which it
+    /// lacks what it has refused.
+    pub(crate) fn dirty_nodes(&mut self, tries_refused: bool) -> Vec<NodeId> {
         let Self { nodes, dirty, .. } = self;
         dirty.retain(|id| nodes.get(id).is_some_and(Node::is_dirty));
-        self.dirty.iter().copied().filter(|id| !self.is_unnamed(*id)).collect()
+        let is_wanted = |id: &NodeId| tries_refused || !self.nodes.get(id).is_some_and(Node::is_refused);
+        self.dirty.iter().copied().filter(|id| !self.is_unnamed(*id) && is_wanted(id)).collect()
+    }
+
+    /// Counts the nodes of which the origin has refused something.
+    pub(crate) fn refused_count(&self) -> usize {
+        let is_refused = |id: &&NodeId| self.nodes.get(id).is_some_and(|node| !node.refused.is_empty());
+        self.dirty.iter().filter(is_refused).filter(|id| !self.is_unnamed(**id)).count()
+    }
+
+    /// Returns the path of a node as far as it is known here, to be shown.
+    pub(crate) fn shown_path(&self, id: NodeId) -> String {
+        let (mut at, mut parts) = (id, Vec::new());
+        while at != NodeId::ROOT && parts.len() < SHOWN_DEPTH_MAX {
+            let Some((dir, name)) = self.seen_as(at).or_else(|| self.place_of(at)) else {
+                parts.push(format!("(file {:x})", at.0));
+                break;
+            };
+            parts.push(name.as_name().to_string());
+            at = dir;
+        }
+        parts.reverse();
+        parts.join("/")
+    }
+
+    /// Finds a name that was changed and leads to a node.
+    fn place_of(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
+        let mut places = self.names.iter().flat_map(|(dir, names)| names.iter().map(move |one| (*dir, one)));
+        let found = places.find(|(_, (_, place))| place.now.is_some_and(|now| now.node == id));
+        found.map(|(dir, (name, _))| (dir, name.clone()))
     }
 
     /// A node is on its way to the origin: what is changed from now on is for the next time.

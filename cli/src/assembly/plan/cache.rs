@@ -17,7 +17,7 @@ use tombolo_layer_write_back::{self as write_back, WriteBackExport};
 
 use super::needs;
 use super::tree::Tree;
-use super::write_back::{dir_in, options_of, refuse_what_is_kept};
+use super::write_back::{dir_in, options_of, refuse_what_is_kept, try_out};
 use crate::assembly::hints::nfs::host_name;
 use crate::assembly::options::cache::{CacheMode, CacheOptions, contract_word};
 use crate::assembly::options::policy::{PolicyFile, block_bytes};
@@ -154,6 +154,7 @@ impl CachePlan {
     ) -> Result<Option<Arc<WriteBackExport>>, Failure> {
         let serving = format!("cache {tree} in {}", self.dir.display());
         let Some(options) = self.write_back else { return Ok(None) };
+        try_out(&serving, &self.dir, &**cache)?;
         let export = write_back::over(&**cache, &dir_in(&self.dir), options);
         let export = export.map_err(|error| Failure::cannot(&serving, &error))?;
         let cache = Arc::downgrade(cache);

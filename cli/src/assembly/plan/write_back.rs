@@ -2,10 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use tombolo_core::Error;
+use tombolo_core::fs::Export;
 use tombolo_layer_cache::{Contract, Policy};
 use tombolo_layer_write_back as write_back;
 
 use crate::assembly::options::cache::{CacheMode, Size};
+use crate::commands::files::user::Myself;
 use crate::failure::{Failure, Outcome};
 
 /// How changes are kept back, if that is asked for and possible.
@@ -45,6 +48,48 @@ pub fn options_of(
 /// Where changes lie that the origin does not have.
 pub fn dir_in(cache: &Path) -> PathBuf {
     cache.join("write-back")
+}
+
+/// Finds out what the origin lets this user do with files that are brought there, and says in the log what it refuses. Fails if it takes none,
+/// unless some wait here already.
+pub fn try_out(doing: &str, cache: &Path, export: &dyn Export) -> Outcome {
+    let user = Myself::ask().identity;
+    let uid = user.uid;
+    let allowed = match write_back::try_out(export, user) {
+        Ok(allowed) => allowed,
+        Err(error @ (Error::ReadOnly | Error::NotPermitted | Error::AccessDenied)) => {
+            let problem = format!("the origin lets user {uid} make no file in its root: {error}");
+            if matches!(error, Error::ReadOnly) && matches!(write_back::kept_in(&dir_in(cache)), Ok(0)) {
+                return Err(Failure::cannot(doing, problem)
+                    .remedy("have it exported for writing, or leave out --mode write-back"));
+            }
+            tracing::warn!(
+                "{problem}; changes that it refuses are kept here, and told by tombolo session show"
+            );
+            return Ok(());
+        }
+        // It is away or full: it is found out when changes are brought there.
+        Err(error) => {
+            tracing::info!(%error, "it is not known what the origin lets this user change");
+            return Ok(());
+        }
+    };
+    if let Some(owner) = allowed.squashed_to {
+        tracing::warn!(
+            "the origin gives files that user {uid} makes to user {owner}: they are shown so once they are there, and other owners that programs set \
+             are refused (tombolo serve --squash none lets the superuser set them)"
+        );
+    } else if allowed.refuses_owners {
+        tracing::warn!(
+            "the origin lets nobody give files to other users: owners that programs set are refused there"
+        );
+    }
+    if allowed.refuses_modes {
+        tracing::warn!(
+            "the origin does not let user {uid} set modes of files: those that programs set are refused there"
+        );
+    }
+    Ok(())
 }
 
 /// Fails if changes lie in a cache directory that the origin does not have.

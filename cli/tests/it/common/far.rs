@@ -11,22 +11,30 @@ pub struct Far {
     pub place: MountPlace,
     pub origin: Option<Server>,
     pub address: SocketAddrV4,
+    /// Which users it takes for nobody.
+    pub squash: &'static str,
 }
 
 impl Far {
     /// None where nothing can be mounted.
     pub fn new() -> Option<Self> {
+        Self::squashing("none")
+    }
+
+    /// The same with an origin that takes some users for nobody.
+    pub fn squashing(squash: &'static str) -> Option<Self> {
         static NEXT: AtomicU8 = AtomicU8::new(1);
         let [.., high, low] = std::process::id().to_be_bytes();
         let host = Ipv4Addr::new(127, high.max(1), low, NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut far = Self { place: MountPlace::new()?, origin: None, address: SocketAddrV4::new(host, 0) };
+        let (place, address) = (MountPlace::new()?, SocketAddrV4::new(host, 0));
+        let mut far = Self { place, origin: None, address, squash };
         far.start_origin();
         Some(far)
     }
 
     pub fn start_origin(&mut self) {
         let address = self.address.to_string();
-        let words = ["serve", "tree", "--nfs", &address, "--squash", "none", "--state", "origin-state"];
+        let words = ["serve", "tree", "--nfs", &address, "--squash", self.squash, "--state", "origin-state"];
         let origin =
             self.place.0.serve(&[&words[..], &["--control", "origin.sock"]].concat(), "ready control");
         self.address = origin.nfs_address().parse().expect("an address");

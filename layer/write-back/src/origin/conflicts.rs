@@ -219,7 +219,8 @@ fn set_aside(
     layers.extend(old.layers.iter().skip(chosen.layers.len()).cloned());
     let attr = Attr { nlink: 1, fileid: id.0, ..old.attr };
     let (set, xattrs) = (Set::MODE | Set::OWNER | Set::ATIME | Set::MTIME | Set::XATTRS, old.xattrs);
-    tree.add(id, Node { set, xattrs, layers, ..Node::made(attr, old.user.clone()) });
+    let implied = set - Set::XATTRS;
+    tree.add(id, Node { set, implied, xattrs, layers, ..Node::made(attr, old.user.clone()) });
     let target = Target { node: id, file_type: attr.file_type };
     tree.set_name(dir, &name, None, Some(target), &old.user);
     let Some(node) = tree.node_mut(chosen.id) else { return };

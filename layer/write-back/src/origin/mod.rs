@@ -1,7 +1,8 @@
 //! Bringing changes to the origin: a thread that does it soon after they were made, and what its callers are told.
 //!
-//! Reading order: `plan` (what differs at one moment), `round` (one attempt), `nodes`, `data`, `names`, `looking`, `conflicts`, `window`.
+//! Reading order: `plan` (what differs at one moment), `round` (one attempt), `nodes`, `attributes`, `data`, `names`, `looking`, `conflicts`, `window`.
 
+mod attributes;
 mod conflicts;
 mod data;
 mod looking;
@@ -19,7 +20,8 @@ use tombolo_core::{Error, Interrupt, Result};
 
 use crate::shared::{ControlState, Shared};
 
-use round::{Outcome, Round};
+pub(crate) use attributes::is_refusal;
+use round::{Failure, How, Outcome, Round};
 
 /// What a flush has achieved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,10 @@ pub struct Status {
     pub torn: u64,
     /// Whether it lacks nothing.
     pub is_clean: bool,
+    /// Nodes with attributes that were asked for and that the origin has refused.
+    pub refused: usize,
+    /// Whether the last attempt to bring changes there has met a refusal, and not only an origin that is away or full.
+    pub is_refused: bool,
     /// Attempts to bring changes there that have begun since the start.
     pub attempts_begun: u64,
     /// Those of them that have ended.
@@ -105,9 +111,14 @@ impl Sender {
             }
             state = control.wait(state, Duration::from_secs(3600));
         }
-        match &state.failure {
-            Some(failure) if !has_all(&state) => Err(Error::io(failure.clone())),
-            _ => Ok(Report { change: state.at_origin, conflicts: state.conflicts }),
+        let (failure, is_behind) = (state.failure.clone(), !has_all(&state));
+        let (report, refusal) =
+            (Report { change: state.at_origin, conflicts: state.conflicts }, state.refusal.clone());
+        drop(state);
+        let refused = refusal.filter(|_| self.shared.tree().refused_count() > 0);
+        match failure.filter(|_| is_behind).or(refused) {
+            Some(failure) => Err(Error::io(failure)),
+            None => Ok(report),
         }
     }
 
@@ -122,9 +133,9 @@ impl Sender {
     }
 
     pub(crate) fn status(&self) -> Status {
-        let (dirty_bytes, dirty_nodes, change, is_clean) = {
+        let (dirty_bytes, dirty_nodes, change, is_clean, refused) = {
             let tree = self.shared.tree();
-            (tree.dirty_bytes, tree.dirty_count(), tree.change, tree.is_clean())
+            (tree.dirty_bytes, tree.dirty_count(), tree.change, tree.is_clean(), tree.refused_count())
         };
         let on_disk = self.shared.journal.stable_change();
         let state = self.shared.control.state();
@@ -135,10 +146,12 @@ impl Sender {
             change,
             on_disk,
             at_origin: state.at_origin,
-            failure: state.failure.clone(),
+            failure: state.failure.clone().or_else(|| state.refusal.clone().filter(|_| refused > 0)),
             conflicts: state.conflicts,
             torn: state.torn,
             is_clean,
+            refused,
+            is_refused: refused > 0 || state.is_refused,
             attempts_begun: state.begun,
             attempts_ended: state.ended,
         }
@@ -159,19 +172,19 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
     let mut pause = RETRY.0;
     // What an earlier life has left may have been under way.
     let mut looks = true;
-    while let Some(since) = next(shared) {
-        let outcome = attempt(shared, interrupt, looks);
+    while let Some((since, is_asked)) = next(shared) {
+        let outcome = attempt(shared, interrupt, How { looks, tries_refused: is_asked });
         looks = outcome.is_err();
         shared.control.tell(|state| {
             state.ended = state.begun;
             match outcome {
                 Ok(change) => {
                     state.at_origin = state.at_origin.max(change);
-                    (state.failure, state.retry) = (None, None);
+                    (state.failure, state.retry, state.is_refused) = (None, None, false);
                     pause = RETRY.0;
                 }
                 Err(failure) => {
-                    state.failure = Some(failure);
+                    (state.failure, state.is_refused) = (Some(failure.reason), failure.is_refused);
                     state.retry = Some(Instant::now() + pause);
                     pause = RETRY.1.min(pause * 2);
                     let last = state.dirty_since.map_or(since.1, |(_, last)| last);
@@ -183,19 +196,21 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
 }
 
 /// Brings all that differs to the origin, also what comes of what is found there.
-fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, mut looks: bool) -> std::result::Result<u64, String> {
+fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, mut how: How) -> std::result::Result<u64, Failure> {
     for _ in 0..ROUNDS_MAX {
-        match Round::run(shared, interrupt, looks) {
+        match Round::run(shared, interrupt, how) {
             Outcome::Done(change) => return Ok(change),
-            Outcome::Again => looks = false,
+            Outcome::Again => how.looks = false,
             Outcome::Failed(failure) => return Err(failure),
         }
     }
-    Err("the origin goes on being changed by another".into())
+    let reason = "the origin goes on being changed by another".into();
+    Err(Failure { reason, is_refused: false })
 }
 
-/// Waits until changes are to be brought to the origin. Answers when the first and the last of them were made; `None`: it is over.
-fn next(shared: &Shared) -> Option<(Instant, Instant)> {
+/// Waits until changes are to be brought to the origin. Answers when the first and the last of them were made, and whether somebody has asked
+/// for it; `None`: it is over.
+fn next(shared: &Shared) -> Option<((Instant, Instant), bool)> {
     let mut state = shared.control.state();
     loop {
         if state.is_closing {
@@ -204,9 +219,10 @@ fn next(shared: &Shared) -> Option<(Instant, Instant)> {
         let now = Instant::now();
         let due = due(shared, &state);
         if state.is_urgent || due.is_some_and(|due| due <= now) {
-            (state.is_urgent, state.has_waiting) = (false, false);
+            let is_asked = std::mem::take(&mut state.is_urgent);
+            state.has_waiting = false;
             state.begun += 1;
-            return Some(state.dirty_since.take().unwrap_or((now, now)));
+            return Some((state.dirty_since.take().unwrap_or((now, now)), is_asked));
         }
         let time = due.map_or(Duration::from_secs(3600), |due| due - now);
         state = shared.control.wait(state, time);

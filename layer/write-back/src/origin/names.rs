@@ -10,6 +10,7 @@ use tombolo_core::fs::{Attr, FileType, NodeId, RenameFlags, SetAttr, SetTime};
 use tombolo_core::{Error, Identity, Result};
 use tombolo_host_runtime::lock;
 
+use super::attributes::is_refusal;
 use super::conflicts;
 use super::plan::Key;
 use super::round::Round;
@@ -127,7 +128,7 @@ impl Round {
                 continue;
             }
             // Until it is done it is something that the origin lacks.
-            self.shared.note(|tree| tree.touch(dir, &attr).set |= Set::MTIME);
+            self.shared.note(|tree| tree.touch(dir, &attr).imply(Set::MTIME));
             self.start(dir, async move {
                 let set = SetAttr { mtime: Some(SetTime::At(attr.mtime)), ..SetAttr::default() };
                 let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
@@ -136,6 +137,8 @@ impl Round {
                 match round.by_first(&users, |cx| fs.setattr(cx, below, None, &set)).await {
                     Ok(_) => round.set_version(dir, None),
                     Err(Error::Stale | Error::NotFound) => {}
+                    // Then it has the time of the last change there.
+                    Err(error) if is_refusal(&error) => round.set_version(dir, None),
                     Err(error) => return Err(error),
                 }
                 round.shared.note(|tree| {

@@ -1,16 +1,15 @@
-//! Making what is new, and setting attributes.
+//! Making what is new, and bringing files what they lack.
 
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Attr, Create, Entry, Exclusive, File, FileType, Mode, NewMode, NodeId, OpenFlags, SetAttr, SetTime,
-    WeakAttr, XattrName, XattrSet, within,
+    Attr, Create, Entry, Exclusive, File, FileType, Mode, NewMode, NodeId, OpenFlags, WeakAttr,
 };
 use tombolo_core::{Ctx, Error, Identity, Result};
 
 use super::plan::Chosen;
 use super::round::Round;
-use crate::tree::{Set, Target, Tree};
+use crate::tree::{Target, Tree};
 
 /// A file that is open below.
 pub(super) struct OpenBelow {
@@ -206,63 +205,6 @@ impl Round {
                 tree.set_below(*dir, name, Some(target));
             }
         });
-    }
-
-    /// Sets what is to be set. `attr` is what it was below before its data were written.
-    async fn set_attributes(
-        &self,
-        chosen: &Chosen,
-        below: NodeId,
-        attr: &Attr,
-        open: Option<&OpenBelow>,
-    ) -> Result<()> {
-        let (wanted, set) = (&chosen.attr, chosen.set);
-        let (is_owner, is_mode) = (set.contains(Set::OWNER), set.contains(Set::MODE));
-        let is_link = wanted.file_type == FileType::Symlink;
-        let changes_owner = is_owner && (wanted.uid, wanted.gid) != (attr.uid, attr.gid);
-        let change = SetAttr {
-            uid: changes_owner.then_some(wanted.uid),
-            gid: changes_owner.then_some(wanted.gid),
-            mode: (is_mode && !is_link && (changes_owner || wanted.mode != attr.mode)).then_some(wanted.mode),
-            atime: set.contains(Set::ATIME).then_some(SetTime::At(wanted.atime)),
-            mtime: set.contains(Set::MTIME).then_some(SetTime::At(wanted.mtime)),
-            ..SetAttr::default()
-        };
-        let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
-        let users = [chosen.user.clone(), owner, Identity::ROOT];
-        // To be looked at: data that were written, or names, have changed it.
-        let mut version = None;
-        if change != SetAttr::default() {
-            let (fs, file) = (&self.shared.below, open.map(|open| open.file));
-            let ((attr, _), _) = self.by_first(&users, |cx| fs.setattr(cx, below, file, &change)).await?;
-            version = Some(WeakAttr::from(&attr));
-        }
-        // After the owner: a change of that takes capabilities away.
-        if set.contains(Set::XATTRS) {
-            self.set_xattrs(chosen, below, &users).await?;
-            version = None;
-        }
-        self.set_sent(chosen.id, version);
-        Ok(())
-    }
-
-    async fn set_xattrs(&self, chosen: &Chosen, below: NodeId, users: &[Identity]) -> Result<()> {
-        let fs = &self.shared.below;
-        for (name, value) in &chosen.xattrs {
-            let name = XattrName::new(name)?;
-            let set = self.by_first(users, |cx| {
-                within(fs.xattrs(), |xattrs| match value {
-                    Some(value) => xattrs.set(cx, below, name, value, XattrSet::Any, false),
-                    None => xattrs.remove(cx, below, name),
-                })
-            });
-            match (set.await, value) {
-                // It never was there, or an attempt before has done it.
-                (Err(Error::NoAttribute), None) => {}
-                (set, _) => drop(set?),
-            }
-        }
-        Ok(())
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) struct Chosen {
     pub id: NodeId,
     pub attr: Attr,
     pub set: Set,
+    /// What of it was not asked for.
+    pub implied: Set,
     pub xattrs: Xattrs,
     pub layers: Vec<Layer>,
     pub link: Option<Vec<u8>>,
@@ -48,7 +50,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Chooses what differs, and freezes its data. Where new nodes are to be made is in the tree then.
-    pub(super) fn choose(tree: &mut Tree) -> Self {
+    pub(super) fn choose(tree: &mut Tree, tries_refused: bool) -> Self {
         let mut plan = Self { change: tree.change, ..Self::default() };
         let (mut homes, mut places) = (HashMap::new(), HashMap::new());
         for (dir, name, place) in tree.differences() {
@@ -62,7 +64,7 @@ impl Plan {
             }
             plan.names.insert(key, wanted);
         }
-        let ids = tree.dirty_nodes();
+        let ids = tree.dirty_nodes(tries_refused);
         let is_new = |tree: &Tree, id| tree.below(id).is_none();
         let new: HashSet<NodeId> = ids.iter().copied().filter(|id| is_new(tree, *id)).collect();
         for id in ids {
@@ -127,8 +129,8 @@ impl Plan {
 
 impl Chosen {
     fn of(id: NodeId, node: &Node, home: Option<Key>) -> Self {
-        let Node { attr, sending: set, xattrs, layers, link, user, version, .. } = node.clone();
-        Self { id, attr, set, xattrs, layers, link, user, version, home }
+        let Node { attr, sending: set, implied, xattrs, layers, link, user, version, .. } = node.clone();
+        Self { id, attr, set, implied, xattrs, layers, link, user, version, home }
     }
 
     /// Where its data are.

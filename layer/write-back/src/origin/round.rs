@@ -10,10 +10,11 @@ use tombolo_core::fs::{File, NodeId, WeakAttr};
 use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Result};
 use tombolo_host_runtime::lock;
 
+use super::attributes::is_refusal;
 use super::plan::{Chosen, Key, Plan};
 use super::window::Window;
 use crate::shared::{SESSION, Shared};
-use crate::tree::Tree;
+use crate::tree::{Set, Tree};
 
 /// The attempt. Shared by what is under way.
 pub(super) struct Round {
@@ -24,6 +25,15 @@ pub(super) struct Round {
     found: Mutex<Found>,
 }
 
+/// How it is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    /// It is found out first what is at the origin.
+    pub looks: bool,
+    /// What the origin has refused before is asked for again.
+    pub tries_refused: bool,
+}
+
 /// How it ended.
 #[derive(Debug)]
 pub(super) enum Outcome {
@@ -32,7 +42,15 @@ pub(super) enum Outcome {
     /// Something was found there that was not known, and is now.
     Again,
     /// It does not have it all, and this is the first reason.
-    Failed(String),
+    Failed(Failure),
+}
+
+/// Why the origin does not have it all.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub reason: String,
+    /// The origin has refused some of it, and does so again.
+    pub is_refused: bool,
 }
 
 /// What came of it so far.
@@ -54,6 +72,12 @@ struct Found {
     changed: HashSet<NodeId>,
     /// What nodes are there now; `None`: to be looked at.
     versions: HashMap<NodeId, Option<WeakAttr>>,
+    /// What was asked for of nodes and the origin has refused.
+    refused: HashMap<NodeId, Set>,
+    /// The first of these refusals.
+    refusal: Option<String>,
+    /// An operation was refused, and not because the origin is away or full.
+    is_refused: bool,
 }
 
 /// Work that fails where it panics: neither is the node taken for one that has arrived, nor does the thread end that goes on with it.
@@ -62,21 +86,23 @@ struct Caught<F>(Pin<Box<F>>);
 const PANICKED: &str = "write-back has panicked: see the log";
 
 impl Round {
-    /// Brings all that differs now to the origin; where `looks` is said, it is found out first what is there. A panic is a failure.
-    pub(super) fn run(shared: &Arc<Shared>, interrupt: &Interrupt, looks: bool) -> Outcome {
-        let run = AssertUnwindSafe(|| Self::attempt(shared, interrupt, looks));
-        catch_unwind(run).unwrap_or_else(|_| Outcome::Failed(PANICKED.into()))
+    /// Brings all that differs now to the origin. A panic is a failure.
+    pub(super) fn run(shared: &Arc<Shared>, interrupt: &Interrupt, how: How) -> Outcome {
+        let run = AssertUnwindSafe(|| Self::attempt(shared, interrupt, how));
+        let panicked = Failure { reason: PANICKED.into(), is_refused: false };
+        catch_unwind(run).unwrap_or(Outcome::Failed(panicked))
     }
 
-    fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, looks: bool) -> Outcome {
-        if looks {
+    fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, how: How) -> Outcome {
+        if how.looks {
             let round = Self::new(shared, interrupt, Plan::default());
             round.look_at_all();
-            if let Some(failure) = lock(&round.found).failure.take() {
+            if let Some(failure) = lock(&round.found).failure() {
                 return Outcome::Failed(failure);
             }
         }
-        let (plan, ticket) = shared.gate.closed(|| shared.note(Plan::choose));
+        let choose = |tree: &mut Tree| Plan::choose(tree, how.tries_refused);
+        let (plan, ticket) = shared.gate.closed(|| shared.note(choose));
         if plan.is_empty() {
             shared.note(|tree| tree.bury_gone());
             return Outcome::Done(plan.change);
@@ -96,7 +122,10 @@ impl Round {
         }
         round.settle();
         let found = std::mem::take(&mut *lock(&round.found));
-        match found.failure {
+        if let Some(refusal) = found.refusal.clone() {
+            shared.control.tell(|state| state.refusal = Some(refusal));
+        }
+        match found.failure() {
             Some(failure) => Outcome::Failed(failure),
             None if found.has_conflicts => Outcome::Again,
             None => Outcome::Done(round.plan.change),
@@ -135,6 +164,7 @@ impl Round {
         let mut found = lock(&self.found);
         found.failed.extend(id);
         found.is_over |= is_away(error) || id.is_none();
+        found.is_refused |= is_refusal(error);
         found.failure.get_or_insert(error_text);
     }
 
@@ -161,6 +191,17 @@ impl Round {
     /// What a node is at the origin since its last change there; `None`: it is to be looked at.
     pub(super) fn set_version(&self, id: NodeId, version: Option<WeakAttr>) {
         lock(&self.found).versions.insert(id, version);
+    }
+
+    /// The origin has refused these attributes of a node, which were asked for.
+    pub(super) fn set_refused(&self, id: NodeId, refused: Set) {
+        if !refused.is_empty() {
+            lock(&self.found).refused.insert(id, refused);
+        }
+    }
+
+    pub(super) fn set_refusal(&self, refusal: String) {
+        lock(&self.found).refusal.get_or_insert(refusal);
     }
 
     /// Its data and attributes are at the origin.
@@ -267,7 +308,9 @@ impl Round {
         let found = lock(&self.found);
         self.shared.note(|tree| {
             for chosen in self.plan.nodes.values() {
-                settle(tree, chosen, found.sent.contains(&chosen.id) && !found.failed.contains(&chosen.id));
+                let is_there = found.sent.contains(&chosen.id) && !found.failed.contains(&chosen.id);
+                let refused = found.refused.get(&chosen.id).copied().unwrap_or_default();
+                settle(tree, chosen, is_there.then_some(refused));
             }
             for (id, version) in &found.versions {
                 if tree.nodes.contains_key(id)
@@ -296,6 +339,13 @@ impl Round {
     }
 }
 
+impl Found {
+    fn failure(&self) -> Option<Failure> {
+        let reason = self.failure.clone()?;
+        Some(Failure { reason, is_refused: self.is_refused })
+    }
+}
+
 impl<F: Future<Output = Result<()>>> Future for Caught<F> {
     type Output = Result<()>;
 
@@ -305,16 +355,22 @@ impl<F: Future<Output = Result<()>>> Future for Caught<F> {
     }
 }
 
-fn settle(tree: &mut Tree, chosen: &Chosen, is_there: bool) {
+/// Takes in that a node is at the origin, but for what that has refused; or that it is not.
+fn settle(tree: &mut Tree, chosen: &Chosen, refused: Option<Set>) {
     let Some(node) = tree.node_mut(chosen.id) else { return };
     node.is_sent = false;
     let sending = std::mem::take(&mut node.sending);
-    if !is_there {
+    let Some(refused) = refused else {
         node.set |= sending;
         return;
-    }
+    };
     // What was changed since is for the next time.
-    node.xattrs.retain(|name, value| chosen.xattrs.get(name) != Some(value));
+    node.refused = refused - node.set;
+    node.set |= refused;
+    node.implied &= node.set;
+    if !refused.contains(Set::XATTRS) {
+        node.xattrs.retain(|name, value| chosen.xattrs.get(name) != Some(value));
+    }
     let later = node.layers.split_off(chosen.layers.len().min(node.layers.len()));
     let sent = std::mem::replace(&mut node.layers, later);
     sent.into_iter().for_each(|layer| tree.drop_layer(layer));

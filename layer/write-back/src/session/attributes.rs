@@ -102,14 +102,14 @@ impl View {
         if is_chown {
             node.attr.uid = set.uid.unwrap_or(node.attr.uid);
             node.attr.gid = set.gid.unwrap_or(node.attr.gid);
-            node.set |= Set::OWNER;
+            node.ask(Set::OWNER);
         }
         if let Some(mut mode) = set.mode {
             if user.loses_set_gid(node.attr.gid) {
                 mode = Mode::new(mode.bits() & !Mode::SET_GID);
             }
             node.attr.mode = mode;
-            node.set |= Set::MODE;
+            node.ask(Set::MODE);
         }
         let kills = set.kill_privileges || is_chown || (set.size.is_some() && !user.is_root());
         if kills {
@@ -124,10 +124,12 @@ impl View {
                 SetTime::Now => now(),
                 SetTime::At(time) => time,
             };
-            match is_atime {
-                true => (node.attr.atime, node.set) = (time, node.set | Set::ATIME),
-                false => (node.attr.mtime, node.set) = (time, node.set | Set::MTIME),
-            }
+            let (at, asked) = match is_atime {
+                true => (&mut node.attr.atime, Set::ATIME),
+                false => (&mut node.attr.mtime, Set::MTIME),
+            };
+            *at = time;
+            node.ask(asked);
         }
         if *set != (SetAttr { guard_ctime: set.guard_ctime, ..SetAttr::default() }) {
             node.attr.ctime = now();
@@ -178,6 +180,9 @@ pub(super) fn drop_privileges(node: &mut Node, writer: Option<&Identity>) {
     }
     if mode != node.attr.mode {
         node.attr.mode = mode;
-        node.set |= Set::MODE;
+        match (node.set | node.sending).contains(Set::MODE) {
+            true => node.set |= Set::MODE,
+            false => node.imply(Set::MODE),
+        }
     }
 }

@@ -72,7 +72,7 @@ impl New {
         let parent = is_directory.then_some(parent);
         let set = Set::MODE | Set::OWNER | Set::ATIME | Set::MTIME;
         let (link, verifier) = (self.link, self.verifier);
-        Node { parent, link, verifier, set, ..Node::made(attr, user.clone()) }
+        Node { parent, link, verifier, set, implied: set, ..Node::made(attr, user.clone()) }
     }
 }
 

@@ -65,6 +65,11 @@ pub(crate) struct Node {
     pub set: Set,
     /// What is being set.
     pub sending: Set,
+    /// What of these follows from how the node was made, written or named, and was not asked for: where the origin has it otherwise and
+    /// refuses it, the origin's holds.
+    pub implied: Set,
+    /// What was asked for and the origin has refused in this life: it is set again when that is asked for.
+    pub refused: Set,
     /// A write-back that goes on has it.
     pub is_sent: bool,
     /// Those that the origin has otherwise.
@@ -102,6 +107,8 @@ impl Node {
             user,
             set: Set::empty(),
             sending: Set::empty(),
+            implied: Set::empty(),
+            refused: Set::empty(),
             is_sent: false,
             xattrs: Xattrs::new(),
             version: None,
@@ -114,6 +121,26 @@ impl Node {
         self.below.is_none() || self.is_sent || !self.set.is_empty() || !self.layers.is_empty()
     }
 
+    /// Whether the origin lacks nothing but what it has refused.
+    pub(crate) fn is_refused(&self) -> bool {
+        let lacks_more = self.below.is_none() || self.is_sent || !self.layers.is_empty();
+        !lacks_more && !self.refused.is_empty() && (self.set - self.refused).is_empty()
+    }
+
+    /// Has attributes set at the origin that a caller has asked for.
+    pub(crate) fn ask(&mut self, set: Set) {
+        self.set |= set;
+        self.implied -= set;
+        self.refused -= set;
+    }
+
+    /// Has attributes set there that follow from something else.
+    pub(crate) fn imply(&mut self, set: Set) {
+        self.set |= set;
+        self.implied |= set;
+        self.refused -= set;
+    }
+
     pub(crate) fn is_directory(&self) -> bool {
         self.attr.file_type == FileType::Directory
     }
@@ -122,20 +149,21 @@ impl Node {
     pub(crate) fn touch_mtime(&mut self, user: &Identity) {
         self.attr.mtime = now();
         self.attr.ctime = self.attr.mtime;
-        self.set |= Set::MTIME;
+        self.imply(Set::MTIME);
         self.user = user.clone();
     }
 
     /// Theirs hold: no attribute is to be set at the origin any more.
     pub(crate) fn set_nothing(&mut self) {
         (self.set, self.sending) = (Set::empty(), Set::empty());
+        (self.implied, self.refused) = (Set::empty(), Set::empty());
         self.xattrs.clear();
     }
 
     /// Sets an extended attribute, or with `None` removes it.
     pub(crate) fn set_xattr(&mut self, name: &[u8], value: Option<&[u8]>) {
         self.xattrs.insert(name.into(), value.map(Into::into));
-        self.set |= Set::XATTRS;
+        self.ask(Set::XATTRS);
     }
 
     /// How long those are that are to be set or removed, but for this one.
@@ -181,6 +209,7 @@ impl Node {
             verifier: self.verifier,
             user: self.user.clone(),
             set: self.set | self.sending,
+            implied: self.implied,
             xattrs: self.xattrs.clone(),
             version: self.version,
             layers: self.layers.iter().map(|layer| (layer.file.generation, layer.below_len)).collect(),

@@ -9,6 +9,7 @@ mod image;
 mod locks;
 mod order;
 mod random;
+mod refused;
 mod restart;
 mod sending;
 mod shown;

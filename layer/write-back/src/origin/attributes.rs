@@ -1,0 +1,195 @@
+//! Attributes at the origin: set together and, where it refuses that, one by one.
+//!
+//! Of those that nobody has asked for, as they follow from how a file was made, the origin's hold where it refuses ours: a server that squashes
+//! users gives files other owners. What was asked for and is refused stays a difference, and holds up nothing else.
+
+use tombolo_core::fs::{Attr, FileType, NodeId, SetAttr, SetTime, WeakAttr, XattrName, XattrSet, within};
+use tombolo_core::{Error, Identity, Result};
+
+use super::nodes::OpenBelow;
+use super::plan::Chosen;
+use super::round::Round;
+use crate::tree::Set;
+
+/// A node whose attributes are set at the origin.
+struct Setting<'a> {
+    chosen: &'a Chosen,
+    below: NodeId,
+    /// As they were there before its data were written.
+    attr: &'a Attr,
+    open: Option<&'a OpenBelow>,
+    users: [Identity; 3],
+}
+
+/// Attributes that are refused one by one, each with those that are set in the same step.
+const STEPS: [Set; 3] = [Set::OWNER, Set::MODE, Set::ATIME.union(Set::MTIME)];
+
+impl Round {
+    /// Sets what is to be set. `attr` is what it was below before its data were written.
+    pub(super) async fn set_attributes(
+        &self,
+        chosen: &Chosen,
+        below: NodeId,
+        attr: &Attr,
+        open: Option<&OpenBelow>,
+    ) -> Result<()> {
+        let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
+        let users = [chosen.user.clone(), owner, Identity::ROOT];
+        let setting = Setting { chosen, below, attr, open, users };
+        // To be looked at: data that were written, or names, have changed it.
+        let known = self.refused_before(&setting);
+        let (mut version, mut refused) = match self.set(&setting, chosen.set - known).await {
+            Ok(after) => (after.as_ref().map(WeakAttr::from), known),
+            Err(error) if is_refusal(&error) => (None, self.set_one_by_one(&setting).await?),
+            Err(error) => return Err(error),
+        };
+        // After the owner: a change of that takes capabilities away.
+        if chosen.set.contains(Set::XATTRS) {
+            match self.set_xattrs(chosen, below, &setting.users).await {
+                Err(error) if is_refusal(&error) => refused |= self.refuse(chosen, Set::XATTRS, &error),
+                set => set?,
+            }
+            version = None;
+        }
+        if !(refused & chosen.implied).is_empty() {
+            self.take_theirs(&setting, refused & chosen.implied).await?;
+            version = None;
+        }
+        self.set_refused(chosen.id, refused - chosen.implied);
+        self.set_sent(chosen.id, version);
+        Ok(())
+    }
+
+    /// Sets some of what is to be set, if it differs. Returns the attributes after that.
+    async fn set(&self, setting: &Setting<'_>, set: Set) -> Result<Option<Attr>> {
+        let change = setting.change(set);
+        if change == SetAttr::default() {
+            return Ok(None);
+        }
+        let (fs, file) = (&self.shared.below, setting.open.map(|open| open.file));
+        let set = |cx: &_| fs.setattr(cx, setting.below, file, &change);
+        let ((attr, _), _) = self.by_first(&setting.users, set).await?;
+        Ok(Some(attr))
+    }
+
+    /// Sets what the origin does not refuse. Returns what it has refused.
+    async fn set_one_by_one(&self, setting: &Setting<'_>) -> Result<Set> {
+        let mut refused = Set::empty();
+        for step in STEPS {
+            let step = step & setting.chosen.set;
+            match self.set(setting, step).await {
+                Ok(_) => {}
+                Err(error) if is_refusal(&error) => refused |= self.refuse(setting.chosen, step, &error),
+                Err(error) => return Err(error),
+            }
+        }
+        if (refused & setting.chosen.implied).contains(Set::OWNER) {
+            self.shared.squashed.add(setting.owners());
+        }
+        Ok(refused)
+    }
+
+    /// Returns what the origin would refuse again: an owner that follows from how a file was made, as it has refused for another such file.
+    fn refused_before(&self, setting: &Setting<'_>) -> Set {
+        let Chosen { set, implied, .. } = setting.chosen;
+        let is_known = || self.shared.squashed.has(setting.owners());
+        match (*set & *implied).contains(Set::OWNER) && setting.changes_owner() && is_known() {
+            true => Set::OWNER,
+            false => Set::empty(),
+        }
+    }
+
+    /// Takes in that the origin has refused attributes. Returns them.
+    fn refuse(&self, chosen: &Chosen, set: Set, error: &Error) -> Set {
+        if !(set - chosen.implied).is_empty() {
+            let what = [(Set::OWNER, "owner"), (Set::MODE, "mode"), (Set::XATTRS, "extended attributes")];
+            let what = what.iter().find(|(each, _)| set.contains(*each)).map_or("times", |(_, what)| what);
+            let path = self.shared.tree().shown_path(chosen.id);
+            let refusal = format!("the origin refuses the {what} that {path} was given: {error}");
+            tracing::warn!(node = chosen.id.0, "{refusal}");
+            self.set_refusal(refusal);
+        }
+        set
+    }
+
+    /// Shows some attributes as the origin has them, unless they were changed here since.
+    async fn take_theirs(&self, setting: &Setting<'_>, taken: Set) -> Result<()> {
+        let (fs, cx) = (&self.shared.below, self.cx(Identity::ROOT));
+        let theirs = fs.getattr(&cx, setting.below, None).resolve().await?;
+        self.shared.note(|tree| {
+            let Some(node) = tree.node_mut(setting.chosen.id) else { return };
+            let taken = taken - node.set;
+            if taken.contains(Set::OWNER) {
+                (node.attr.uid, node.attr.gid) = (theirs.uid, theirs.gid);
+            }
+            if taken.contains(Set::MODE) {
+                node.attr.mode = theirs.mode;
+            }
+            if taken.contains(Set::MTIME) {
+                node.attr.mtime = theirs.mtime;
+            }
+        });
+        Ok(())
+    }
+
+    async fn set_xattrs(&self, chosen: &Chosen, below: NodeId, users: &[Identity]) -> Result<()> {
+        let fs = &self.shared.below;
+        for (name, value) in &chosen.xattrs {
+            let name = XattrName::new(name)?;
+            let set = self.by_first(users, |cx| {
+                within(fs.xattrs(), |xattrs| match value {
+                    Some(value) => xattrs.set(cx, below, name, value, XattrSet::Any, false),
+                    None => xattrs.remove(cx, below, name),
+                })
+            });
+            match (set.await, value) {
+                // It never was there, or an attempt before has done it.
+                (Err(Error::NoAttribute), None) => {}
+                (set, _) => drop(set?),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Setting<'_> {
+    fn changes_owner(&self) -> bool {
+        let wanted = &self.chosen.attr;
+        self.chosen.set.contains(Set::OWNER) && (wanted.uid, wanted.gid) != (self.attr.uid, self.attr.gid)
+    }
+
+    /// Returns the user and group that it is to have, and those that it has.
+    fn owners(&self) -> [u32; 4] {
+        let wanted = &self.chosen.attr;
+        [wanted.uid, wanted.gid, self.attr.uid, self.attr.gid]
+    }
+
+    /// Returns the change that gives it some of what is to be set.
+    fn change(&self, set: Set) -> SetAttr {
+        let (wanted, is_link) = (&self.chosen.attr, self.chosen.attr.file_type == FileType::Symlink);
+        let changes_owner = self.changes_owner();
+        // A change of the owner may take bits of the mode away.
+        let changes_mode = set.contains(Set::MODE) && (changes_owner || wanted.mode != self.attr.mode);
+        let gives_owner = changes_owner && set.contains(Set::OWNER);
+        SetAttr {
+            uid: gives_owner.then_some(wanted.uid),
+            gid: gives_owner.then_some(wanted.gid),
+            mode: (changes_mode && !is_link).then_some(wanted.mode),
+            atime: set.contains(Set::ATIME).then_some(SetTime::At(wanted.atime)),
+            mtime: set.contains(Set::MTIME).then_some(SetTime::At(wanted.mtime)),
+            ..SetAttr::default()
+        }
+    }
+}
+
+/// Whether the origin answers so whenever it is asked, as long as nobody changes what it allows.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::AccessDenied
+            | Error::NotPermitted
+            | Error::InvalidArgument
+            | Error::NotSupported
+            | Error::ReadOnly
+    )
+}

@@ -1,0 +1,66 @@
+//! A trial of what an origin lets a user do: a file that is made there, changed and removed.
+
+use tombolo_core::fs::{
+    Create, Entry, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, SetAttr,
+};
+use tombolo_core::{Ctx, Identity, Result};
+
+use crate::origin::is_refusal;
+use crate::shared::{SESSION, client};
+use crate::tree::HIDDEN;
+
+/// What an origin lets a user do with a file that it has made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// The user that the file belongs to, where that is another one.
+    pub squashed_to: Option<u32>,
+    /// The superuser may not give it to another user.
+    pub refuses_owners: bool,
+    /// Its mode cannot be set.
+    pub refuses_modes: bool,
+}
+
+/// The mode that the file is given at last, which no umask leaves it with when it is made.
+const MODE: u32 = 0o640;
+
+/// A user that owns nothing.
+const NOBODY: u32 = 65534;
+
+/// Finds out what an origin lets a user do with files that it makes in the root.
+///
+/// # Errors
+/// No file can be made there now.
+pub fn try_out(below: &dyn Export, user: Identity) -> Result<Allowed> {
+    let fs = below.attach(&client())?;
+    let cx = Ctx { identity: user, ..Ctx::root(SESSION) };
+    let name = [HIDDEN, b"trial"].concat();
+    let name = Name::new(&name).map_err(tombolo_core::Error::io)?;
+    // What an earlier life has left may be another user's.
+    drop(fs.unlink(&cx, NodeId::ROOT, name).wait());
+    let mode = NewMode::settled(Mode::new(0o600));
+    let how = Create { mode, flags: OpenFlags::WRITE, exclusive: Exclusive::Yes };
+    let created = fs.create(&cx, NodeId::ROOT, name, &how).wait()?;
+    let Entry { node, attr } = created.entry;
+    let file = File { node, open: created.open };
+    let allowed = try_attributes(&*fs, &cx, file, attr.uid);
+    fs.release(&cx, file);
+    let removed = fs.unlink(&cx, NodeId::ROOT, name).wait();
+    fs.forget(&cx, &[(node, 1)]);
+    removed?;
+    allowed
+}
+
+fn try_attributes(fs: &dyn FileSystem, cx: &Ctx, file: File, owner: u32) -> Result<Allowed> {
+    let is_refused = |set: SetAttr| match fs.setattr(cx, file.node, Some(file), &set).wait() {
+        Ok((after, _)) => Ok(set.mode.is_some_and(|mode| mode != after.mode)),
+        Err(error) if is_refusal(&error) => Ok(true),
+        Err(error) => Err(error),
+    };
+    let user = cx.identity.uid;
+    let mode = SetAttr { mode: Some(Mode::new(MODE)), ..SetAttr::default() };
+    let refuses_modes = is_refused(mode)?;
+    let given = SetAttr { uid: Some(NOBODY), ..SetAttr::default() };
+    let squashed_to = (owner != user).then_some(owner);
+    let refuses_owners = squashed_to.is_some() || cx.identity.is_root() && is_refused(given)?;
+    Ok(Allowed { squashed_to, refuses_owners, refuses_modes })
+}

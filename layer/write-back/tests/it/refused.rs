@@ -1,0 +1,138 @@
+//! Attributes that the origin refuses to set: what was asked for stays a difference, what was not is as there, and all else arrives.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tombolo_core::fs::{Export, Mode, Op, SetAttr};
+use tombolo_core::{Answer, Error};
+use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
+use tombolo_layer_write_back::{Allowed, try_out};
+
+use crate::shown::names;
+use crate::world::{Origin, Session};
+
+/// An origin that lets nobody set attributes while that is so.
+struct Strict(AtomicBool);
+
+impl Around for Strict {
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        match call.op == Op::Setattr && self.0.load(Ordering::Relaxed) {
+            true => Answer::err(Error::NotPermitted),
+            false => inner(),
+        }
+    }
+}
+
+fn strict() -> (Origin, Arc<Strict>) {
+    let strict = Arc::new(Strict(AtomicBool::new(true)));
+    let layer = strict.clone();
+    let over = |inner: Arc<dyn Export>| Arc::new(Layered::new(inner, layer)) as Arc<dyn Export>;
+    (Origin::with(over), strict)
+}
+
+fn chown(session: &Session, path: &str, uid: u32) {
+    let node = session.find(path).expect("there").node;
+    let set = SetAttr { uid: Some(uid), ..SetAttr::default() };
+    session.fs.setattr(&session.cx, node, None, &set).wait().expect("answered");
+}
+
+fn root_names(session: &Session) -> Vec<String> {
+    names(session, tombolo_core::fs::NodeId::ROOT)
+}
+
+#[test]
+fn a_refused_owner_stays_a_failure_and_holds_up_nothing() {
+    let (mut origin, strict) = strict();
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    at.mkdir("dir").expect("made");
+    at.put("dir/given", b"given").expect("written");
+    chown(at, "dir/given", 7);
+    at.put("other", b"other").expect("written");
+    let refused = proxy.write_back.flush().expect_err("refused").to_string();
+    let said =
+        std::error::Error::source(&proxy.write_back.flush().expect_err("refused")).map(ToString::to_string);
+    assert!(
+        format!("{refused} {said:?}").contains("the owner that dir/given was given"),
+        "{refused} {said:?}"
+    );
+    assert_eq!(origin.direct.get("dir/given").expect("there"), b"given");
+    assert_eq!(root_names(&origin.direct), ["dir", "other"], "no temporary name is left");
+    assert_eq!(names(&origin.direct, origin.direct.find("dir").expect("there").node), ["given"]);
+    let status = proxy.write_back.status();
+    assert_eq!((status.refused, status.is_refused, status.is_clean), (1, true, false));
+    assert_eq!(status.at_origin, status.change, "all but that is there");
+    assert!(status.failure.is_some());
+    assert_eq!(at.find("dir/given").expect("there").attr.uid, 7, "as the program has set it");
+
+    at.put("later", b"later").expect("written");
+    proxy.write_back.flush().expect_err("still refused");
+    assert_eq!(origin.direct.get("later").expect("there"), b"later");
+    origin.kill(proxy);
+    let proxy = origin.proxy();
+    assert_eq!(proxy.session.find("dir/given").expect("there").attr.uid, 7);
+    proxy.write_back.flush().expect_err("it is tried once more, and refused");
+    strict.0.store(false, Ordering::Relaxed);
+    proxy.write_back.flush().expect("now it is allowed");
+    assert_eq!(origin.direct.find("dir/given").expect("there").attr.uid, 7);
+    let status = proxy.write_back.status();
+    assert_eq!((status.refused, status.is_clean, status.failure), (0, true, None));
+}
+
+#[test]
+fn a_refusal_is_not_tried_again_unasked() {
+    let (origin, _strict) = strict();
+    let proxy = origin.proxy_with(tombolo_layer_write_back::Options {
+        idle: std::time::Duration::ZERO,
+        ..tombolo_layer_write_back::Options::default()
+    });
+    let at = &proxy.session;
+    at.put("given", b"").expect("written");
+    chown(at, "given", 7);
+    proxy.write_back.flush().expect_err("refused");
+    let asked = origin.asked("setattr");
+    at.put("other", b"bytes").expect("written");
+    while origin.direct.get("other").is_err()
+        || proxy.write_back.status().at_origin < proxy.write_back.status().change
+    {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // Of the new file and of the directory: all at once and then one by one, by each user.
+    let more = origin.asked("setattr") - asked;
+    assert!(more <= 12, "{more}");
+    assert_eq!(proxy.write_back.status().refused, 1);
+    // What the program takes back is no difference any more.
+    let owner = origin.direct.find("given").expect("there").attr.uid;
+    chown(at, "given", owner);
+    proxy.write_back.flush().expect("nothing is refused");
+}
+
+#[test]
+fn what_was_not_asked_for_is_as_the_origin_has_it() {
+    let (origin, _strict) = strict();
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    // Made with more rights than it is to have: that is for the time while it is on its way.
+    let file = at.create("made", 0o200).expect("made");
+    at.write(file, 0, b"made").expect("written");
+    at.close(file);
+    assert_eq!(at.find("made").expect("there").attr.mode, Mode::new(0o200));
+    proxy.write_back.flush().expect("nothing was asked for that is refused");
+    let theirs = origin.direct.find("made").expect("there").attr;
+    let ours = at.find("made").expect("there").attr;
+    assert_eq!((ours.mode, ours.uid, ours.mtime), (theirs.mode, theirs.uid, theirs.mtime));
+    assert!(proxy.write_back.status().is_clean);
+}
+
+#[test]
+fn a_trial_tells_what_the_origin_allows() {
+    let (origin, strict) = strict();
+    let proxy = origin.proxy();
+    let user = || tombolo_core::Identity::ROOT;
+    let allowed = try_out(&proxy.cache, user()).expect("tried");
+    let refuses = Allowed { squashed_to: None, refuses_owners: true, refuses_modes: true };
+    assert_eq!(allowed, refuses);
+    strict.0.store(false, Ordering::Relaxed);
+    assert_eq!(try_out(&proxy.cache, user()).expect("tried"), Allowed::default());
+    assert_eq!(root_names(&origin.direct), [""; 0], "nothing is left");
+}
