@@ -2,7 +2,8 @@
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::common::far::Far;
 use crate::common::until;
@@ -96,4 +97,61 @@ fn an_origin_that_takes_nothing_is_refused_at_the_start() {
     );
     let tried = far.place.0.run(&proxy.split(' ').collect::<Vec<_>>());
     tried.failed(1, &["lets user 0 make no file", "--mode write-back"]);
+}
+
+/// A file system of 2 MiB at the origin's tree.
+struct Small(PathBuf);
+
+impl Small {
+    fn at(far: &mut Far) -> Self {
+        far.stop_origin();
+        let tree = far.place.0.path("tree");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=2M", "none"]).arg(&tree).status();
+        assert!(mounted.expect("mount(8)").success());
+        let small = Self(tree);
+        far.start_origin();
+        small
+    }
+
+    /// Leaves no room.
+    fn fill(&self) {
+        let filled = fs::write(self.0.join("filler"), vec![1; 4 << 20]);
+        assert_eq!(filled.expect_err("it is full").raw_os_error(), Some(28), "ENOSPC");
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_proxy_starts_again_on_a_full_origin() {
+    let Some(mut far) = Far::new() else { return };
+    let small = Small::at(&mut far);
+    let proxy = far.write_back();
+    small.fill();
+    fs::write(far.mnt("waits"), vec![7; 100_000]).expect("write");
+    far.session(&["wait", "--local", "--timeout", "60"]).succeeded();
+    proxy.kill();
+    far.place.take_away(&far.place.mnt());
+
+    // Its lease file is there, and no other can take its place.
+    let mut proxy = far.write_back();
+    far.session(&["flush"]).failed(1, &["kept"]);
+    proxy.signal("TERM");
+    assert_eq!(proxy.wait().code(), Some(1));
+    assert!(!small.0.join(".tombolo-lease").exists(), "it is given back");
+
+    // Now there is none, and none can be made.
+    let proxy = far.write_back();
+    assert_eq!(fs::read(far.mnt("waits")).expect("read"), vec![7; 100_000]);
+    fs::remove_file(small.0.join("filler")).expect("removed");
+    far.session(&["flush"]).succeeded();
+    assert_eq!(fs::read(small.0.join("waits")).expect("read"), vec![7; 100_000]);
+    until("it has its lease", || small.0.join(".tombolo-lease").exists());
+    proxy.stop();
+    drop(far.origin.take());
 }

@@ -63,13 +63,13 @@ use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::thread_pool::ThreadPool;
 
 pub use counters::Counts;
-pub use lease::{Claim, Holder, LEASE_NAME, LeaseError, LeaseState, PERIOD as LEASE_PERIOD};
+pub use lease::{Claim, Holder, LEASE_NAME, LeaseError, LeaseState, Life, PERIOD as LEASE_PERIOD};
 pub use options::{Contract, Options, Prefetch};
 pub use rules::{Policy, Rule};
 pub use sharing::{BorrowOptions, Connect};
 
 use cache::Cache;
-use lease::Keeper;
+use lease::{Changed, Keeper};
 use object::Object;
 use origin::{Origin, SESSION};
 use recorder::Recorder;
@@ -105,7 +105,7 @@ pub fn over_leased(
     policy: impl Into<Policy>,
     claim: Claim,
 ) -> std::result::Result<CacheExport, LeaseError> {
-    let keeper = Keeper::take(origin, store.name(), claim)?;
+    let keeper = Keeper::take(origin, (store.name(), store.path()), claim)?;
     Ok(put_over(origin, store, policy.into(), Some(keeper))?)
 }
 
@@ -166,8 +166,11 @@ fn put_over(
     cache.make_room();
     if let Some(lease) = &cache.lease {
         let told = Arc::downgrade(&cache);
-        lease.on_change(move || {
+        lease.on_change(move |change| {
             if let Some(cache) = told.upgrade() {
+                if change == Changed::Beginning {
+                    return cache.objects.doubt_all();
+                }
                 cache.watchers.tell(|session| session.notices.push(Notice::Everything));
             }
         });

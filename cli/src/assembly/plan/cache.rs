@@ -11,7 +11,7 @@ use tombolo_core::{Error, SessionId};
 use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{
-    BorrowOptions, CacheExport, Claim, Connect, LEASE_NAME, LEASE_PERIOD, LeaseError, Options, Policy,
+    BorrowOptions, CacheExport, Claim, Connect, LEASE_NAME, LEASE_PERIOD, LeaseError, Life, Options, Policy,
 };
 use tombolo_layer_write_back::{self as write_back, WriteBackExport};
 
@@ -33,6 +33,8 @@ pub struct CachePlan {
     store: StoreOptions,
     policy: Policy,
     lease: Lease,
+    /// The machine's own number, which a sandbox hides.
+    machine: String,
     is_shared: bool,
     borrows_from: Option<PathBuf>,
     data_from: Option<NfsUrl>,
@@ -93,7 +95,19 @@ impl CachePlan {
         let (is_shared, borrows_from, data_from) = (asked.share_cache, asked.borrow_from, asked.data_from);
         let record = asked.record;
         let write_back = options_of(mode, asked.write_back_limit.or(file.write_back_limit), &policy)?;
-        Ok(Self { dir, store, policy, lease, is_shared, borrows_from, data_from, record, write_back })
+        let machine = Life::machine();
+        Ok(Self {
+            dir,
+            store,
+            policy,
+            lease,
+            machine,
+            is_shared,
+            borrows_from,
+            data_from,
+            record,
+            write_back,
+        })
     }
 
     /// Has changes refused, whatever its mode and rules say.
@@ -244,7 +258,10 @@ impl CachePlan {
             host: host_name(),
             process: std::process::id().to_string(),
             since: shown::time(now),
+            life: Life::of_this_process(self.machine.clone()),
             takes: self.lease == Lease::Taken,
+            may_come_later: self.write_back.is_some()
+                && !matches!(write_back::kept_in(&dir_in(&self.dir)), Ok(0)),
             lasts: self.write_back.is_some(),
             period: LEASE_PERIOD,
         }

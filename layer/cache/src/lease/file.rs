@@ -74,6 +74,16 @@ impl Root {
         self.fs.fsync(&self.cx, file, SyncWhat::All).resolve().await
     }
 
+    /// Writes a text over that of a file, which needs no more room where the file is as long.
+    pub(super) async fn rewrite(&self, found: &Found<'_>, text: &str) -> Result<()> {
+        let opened = self.fs.open(&self.cx, found.node, OpenFlags::WRITE).resolve().await?;
+        let file = File { node: found.node, open: opened.open };
+        let length = usize::try_from(found.attr.size).unwrap_or(0).min(TEXT_BYTES_MAX);
+        let written = self.write(file, &format!("{text:<length$}")).await;
+        self.fs.release(&self.cx, file);
+        written
+    }
+
     /// Sets a file's times to what the origin's clock says, and answers with them.
     pub(super) async fn touch(&self, found: &Found<'_>) -> Result<Attr> {
         let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };

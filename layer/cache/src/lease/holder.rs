@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::life::Life;
+
 /// The holder of a lease, as people know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
@@ -12,8 +14,10 @@ pub struct Holder {
     pub process: String,
     /// When it took the lease, by its own clock.
     pub since: String,
-    /// The name of its cache directory, which no other has.
+    /// The name of its cache directory, which no other has but a copy.
     pub(crate) id: String,
+    /// Where and when it runs.
+    pub(crate) life: Life,
 }
 
 const VERSION_LINE: &str = "tombolo lease, version 1";
@@ -27,9 +31,11 @@ const FIELD_CHARS_MAX: usize = 128;
 impl Holder {
     /// The lease file's text.
     pub(super) fn text(&self, refresh: Duration) -> String {
-        let Self { host, process, since, id } = self;
+        let Self { host, process, since, id, life } = self;
+        let Life { machine, boot, namespace, started, place } = life;
         format!(
-            "{VERSION_LINE}\nhost: {host}\nprocess: {process}\nsince: {since}\nid: {id}\n\n\
+            "{VERSION_LINE}\nhost: {host}\nprocess: {process}\nsince: {since}\nid: {id}\n\
+            machine: {machine}\nboot: {boot}\nnamespace: {namespace}\nstarted: {started}\nplace: {place}\n\n\
             The proxy of tombolo that wrote this caches the whole tree under the contract exclusive: it believes that all changes go\n\
             through it. It sets the times of this file every {} seconds, and removes it when it ends. If it ended otherwise, another\n\
             takes the lease over after a while, or at once with --take-lease.\n",
@@ -45,7 +51,20 @@ impl Holder {
             let shown = value.unwrap_or_default().chars().filter(|c| c.is_ascii_graphic() || *c == ' ');
             shown.take(FIELD_CHARS_MAX).collect()
         };
-        Self { host: field("host"), process: field("process"), since: field("since"), id: field("id") }
+        let life = Life {
+            machine: field("machine"),
+            boot: field("boot"),
+            namespace: field("namespace"),
+            started: field("started"),
+            place: field("place"),
+        };
+        let (host, process, since, id) = (field("host"), field("process"), field("since"), field("id"));
+        Self { host, process, since, id, life }
+    }
+
+    /// Whether it is the same life of the same cache, and not one before it or a copy.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (&self.id, &self.process, &self.life) == (&other.id, &other.process, &other.life)
     }
 }
 
@@ -65,8 +84,9 @@ mod tests {
     #[test]
     fn what_was_written_is_read_and_anything_else_is_no_holder() {
         let text = |text: &str| text.to_owned();
+        let life = Life::of_this_process(text("0a0b"));
         let holder =
-            Holder { host: text("ship"), process: text("7"), since: text("1 May"), id: text("00ff") };
+            Holder { host: text("ship"), process: text("7"), since: text("1 May"), id: text("00ff"), life };
         assert_eq!(Holder::read(holder.text(Duration::from_secs(10)).as_bytes()), holder);
         assert_eq!(holder.to_string(), "process 7 on ship since 1 May");
         assert_eq!(Holder::read(b"\xff\0 anything"), Holder::default());

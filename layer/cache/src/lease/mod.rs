@@ -10,20 +10,25 @@
 
 mod file;
 mod holder;
+mod life;
+mod taking;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
-use tombolo_core::fs::{Export, PersistentHandle, Timestamp};
+use tombolo_core::fs::{Export, PersistentHandle};
 use tombolo_core::{Error, Identity, block_on};
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::task;
 
-use file::{Found, Root};
+use file::Root;
 pub use holder::Holder;
+pub use life::Life;
+use taking::Taking;
 
 /// The name of the lease file.
 pub const LEASE_NAME: &str = ".tombolo-lease";
@@ -32,13 +37,10 @@ pub const LEASE_NAME: &str = ".tombolo-lease";
 const HELD_PERIODS: u32 = 6;
 
 /// After so many others take it.
-const STALE_PERIODS: u32 = 9;
+pub(super) const STALE_PERIODS: u32 = 9;
 
 /// So long, in tenths of a period, is waited after it was taken from another.
 const SETTLE_TENTHS: u32 = 15;
-
-/// A lease that comes and goes is tried for so often.
-const TRIES_MAX: usize = 8;
 
 /// The end of a cache waits so long for its lease to be given back.
 const RELEASE_MAX: Duration = Duration::from_secs(3);
@@ -54,8 +56,13 @@ pub struct Claim {
     pub process: String,
     /// The time now.
     pub since: String,
+    /// Where and when this process runs.
+    pub life: Life,
     /// Whether it is taken from another that holds it.
     pub takes: bool,
+    /// Whether a cache begins without it where no other has it and it cannot be made now, as the origin is full: it is *close-to-open* until it can.
+    /// For caches over which changes wait that have to get there.
+    pub may_come_later: bool,
     /// Whether it is relied on while it cannot be renewed, until another is seen to have taken it: where work goes on without the origin,
     /// and what others change meanwhile is found out before anything is written there.
     pub lasts: bool,
@@ -83,6 +90,8 @@ pub enum LeaseError {
         /// Why.
         #[source]
         source: Error,
+        /// No other has it.
+        is_free: bool,
     },
     /// The origin does not do what it is asked for.
     #[error(transparent)]
@@ -102,20 +111,31 @@ pub enum LeaseState {
     NotGranted,
 }
 
+/// A change of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// It is held or not, as its state says.
+    State,
+    /// It is about to be held: what was learnt before others were kept away is to be asked for anew.
+    Beginning,
+}
+
 /// A lease of this cache's.
 pub(crate) struct Lease {
     root: Root,
     own: Holder,
     period: Duration,
     lasts: bool,
-    handle: Mutex<PersistentHandle>,
+    handle: Mutex<Option<PersistentHandle>>,
     state: AtomicU8,
     /// The last renewal that went well was begun then.
     renewed: Mutex<Instant>,
     is_asking: AtomicBool,
+    /// It could not be made yet.
+    is_missing: AtomicBool,
     complaints: RateLimit,
-    /// Called when it is not held any more, or again.
-    changed: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Called when it is not held any more, or again; and before it is held for the first time, where the cache began without it.
+    changed: OnceLock<Box<dyn Fn(Changed) + Send + Sync>>,
 }
 
 impl Lease {
@@ -132,7 +152,7 @@ impl Lease {
     }
 
     /// Has this called when the state changes from now on.
-    pub(crate) fn on_change(&self, changed: impl Fn() + Send + Sync + 'static) {
+    pub(crate) fn on_change(&self, changed: impl Fn(Changed) + Send + Sync + 'static) {
         let _ = self.changed.set(Box::new(changed));
     }
 
@@ -141,13 +161,16 @@ impl Lease {
         let step = |state| (state != LOST && state != to).then_some(to);
         let has_changed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, step).is_ok();
         if has_changed && let Some(changed) = self.changed.get() {
-            changed();
+            changed(Changed::State);
         }
         has_changed
     }
 
     /// Renews it, if it still is this cache's.
     async fn renew(&self) {
+        if self.is_missing.load(Ordering::Acquire) {
+            return self.take_late().await;
+        }
         let began = Instant::now();
         match self.confirm(true).await {
             Ok(None) => {
@@ -172,6 +195,34 @@ impl Lease {
         }
     }
 
+    /// Takes it, which could not be done at the start.
+    async fn take_late(&self) {
+        let began = Instant::now();
+        match (Taking { root: &self.root, own: &self.own, period: self.period, takes: false }).take().await {
+            Ok(taken) => {
+                *lock(&self.handle) = Some(taken.handle);
+                *lock(&self.renewed) = began;
+                if let Some(changed) = self.changed.get() {
+                    changed(Changed::Beginning);
+                }
+                self.is_missing.store(false, Ordering::Release);
+                if self.set(HELD) {
+                    tracing::warn!("{LEASE_NAME} is there: the contract is exclusive");
+                }
+            }
+            Err(LeaseError::Held { holder, .. }) => {
+                if self.set(LOST) {
+                    tracing::error!(%holder, "another has {LEASE_NAME}: the contract stays close-to-open");
+                }
+            }
+            Err(error) => {
+                if let Some(suppressed) = self.complaints.allow() {
+                    tracing::warn!(%error, suppressed, "there is no lease yet");
+                }
+            }
+        }
+    }
+
     /// Looks whether the file is this cache's, and sets its times if that is wanted. If it is not, answers with what is known of the
     /// holder.
     async fn confirm(&self, renews: bool) -> Result<Option<Holder>, Error> {
@@ -179,12 +230,12 @@ impl Lease {
             return Ok(Some(Holder::default()));
         };
         // A server may begin to call the same file otherwise.
-        if found.handle != *lock(&self.handle) {
+        if lock(&self.handle).as_ref() != Some(&found.handle) {
             let holder = self.root.holder(&found).await?;
-            if holder.id != self.own.id {
+            if !holder.is_same(&self.own) {
                 return Ok(Some(holder));
             }
-            *lock(&self.handle) = found.handle.clone();
+            *lock(&self.handle) = Some(found.handle.clone());
         }
         if renews {
             match self.root.touch(&found).await {
@@ -201,7 +252,8 @@ impl Lease {
     fn keep(self: &Arc<Self>, end: &End) {
         while !end.is_wanted_within(self.period) {
             let is_old = lock(&self.renewed).elapsed() > self.period * HELD_PERIODS;
-            if is_old && !self.lasts && self.set(RUN_OUT) {
+            let is_missing = self.is_missing.load(Ordering::Acquire);
+            if is_old && !is_missing && !self.lasts && self.set(RUN_OUT) {
                 tracing::error!(
                     "{LEASE_NAME} could not be renewed for long: until it is, the contract is close-to-open, not exclusive"
                 );
@@ -215,7 +267,7 @@ impl Lease {
                 });
             }
         }
-        let was_lost = self.state() == LeaseState::Lost;
+        let was_lost = self.state() == LeaseState::Lost || self.is_missing.load(Ordering::Acquire);
         self.set(LOST);
         if !was_lost && matches!(block_on(self.confirm(false)), Ok(None)) {
             block_on(self.root.remove(LEASE_NAME.as_bytes()));
@@ -235,25 +287,42 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Takes the lease of a tree for the cache of this name, and goes on renewing it.
-    pub(crate) fn take(origin: &dyn Export, id: String, claim: Claim) -> Result<Self, LeaseError> {
-        let Claim { identity, host, process, since, takes, lasts, period } = claim;
-        let (root, own) = (Root::of(origin, identity)?, Holder { host, process, since, id });
+    /// Takes the lease of a tree for the cache of this name in this directory, and goes on renewing it.
+    pub(crate) fn take(
+        origin: &dyn Export,
+        (id, dir): (String, &Path),
+        claim: Claim,
+    ) -> Result<Self, LeaseError> {
+        let Claim { identity, host, process, since, life, takes, may_come_later, lasts, period } = claim;
+        let own = Holder { host, process, since, id, life: life.at(dir) };
+        let root = Root::of(origin, identity)?;
         let began = Instant::now();
-        let taken = block_on(Taking { root: &root, own: &own, period }.take(takes))?;
+        let taken = match block_on(Taking { root: &root, own: &own, period, takes }.take()) {
+            Err(LeaseError::Unwritable { source, is_free: true }) if may_come_later => {
+                tracing::warn!(
+                    error = %source,
+                    "{LEASE_NAME} cannot be made now: the contract is close-to-open until it can, and what waits goes to the origin"
+                );
+                None
+            }
+            taken => Some(taken?),
+        };
+        let (is_missing, is_from_another) =
+            (taken.is_none(), taken.as_ref().is_some_and(|taken| taken.is_from_another));
         let lease = Arc::new(Lease {
             root,
             own,
             period,
             lasts,
-            handle: Mutex::new(taken.handle),
-            state: AtomicU8::new(HELD),
+            handle: Mutex::new(taken.map(|taken| taken.handle)),
+            state: AtomicU8::new(if is_missing { RUN_OUT } else { HELD }),
             renewed: Mutex::new(began),
             is_asking: AtomicBool::new(false),
+            is_missing: AtomicBool::new(is_missing),
             complaints: RateLimit::default(),
             changed: OnceLock::new(),
         });
-        if taken.is_from_another {
+        if is_from_another {
             thread::sleep(period * SETTLE_TENTHS / 10);
             let began = Instant::now();
             if let Some(holder) = block_on(lease.confirm(true))? {
@@ -280,68 +349,6 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Taking a lease.
-struct Taking<'a> {
-    root: &'a Root,
-    own: &'a Holder,
-    period: Duration,
-}
-
-/// A lease file that was made.
-struct Taken {
-    handle: PersistentHandle,
-    is_from_another: bool,
-}
-
-impl Taking<'_> {
-    async fn take(&self, takes: bool) -> Result<Taken, LeaseError> {
-        let unwritable = |source| LeaseError::Unwritable { source };
-        let (name, text) = (LEASE_NAME.as_bytes(), self.own.text(self.period));
-        for _ in 0..TRIES_MAX {
-            match self.root.make(name, &text).await {
-                Ok(made) => return Ok(Taken { handle: made.handle.clone(), is_from_another: false }),
-                Err(Error::Exists) => {}
-                Err(error) => return Err(unwritable(error)),
-            }
-            let Some((found, holder)) = self.look().await? else { continue };
-            // A file of its own tells what time it is there, and takes the place of the other's.
-            let beside = format!("{LEASE_NAME}.{}", self.own.id);
-            self.root.remove(beside.as_bytes()).await;
-            let made = self.root.make(beside.as_bytes(), &text).await.map_err(unwritable)?;
-            let now = self.root.touch(&made).await.map_err(unwritable)?.ctime;
-            let (age, is_own) = (since(found.attr.ctime, now), holder.id == self.own.id);
-            let is_stale = age >= self.period * STALE_PERIODS;
-            if !is_own && !is_stale && !takes {
-                self.root.remove(beside.as_bytes()).await;
-                return Err(LeaseError::Held { holder, age });
-            }
-            if !is_own {
-                tracing::warn!(%holder, age_s = age.as_secs(), is_stale, "takes {LEASE_NAME} from another");
-            }
-            self.root.replace(beside.as_bytes(), name).await.map_err(unwritable)?;
-            return Ok(Taken { handle: made.handle.clone(), is_from_another: !is_own });
-        }
-        Err(LeaseError::Held { holder: Holder::default(), age: Duration::ZERO })
-    }
-
-    /// The lease file that is there, unless it has just gone.
-    async fn look(&self) -> Result<Option<(Found<'_>, Holder)>, Error> {
-        let Some(found) = self.root.find(LEASE_NAME.as_bytes()).await? else { return Ok(None) };
-        match self.root.holder(&found).await {
-            Ok(holder) => Ok(Some((found, holder))),
-            Err(Error::Stale | Error::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// How long it is from one time of the origin's to another.
-fn since(then: Timestamp, now: Timestamp) -> Duration {
-    let nanos = |time: Timestamp| i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
-    let nanos = u64::try_from((nanos(now) - nanos(then)).max(0)).unwrap_or(u64::MAX);
-    Duration::from_nanos(nanos)
 }
 
 /// The end of a thread: wanted, and come.

@@ -12,29 +12,31 @@ use tombolo_core::{Answer, Error, Identity};
 use tombolo_layer_basic::readonly;
 use tombolo_layer_basic::{Around, Layered, around};
 use tombolo_layer_cache::store::StoreOptions;
-use tombolo_layer_cache::{Claim, Contract, LEASE_NAME, LeaseError, LeaseState, Options, Prefetch};
+use tombolo_layer_cache::{Claim, Contract, LEASE_NAME, LeaseError, LeaseState, Life, Options, Prefetch};
 
 use crate::world::{Cached, Origin, attach, name, opened_store};
 
 /// So long that nothing is renewed or out of date within a test.
-const LONG: Duration = Duration::from_secs(3600);
+pub const LONG: Duration = Duration::from_secs(3600);
 
-const SHORT: Duration = Duration::from_millis(20);
+pub const SHORT: Duration = Duration::from_millis(20);
 
-fn claim(host: &str, period: Duration) -> Claim {
+pub fn claim(host: &str, period: Duration) -> Claim {
     let (process, since) = ("7".to_owned(), "1 May".to_owned());
     Claim {
         identity: Identity::ROOT,
         host: host.to_owned(),
         process,
         since,
+        life: Life::of_this_process(String::new()),
         takes: false,
+        may_come_later: false,
         lasts: false,
         period,
     }
 }
 
-fn leased(origin: &dyn Export, dir: &Path, claim: Claim) -> Result<Cached, LeaseError> {
+pub fn leased(origin: &dyn Export, dir: &Path, claim: Claim) -> Result<Cached, LeaseError> {
     let store = opened_store(dir, StoreOptions::default());
     let attr_refresh = Duration::ZERO;
     let options = Options {
@@ -48,14 +50,14 @@ fn leased(origin: &dyn Export, dir: &Path, claim: Claim) -> Result<Cached, Lease
     Ok(Cached { cache, session })
 }
 
-fn holder_of(refused: Result<Cached, LeaseError>) -> String {
+pub fn holder_of(refused: Result<Cached, LeaseError>) -> String {
     match refused.map(drop) {
         Err(LeaseError::Held { holder, .. }) => holder.host,
         other => panic!("not refused because of another: {other:?}"),
     }
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it never came that {what}");
@@ -64,13 +66,13 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 impl Cached {
-    fn lease(&self) -> Option<LeaseState> {
+    pub fn lease(&self) -> Option<LeaseState> {
         self.cache.counts().lease
     }
 }
 
 /// The text that a cache of this directory leaves, as it is after its sudden end.
-fn left_by(origin: &Origin, dir: &Path, host: &str) -> Vec<u8> {
+pub fn left_by(origin: &Origin, dir: &Path, host: &str) -> Vec<u8> {
     let cached = leased(&*origin.export, dir, claim(host, LONG)).expect("a cache");
     let text = origin.direct.get(LEASE_NAME).expect("a lease file");
     drop(cached);
@@ -127,7 +129,7 @@ fn a_tree_that_cannot_be_written_is_refused() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let read_only = readonly::over(origin.export.clone());
     let refused = leased(&read_only, dir.path(), claim("here", LONG)).map(drop);
-    assert!(matches!(refused, Err(LeaseError::Unwritable { source: Error::ReadOnly })), "{refused:?}");
+    assert!(matches!(refused, Err(LeaseError::Unwritable { source: Error::ReadOnly, .. })), "{refused:?}");
 }
 
 #[test]

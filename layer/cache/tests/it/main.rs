@@ -10,6 +10,7 @@ mod granted;
 mod images;
 mod large;
 mod lease;
+mod lease_own;
 mod life;
 mod offered;
 mod policy;

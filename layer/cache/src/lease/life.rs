@@ -1,0 +1,127 @@
+//! A life of a process, as others of its host can tell whether it has ended.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Where and when a process runs. Fields that are not known are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Life {
+    /// The machine's own number (machine-id(5)).
+    pub machine: String,
+    /// The boot of its kernel.
+    pub boot: String,
+    /// The namespace that its number is of.
+    pub namespace: String,
+    /// When it began, in ticks since the boot.
+    pub started: String,
+    /// Its cache directory, as the kernel tells directories apart. A copy is another one.
+    pub place: String,
+}
+
+/// What is known of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    Dead,
+    Living,
+    /// It runs, or ran, where it is not seen from here.
+    Nothing,
+}
+
+impl Life {
+    /// Returns that of this process, on a machine of this number.
+    pub fn of_this_process(machine: String) -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let started = started(Path::new("/proc/self/stat")).ok().flatten().unwrap_or_default();
+        let (boot, namespace) = (boot.trim().to_owned(), namespace.display().to_string());
+        Self { machine, boot, namespace, started, place: String::new() }
+    }
+
+    /// Returns the number of this machine, if it has one.
+    pub fn machine() -> String {
+        fs::read_to_string("/etc/machine-id").unwrap_or_default().trim().to_owned()
+    }
+
+    /// Adds its cache directory, whose lock it holds.
+    pub(super) fn at(self, dir: &Path) -> Self {
+        let place = dir.metadata().map(|dir| format!("{}:{}", dir.dev(), dir.ino()));
+        Self { place: place.unwrap_or_default(), ..self }
+    }
+
+    /// Finds out whether a process of this number, with the same cache directory or a copy of it, lives on. The directory of this life is locked by
+    /// this process.
+    pub(super) fn knows(&self, process: &str, other: &Self, is_same_host: bool) -> Known {
+        // One of an earlier version does not say: it is taken for an earlier life of this directory.
+        if self.boot.is_empty() || other.boot.is_empty() {
+            return Known::Dead;
+        }
+        let is_same_place = !self.place.is_empty() && self.place == other.place;
+        if self.boot != other.boot {
+            let is_same_machine = self.machine == other.machine && (is_same_host || is_same_place);
+            return if is_same_machine { Known::Dead } else { Known::Nothing };
+        }
+        if is_same_place {
+            return Known::Dead;
+        }
+        if self.namespace != other.namespace {
+            return Known::Nothing;
+        }
+        let Ok(process) = process.parse::<u32>() else { return Known::Dead };
+        match started(Path::new(&format!("/proc/{process}/stat"))) {
+            Ok(Some(now)) if now == other.started => Known::Living,
+            Ok(_) => Known::Dead,
+            Err(_) => Known::Nothing,
+        }
+    }
+}
+
+/// Reads when a process began, from proc_pid_stat(5). `None`: it has ended.
+fn started(stat: &Path) -> std::io::Result<Option<String>> {
+    let text = match fs::read(stat) {
+        Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // The name before it may have anything in it.
+    let mut fields = text.rsplit(") ").next().unwrap_or_default().split(' ');
+    let state = fields.next().unwrap_or_default();
+    let started = fields.nth(18).map(str::to_owned);
+    Ok(started.filter(|_| !matches!(state, "Z" | "X")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn life(fields: [&str; 5]) -> Life {
+        let [machine, boot, namespace, started, place] = fields.map(str::to_owned);
+        Life { machine, boot, namespace, started, place }
+    }
+
+    #[test]
+    fn a_process_is_known_by_its_boot_number_and_start() {
+        let own = Life::of_this_process("m".into());
+        let of = |fields: [&str; 5]| life(fields);
+        let (boot, namespace, started) = (&*own.boot, &*own.namespace, &*own.started);
+        let own = Life { place: "1:1".into(), ..own.clone() };
+        let number = std::process::id().to_string();
+        let other = |boot, started, place| of(["m", boot, namespace, started, place]);
+        assert_eq!(own.knows(&number, &other(boot, started, "1:2"), true), Known::Living);
+        assert_eq!(own.knows(&number, &other(boot, "1", "1:2"), true), Known::Dead, "another of its number");
+        assert_eq!(own.knows("4194305", &other(boot, started, "1:2"), true), Known::Dead);
+        assert_eq!(
+            own.knows(&number, &other(boot, started, "1:1"), true),
+            Known::Dead,
+            "its directory is ours"
+        );
+        assert_eq!(own.knows(&number, &other("earlier", started, "1:2"), true), Known::Dead);
+        assert_eq!(own.knows(&number, &other("earlier", started, "1:2"), false), Known::Nothing);
+        let elsewhere = of(["n", "earlier", namespace, started, "1:1"]);
+        assert_eq!(own.knows(&number, &elsewhere, true), Known::Nothing);
+        let contained = of(["m", boot, "pid:[1]", started, "1:2"]);
+        assert_eq!(own.knows(&number, &contained, true), Known::Nothing);
+        assert_eq!(own.knows(&number, &Life::default(), false), Known::Dead, "of an earlier version");
+    }
+}

@@ -1,0 +1,122 @@
+//! A cache's own lease from an earlier life: on an origin that is full, and beside a copy of its directory.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tombolo_core::fs::Op;
+use tombolo_core::{Answer, Error};
+use tombolo_layer_basic::{Around, Layered, around};
+use tombolo_layer_cache::{Claim, LEASE_NAME, LeaseError, LeaseState, Life};
+
+use crate::lease::{LONG, SHORT, claim, holder_of, leased, left_by, until};
+use crate::world::Origin;
+
+/// An origin that has no room for more files while that is so.
+struct Full(AtomicBool);
+
+impl Around for Full {
+    fn around<T: around::Payload>(&self, call: around::Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        match call.op == Op::Create && self.0.load(Ordering::SeqCst) {
+            true => Answer::err(Error::NoSpace),
+            false => inner(),
+        }
+    }
+}
+
+fn text(origin: &Origin) -> String {
+    String::from_utf8(origin.direct.get(LEASE_NAME).expect("a lease file")).expect("text")
+}
+
+#[test]
+fn its_own_lease_is_taken_by_its_times_on_a_full_origin() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let left = left_by(&origin, dir.path(), "earlier");
+    origin.direct.put(LEASE_NAME, &left);
+    let full = Layered::new(origin.export.clone(), Arc::new(Full(AtomicBool::new(true))));
+    let before = origin.direct.lookup(LEASE_NAME).expect("there").attr;
+    let again = leased(&full, dir.path(), claim("later", LONG)).expect("its own");
+    assert_eq!(again.lease(), Some(LeaseState::Held));
+    let after = origin.direct.lookup(LEASE_NAME).expect("there").attr;
+    assert!(after.fileid == before.fileid && after.mtime > before.mtime, "{before:?} {after:?}");
+    assert!(text(&origin).contains("host: later") && !text(&origin).contains("host: earlier"));
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    assert_eq!(holder_of(leased(&*origin.export, elsewhere.path(), claim("other", LONG))), "later");
+}
+
+#[test]
+fn a_cache_with_changes_to_bring_begins_without_a_lease() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("file", b"one");
+    let full = Arc::new(Full(AtomicBool::new(true)));
+    let layered = Layered::new(origin.export.clone(), full.clone());
+    let refused = leased(&layered, dir.path(), claim("here", SHORT)).map(drop);
+    assert!(matches!(refused, Err(LeaseError::Unwritable { source: Error::NoSpace, .. })), "{refused:?}");
+    let begun = leased(&layered, dir.path(), Claim { may_come_later: true, ..claim("here", SHORT) });
+    let begun = begun.expect("it begins");
+    assert_eq!(begun.lease(), Some(LeaseState::RunOut));
+    assert_eq!(begun.session.get("file").expect("read"), b"one");
+    origin.direct.put("file", b"other");
+    assert_eq!(begun.session.get("file").expect("read"), b"other", "the origin is asked");
+    full.0.store(false, Ordering::SeqCst);
+    until("it has the lease", || begun.lease() == Some(LeaseState::Held));
+    assert!(text(&origin).contains("host: here"));
+    // What others have is not taken in this way.
+    drop(begun);
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let _other = leased(&*origin.export, elsewhere.path(), claim("other", LONG)).expect("it is free");
+    full.0.store(true, Ordering::SeqCst);
+    let late = leased(&layered, dir.path(), Claim { may_come_later: true, ..claim("here", LONG) }).map(drop);
+    assert!(matches!(late, Err(LeaseError::Unwritable { .. })), "{late:?}");
+}
+
+fn copy(from: &Path, to: &Path) {
+    for file in std::fs::read_dir(from).expect("list").flatten() {
+        let to = to.join(file.file_name());
+        match file.file_type().expect("a type").is_dir() {
+            true => {
+                std::fs::create_dir(&to).expect("mkdir");
+                copy(&file.path(), &to);
+            }
+            false => drop(std::fs::copy(file.path(), to).expect("copied")),
+        }
+    }
+}
+
+fn claim_of(process: &str, life: Life) -> Claim {
+    Claim { process: process.to_owned(), life, ..claim("first", Duration::from_secs(60)) }
+}
+
+#[test]
+fn a_copied_directory_waits_for_the_living_and_follows_the_dead() {
+    let (living, own) = (std::process::id().to_string(), Life::of_this_process("0a".into()));
+    let later = |origin: &Origin, of: &Path| {
+        let copied = tempfile::tempdir().expect("a directory");
+        copy(of, copied.path());
+        leased(&*origin.export, copied.path(), claim_of(&living, own.clone()))
+    };
+    let dead = Life { started: "1".into(), ..own.clone() };
+    let rebooted = Life { boot: "another".into(), ..own.clone() };
+    let elsewhere = Life { machine: "0b".into(), boot: "another".into(), ..own.clone() };
+    let cases = [(own.clone(), false), (dead, true), (rebooted, true), (elsewhere, false)];
+    for (life, follows) in cases {
+        let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+        let _first = leased(&*origin.export, dir.path(), claim_of(&living, life.clone())).expect("a cache");
+        let second = later(&origin, dir.path());
+        match follows {
+            true => drop(second.unwrap_or_else(|error| panic!("{life:?} is followed: {error}"))),
+            false => assert_eq!(holder_of(second), "first", "{life:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_lease_that_a_copy_has_taken_is_lost() {
+    let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
+    let first = leased(&*origin.export, dirs[0].path(), claim("first", 25 * SHORT)).expect("a cache");
+    copy(dirs[0].path(), dirs[1].path());
+    let taking = Claim { takes: true, ..claim("second", SHORT) };
+    let _second = leased(&*origin.export, dirs[1].path(), taking).expect("it is taken");
+    until("it is lost", || first.lease() == Some(LeaseState::Lost));
+}
