@@ -31,6 +31,7 @@ use crate::store::rows::ObjectRow;
 use crate::store::{ObjectId, Store};
 use crate::twins::Twins;
 use crate::walk::Walk;
+use crate::written::is_unanswered;
 
 /// The shared part of a cache.
 pub(crate) struct Cache {
@@ -209,9 +210,12 @@ impl Cache {
         Ok(object.shown(if is_known { &known } else { attr }))
     }
 
-    /// An operation on an object has failed: a file that is gone is forgotten.
+    /// The origin was asked for something of an object in vain: a file that is gone is forgotten. Where there was no answer, nothing of what is
+    /// known is in doubt.
     pub(crate) fn failed(&self, object: &Object, error: Error) -> Error {
-        object.doubt();
+        if !is_unanswered(&error) {
+            object.doubt();
+        }
         if matches!(error, Error::Stale) {
             self.objects.forget(object);
             self.store.remove(object);

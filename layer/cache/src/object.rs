@@ -57,6 +57,8 @@ pub(crate) struct State {
     pub came: Option<Instant>,
     /// When a change that was made here has last ended: what was asked for before says nothing of names.
     pub changed: Option<Instant>,
+    /// When mode, owner or time of change last turned out to be others.
+    turned: Option<Turned>,
     /// The directory that it was last met in.
     pub parent: Option<ObjectId>,
     /// The target of a symbolic link.
@@ -87,6 +89,14 @@ pub(crate) struct State {
     pub written: Written,
     /// The present version is read past this cache.
     pub held: Weak<Held>,
+}
+
+/// Attributes by which rights go turned out to be others.
+#[derive(Clone, Copy, Debug)]
+struct Turned {
+    /// When the attributes were asked for that say so, and when they came.
+    asked: Instant,
+    came: Instant,
 }
 
 /// For how long another change might not show, where that is not over yet.
@@ -135,6 +145,7 @@ impl Object {
             latest: None,
             came: None,
             changed: None,
+            turned: None,
             parent: None,
             link: None,
             names: NamesOfObject::default(),
@@ -258,7 +269,7 @@ impl Object {
         state.is_dirty |= !same;
         // A time of access that is moved by what is fetched is no change that others would be told of.
         if !same || !contract.tells_changes() {
-            state.attr = *attr;
+            state.set_attr(attr, asked);
         }
         state.asked = Some(asked);
         state.latest = Some(asked);
@@ -267,10 +278,10 @@ impl Object {
     }
 
     /// The origin was asked at `asked` whether this is still the version that is here, and it is. What came too soon after a change to
-    /// tell is dropped once, unless all changes come by here (*exclusive*).
+    /// tell is dropped once, unless there is none that does not come by here (*immutable*, *exclusive*).
     pub(crate) fn settle(&self, asked: Instant, contract: Contract) {
         let mut state = self.state();
-        if contract != Contract::Exclusive && state.young.is_some_and(|young| asked > young.came) {
+        if !contract.tells_changes() && state.young.is_some_and(|young| asked > young.came) {
             state.drop_young();
         }
     }
@@ -308,7 +319,7 @@ impl Object {
         self.doubt();
         let mut state = self.state();
         // What follows is not taken for our own doing, which rights outlive.
-        state.rights = Rights::default();
+        state.forget_rights();
         match state.is_written_in_parts() {
             true => state.lose(),
             false => state.drop_young(),
@@ -392,8 +403,8 @@ impl Object {
     /// Takes in what the origin has allowed, asked at `asked`.
     pub(crate) fn grant(&self, user: &Identity, mask: AccessMask, allowed: AccessMask, asked: Instant) {
         let mut state = self.state();
-        // Something was learnt since: it may be the file's new mode, of which this answer says nothing.
-        if state.latest.is_some_and(|latest| asked < latest) {
+        // It may be the file's new mode that was learnt since, of which this answer says nothing; but not if it came along with it.
+        if state.turned.is_some_and(|turned| asked < turned.came && asked != turned.asked) {
             return;
         }
         let ctime = state.attr.ctime;
@@ -488,7 +499,7 @@ impl State {
         if self.attr.file_type == FileType::Directory {
             let is_ours = contract == Contract::Exclusive && self.is_changed_here_since(asked);
             if is_ours {
-                return self.advance(attr);
+                return self.advance(attr, asked);
             }
             self.changed();
         } else if !self.expects(attr, contract) {
@@ -496,19 +507,47 @@ impl State {
         }
         // Since it was seen last it was changed here, and by no other.
         match contract == Contract::Exclusive && self.asked.is_none() && self.changed.is_some() {
-            true => self.advance(attr),
-            false => self.attr = *attr,
+            true => self.advance(attr, asked),
+            false => self.set_attr(attr, asked),
         }
         self.is_dirty = true;
     }
 
-    /// The attributes after a change of ours, which no other's came before.
-    pub(crate) fn advance(&mut self, attr: &Attr) {
-        let before = std::mem::replace(&mut self.attr, *attr);
-        if (before.mode, before.uid, before.gid) == (attr.mode, attr.uid, attr.gid) {
-            self.rights.carry(before.ctime, attr.ctime);
+    /// The attributes after a change of ours that was asked for at `asked`, which no other's came before.
+    pub(crate) fn advance(&mut self, attr: &Attr, asked: Instant) {
+        match self.goes_by_rights_of(attr) {
+            true => {
+                self.rights.carry(self.attr.ctime, attr.ctime);
+                self.attr = *attr;
+            }
+            false => self.set_attr(attr, asked),
         }
         self.is_dirty = true;
+    }
+
+    /// The attributes, as they were told in answer to what was asked at `asked`.
+    pub(crate) fn set_attr(&mut self, attr: &Attr, asked: Instant) {
+        let keeps_rights = self.goes_by_rights_of(attr);
+        if !keeps_rights {
+            // Within a tick of the origin's clock the time of change is the same.
+            self.forget_rights();
+        }
+        if !keeps_rights || self.attr.ctime != attr.ctime {
+            self.turned = Some(Turned { asked, came: Instant::now() });
+        }
+        self.attr = *attr;
+    }
+
+    /// Users may do something else with it from now on: what was asked for before says nothing of it.
+    pub(crate) fn forget_rights(&mut self) {
+        self.rights = Rights::default();
+        let now = Instant::now();
+        self.turned = Some(Turned { asked: now, came: now });
+    }
+
+    /// Whether mode and owner are those of these attributes.
+    fn goes_by_rights_of(&self, attr: &Attr) -> bool {
+        (self.attr.mode, self.attr.uid, self.attr.gid) == (attr.mode, attr.uid, attr.gid)
     }
 
     /// Whether a directory whose attributes differ, as was asked at `asked`, may differ by what is changed here alone.

@@ -44,7 +44,10 @@ impl View {
         if set.size.is_some() && done.as_ref().is_err_and(is_unanswered) {
             object.set_unanswered();
         }
-        let done = done.map_err(|error| self.cache().failed(&object, error));
+        let done = done.map_err(|error| {
+            object.doubt();
+            self.cache().failed(&object, error)
+        });
         let done = done.and_then(|(attr, change)| {
             self.changed_here(&object, &change, &attr, asked, &set)?;
             Ok((attr, change))
@@ -76,7 +79,7 @@ impl View {
             let is_ours =
                 keeps_data && !is_late && change.before == Some(state.version()) && state.data.is_none();
             if is_ours {
-                state.advance(attr);
+                state.advance(attr, asked);
                 state.asked = Some(asked);
             }
             let is_known = is_ours || (is_alone && state.came.is_some());
@@ -115,7 +118,10 @@ impl View {
         let contract = self.cache().options_of(dir).contract;
         {
             let mut state = dir.state();
-            if contract != Contract::Exclusive || state.latest.is_some_and(|latest| latest > asked) {
+            // Of another's change in it, which has begun as soon as the name was there, this says nothing.
+            let is_changed =
+                state.changed.is_some_and(|changed| changed > asked) || !state.names.changes.is_empty();
+            if contract != Contract::Exclusive || is_changed || state.names.is_complete() {
                 return;
             }
             state.names.set_empty();
@@ -266,7 +272,7 @@ impl View {
                 Change { before: Some(before), after: Some(after) }
                     if is_sure && *before == state.version() =>
                 {
-                    state.advance(after);
+                    state.advance(after, change.asked);
                     state.asked = Some(change.asked);
                     patch(&mut state.names, Seen::Before);
                 }
@@ -278,7 +284,7 @@ impl View {
                             || WeakAttr::from(after) == state.version()) =>
                 {
                     match after.ctime.cmp(&state.attr.ctime) {
-                        Ordering::Greater => state.advance(after),
+                        Ordering::Greater => state.advance(after, change.asked),
                         Ordering::Less => state.is_dirty = true,
                         Ordering::Equal if *after == state.attr => {}
                         Ordering::Equal => state.asked = None,
@@ -296,7 +302,7 @@ impl View {
                     state.changed();
                     // So that a change which came before this one, and is answered after it, is not taken for the last.
                     if let Some(after) = done.after.filter(|after| after.ctime >= state.attr.ctime) {
-                        state.attr = after;
+                        state.set_attr(&after, change.asked);
                     }
                     state.asked = None;
                 }

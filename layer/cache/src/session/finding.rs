@@ -103,7 +103,8 @@ impl View {
         // It has looked, so it may.
         dir.grant(&self.cx.identity, AccessMask::EXECUTE, AccessMask::EXECUTE, asked);
         self.cache().keep(dir);
-        if is_told {
+        // Where no other changes the directory it need not be told how that was then.
+        if is_told || self.cache().options_of(dir).contract.tells_changes() {
             self.cache().learned(dir, |state| {
                 let is_late = state.changed.is_some_and(|changed| asked < changed);
                 !is_late && state.names.learn(name.as_name().as_bytes(), known, epoch)

@@ -58,7 +58,7 @@ impl CachedFileSystem {
             let object = view.object(node)?;
             let done = view.clone().with_xattrs(node, change).await;
             // An access list is the mode too, and says who may do what.
-            object.state().rights = Default::default();
+            object.state().forget_rights();
             object.doubt();
             view.tell([Notice::Attributes(node)]);
             done

@@ -14,6 +14,7 @@ mod lease_own;
 mod life;
 mod offered;
 mod policy;
+mod raced;
 mod reused;
 mod rights;
 mod sharing;

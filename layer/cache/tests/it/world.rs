@@ -136,10 +136,15 @@ impl Session {
 
     /// Makes a file, or empties it, and writes it.
     pub fn put(&self, text: &str, bytes: &[u8]) {
+        self.put_in(NodeId::ROOT, text, bytes);
+    }
+
+    /// The same in a directory.
+    pub fn put_in(&self, parent: NodeId, text: &str, bytes: &[u8]) {
         let mode = NewMode::settled(Mode::new(0o644));
         let flags = OpenFlags::WRITE | OpenFlags::TRUNCATE;
         let create = Create { mode, flags, ..Create::default() };
-        let created = self.fs.create(&self.cx, NodeId::ROOT, name(text), &create).wait().expect("create");
+        let created = self.fs.create(&self.cx, parent, name(text), &create).wait().expect("create");
         let file = File { node: created.entry.node, open: created.open };
         if !bytes.is_empty() {
             let source = Source::from(bytes.to_vec());
