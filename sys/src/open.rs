@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -57,6 +58,29 @@ pub fn open_parent(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
 pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OpenFlags, extra: Resolve) -> Result<OwnedFd> {
     let resolve = extra | Resolve::BENEATH | Resolve::NO_MAGICLINKS;
     retry(|| rfs::openat2(dir, path, flags | OpenFlags::CLOEXEC, Mode::empty(), resolve))
+}
+
+/// Opens a file of the host by its path, and refuses symbolic links everywhere on it (ELOOP). Nothing is waited for that a pipe has on its other side.
+///
+/// What a path leads to can be replaced after it was checked, by all who may write to one of its directories: with this no such user has another
+/// one's file opened.
+pub fn open_without_links(path: &Path, flags: OpenFlags) -> Result<OwnedFd> {
+    let opened = beneath_its_directory(path, flags | OpenFlags::NONBLOCK | OpenFlags::NOCTTY)?;
+    rfs::fcntl_setfl(&opened, rfs::fcntl_getfl(&opened)? - OpenFlags::NONBLOCK)?;
+    Ok(opened)
+}
+
+/// Opens what a path leads to as a place (`O_PATH`), as [`open_without_links`] does.
+pub fn place_without_links(path: &Path) -> Result<OwnedFd> {
+    beneath_its_directory(path, OpenFlags::PATH)
+}
+
+fn beneath_its_directory(path: &Path, flags: OpenFlags) -> Result<OwnedFd> {
+    let flags_of_dir = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::CLOEXEC;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or(Errno::INVAL)?;
+    let dir = retry(|| rfs::openat2(rfs::CWD, dir, flags_of_dir, Mode::empty(), Resolve::NO_SYMLINKS))?;
+    open_beneath(dir.as_fd(), name.as_bytes(), flags, Resolve::NO_SYMLINKS)
 }
 
 /// Opens one entry of `dir` if that takes no waiting, as [`open_entry`] does otherwise; EAGAIN if it might (Linux 5.12).

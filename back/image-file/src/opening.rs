@@ -12,6 +12,7 @@ use tombolo_core::block::{BlockSizeError, Geometry, OpenOptions};
 use tombolo_host_runtime::thread_pool::Lane;
 use tombolo_sys::Errno;
 use tombolo_sys::direct;
+use tombolo_sys::open::{OpenFlags, open_without_links, place_without_links};
 use tombolo_sys::statfs::{MAGIC_TMPFS, file_system_stat};
 
 use crate::claim::{self, User};
@@ -82,18 +83,16 @@ impl ImageFile {
         is_direct: bool,
         lane: Lane,
     ) -> Result<Arc<Self>, OpenError> {
-        let read_only = options.read_only;
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
+        let way = Way { no_links: options.no_links };
         // Looked at before: opening a pipe waits for its other end.
-        let kind = fs::metadata(path).map_err(failed)?.file_type();
+        let kind = way.look(path).map_err(failed)?.file_type();
         if !is_disk(kind) {
             return Err(OpenError::NotADisk { path: path.to_owned() });
         }
-        let mut open = fs::OpenOptions::new();
-        open.read(true).write(!read_only);
         let file = match options.locks {
-            true => claimed(path, &open, User::of(options))?,
-            false => open.open(path).map_err(failed)?,
+            true => claimed(path, way, !options.read_only, User::of(options))?,
+            false => way.open(path, !options.read_only).map_err(failed)?,
         };
         Self::of_file(path, file, options, is_direct, lane)
     }
@@ -120,7 +119,12 @@ impl ImageFile {
     ) -> Result<Arc<Self>, OpenError> {
         let block_bytes = options.block_bytes;
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
-        let is_block_device = file.metadata().map_err(failed)?.file_type().is_block_device();
+        let kind = file.metadata().map_err(failed)?.file_type();
+        // It may have been replaced since it was looked at.
+        if !is_disk(kind) {
+            return Err(OpenError::NotADisk { path: path.to_owned() });
+        }
+        let is_block_device = kind.is_block_device();
         let in_memory =
             !is_block_device && file_system_stat(file.as_fd()).is_ok_and(|found| found.magic == MAGIC_TMPFS);
         let alignment = match is_direct && !in_memory {
@@ -172,12 +176,12 @@ fn claim(path: &Path, file: &File, user: User) -> Result<(), OpenError> {
 }
 
 /// The file at `path`, opened and locked. One that another process replaced in between is no disk any more: what has its name now is taken.
-fn claimed(path: &Path, open: &fs::OpenOptions, user: User) -> Result<File, OpenError> {
+fn claimed(path: &Path, way: Way, is_writer: bool, user: User) -> Result<File, OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
     loop {
-        let file = open.open(path).map_err(failed)?;
+        let file = way.open(path, is_writer).map_err(failed)?;
         claim(path, &file, user)?;
-        let (named, own) = (fs::metadata(path).map_err(failed)?, file.metadata().map_err(failed)?);
+        let (named, own) = (way.look(path).map_err(failed)?, file.metadata().map_err(failed)?);
         if is_same(&named, &own) {
             return Ok(file);
         }
@@ -195,7 +199,45 @@ pub struct Locked(#[expect(dead_code, reason = "the lock is its open file's")] F
 impl Locked {
     /// Locks the file at `path`, unless another process has it.
     pub fn take(path: &Path) -> Result<Self, OpenError> {
-        claimed(path, fs::OpenOptions::new().read(true), WRITER).map(Self)
+        claimed(path, Way { no_links: false }, false, WRITER).map(Self)
+    }
+}
+
+/// A way from a path to its file: over symbolic links, or over none.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// None is followed ([`OpenOptions::no_links`]).
+    pub no_links: bool,
+}
+
+impl Way {
+    /// Opens the file to read it, and to write to it.
+    pub(crate) fn open(self, path: &Path, is_writer: bool) -> io::Result<File> {
+        if !self.no_links {
+            return fs::OpenOptions::new().read(true).write(is_writer).open(path);
+        }
+        let flags = if is_writer { OpenFlags::RDWR } else { OpenFlags::RDONLY };
+        open_without_links(path, flags).map(File::from).map_err(told)
+    }
+
+    /// Opens the file to read it.
+    pub fn read(self, path: &Path) -> io::Result<File> {
+        self.open(path, false)
+    }
+
+    /// Returns what is known of the file, without opening it.
+    pub fn look(self, path: &Path) -> io::Result<Metadata> {
+        match self.no_links {
+            true => File::from(place_without_links(path).map_err(told)?).metadata(),
+            false => fs::metadata(path),
+        }
+    }
+}
+
+fn told(errno: Errno) -> io::Error {
+    match errno {
+        Errno::LOOP => io::Error::other("there is a symbolic link on its path, which is not followed"),
+        errno => errno.into(),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::common::{Scratch, signal, until};
 
 mod checkpoints;
 pub mod kills;
+mod links;
 mod moved;
 mod power;
 mod shares;

@@ -14,10 +14,12 @@ pub struct OpenOptions {
     pub user: u32,
     /// The disk's block size, in bytes: a power of two from 512 to 64 KiB.
     pub block_bytes: u32,
+    /// Refuses a file of the host whose path leads over a symbolic link: another user may have put it there since the path was checked.
+    pub no_links: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { read_only: false, locks: true, user: 0, block_bytes: SECTOR_BYTES }
+        Self { read_only: false, locks: true, user: 0, block_bytes: SECTOR_BYTES, no_links: false }
     }
 }

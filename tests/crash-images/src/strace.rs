@@ -114,7 +114,9 @@ impl Call<'_> {
     }
 
     pub(crate) fn has_flag(&self, index: usize, flag: &str) -> bool {
-        self.arguments.get(index).is_some_and(|flags| flags.split('|').any(|each| each == flag))
+        self.arguments
+            .get(index)
+            .is_some_and(|flags| flags.split(|c| "|,={} ".contains(c)).any(|each| each == flag))
     }
 
     /// A descriptor's number, and the path that it leads to.

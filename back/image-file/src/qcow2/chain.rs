@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use tombolo_core::block::OpenOptions;
+
 use super::Qcow2Image;
 use super::header::Header;
 use super::opening::{CHAIN_MAX, Opener, Qcow2OpenError};
@@ -27,8 +29,8 @@ impl Qcow2Image {
     /// Nothing is locked. The rules of [`Qcow2Image::open`] hold for what may be named.
     pub fn chain(path: &Path, backing_dir: Option<&Path>) -> (Vec<ChainLink>, Option<Qcow2OpenError>) {
         let mut links = Vec::new();
-        let walked =
-            Opener::new(path, backing_dir, false).and_then(|(opener, path)| walk(&opener, path, &mut links));
+        let walked = Opener::new(path, backing_dir, &OpenOptions { locks: false, ..OpenOptions::default() })
+            .and_then(|(opener, path)| walk(&opener, path, &mut links));
         (links, walked.err())
     }
 }

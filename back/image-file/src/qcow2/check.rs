@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use tombolo_core::block::OpenOptions;
+
 use super::Qcow2Image;
 use super::header::{Header, damaged, u64_at};
 use super::opening::{Opener, Qcow2OpenError};
@@ -65,7 +67,7 @@ impl Qcow2Image {
     /// Looks at all tables of the image at `path`, and at none of those that it stands on. Nothing is changed, and while it is looked at nothing
     /// else may write to it.
     pub fn check(path: &Path) -> Result<Checked, Qcow2OpenError> {
-        let (opener, path) = Opener::new(path, None, true)?;
+        let (opener, path) = Opener::new(path, None, &OpenOptions::default())?;
         let file = opener.file(&path, false)?;
         check(&file).map_err(|source| Qcow2OpenError::Format { path, source })
     }

@@ -19,7 +19,7 @@ use tombolo_host_runtime::thread_pool::Lane;
 
 use super::{Qcow2Image, tables};
 use crate::claim::{self, User};
-use crate::opening::{OpenError, emptied};
+use crate::opening::{OpenError, Way, emptied};
 
 /// Why a qcow2 image was not opened.
 #[derive(Debug, ThisError)]
@@ -114,7 +114,7 @@ impl Qcow2Image {
         backing_dir: Option<&Path>,
         lane: Lane,
     ) -> Result<Arc<Self>> {
-        let (opener, path) = Opener::new(path, backing_dir, options.locks)?;
+        let (opener, path) = Opener::new(path, backing_dir, options)?;
         // The format's code panics over some damage.
         let opened = catch_unwind(AssertUnwindSafe(|| opener.qcow2(&path, !options.read_only, 0)));
         let format = opened.unwrap_or_else(|_| {
@@ -156,14 +156,15 @@ pub(super) struct Opener {
 
 impl Opener {
     /// For the image at `path`, and where that really lies.
-    pub fn new(path: &Path, backing_dir: Option<&Path>, locks: bool) -> Result<(Self, PathBuf)> {
+    pub fn new(path: &Path, backing_dir: Option<&Path>, options: &OpenOptions) -> Result<(Self, PathBuf)> {
         let found = |path: &Path| {
             path.canonicalize().map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
         };
-        let path = found(path)?;
+        // What is to lie behind no link is where its path says.
+        let path = if options.no_links { path.to_owned() } else { found(path)? };
         let own = path.parent().unwrap_or(Path::new("/")).to_owned();
         let allowed = [Some(own), backing_dir.map(found).transpose()?].into_iter().flatten().collect();
-        Ok((Self { allowed, locks }, path))
+        Ok((Self { allowed, locks: options.locks }, path))
     }
 
     fn qcow2(&self, path: &Path, is_writer: bool, depth: usize) -> Result<FormatAccess<Storage>> {
@@ -238,13 +239,13 @@ impl Opener {
             .map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
     }
 
+    /// Opens a file of the image. Its path was checked: a link that has come on it since then is not followed.
     pub fn file(&self, path: &Path, is_writer: bool) -> Result<fs::File> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
-        // A pipe would wait for its other end.
-        if !crate::opening::is_disk(fs::metadata(path).map_err(failed)?.file_type()) {
+        let file = Way { no_links: true }.open(path, is_writer).map_err(failed)?;
+        if !crate::opening::is_disk(file.metadata().map_err(failed)?.file_type()) {
             return Err(failed(io::Error::other("it is neither a file nor a block device")));
         }
-        let file = fs::OpenOptions::new().read(true).write(is_writer).open(path).map_err(failed)?;
         if self.locks
             && let Some(held) = claim::claim(file.as_fd(), User { is_writer, number: 0 })
                 .map_err(|errno| failed(errno.into()))?
@@ -252,5 +253,29 @@ impl Opener {
             return Err(Qcow2OpenError::InUse { path: path.to_owned(), held });
         }
         Ok(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_link_put_in_place_of_a_checked_file_is_refused() {
+        let (dir, elsewhere) =
+            (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("another"));
+        let [image, base] = ["image.qcow2", "base.img"].map(|name| dir.path().join(name));
+        let secret = elsewhere.path().join("secret");
+        for file in [&image, &base, &secret] {
+            fs::write(file, "x").expect("written");
+        }
+        let (opener, image) = Opener::new(&image, None, &OpenOptions::default()).expect("there");
+        let place = opener.place(&image, "base.img").expect("beside it");
+        opener.file(&place, false).expect("a file");
+        fs::remove_file(&base).and_then(|()| symlink(&secret, &base)).expect("a link");
+        let refused = opener.file(&place, false).expect_err("a link").to_string();
+        assert!(refused.contains("base.img"), "{refused}");
     }
 }

@@ -53,7 +53,8 @@ impl Bed {
     }
 }
 
-const READ_ONLY: OpenOptions = OpenOptions { read_only: true, locks: true, user: 0, block_bytes: 512 };
+const READ_ONLY: OpenOptions =
+    OpenOptions { read_only: true, locks: true, user: 0, block_bytes: 512, no_links: false };
 
 #[test]
 fn two_that_write_are_refused_and_two_that_read_are_not() {

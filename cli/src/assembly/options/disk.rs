@@ -42,6 +42,10 @@ pub struct DiskOptions {
     #[arg(long, value_name = "DISK")]
     #[serde(default, deserialize_with = "one_or_more")]
     pub base: Vec<PathBuf>,
+    /// Refuse a --base that lies behind a symbolic link.
+    #[arg(long, hide = true)]
+    #[serde(default)]
+    pub base_no_links: bool,
     /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, and others wait until it has left or
     /// migrated; many have one that is read-only.
     #[arg(long, value_name = "SOCKET")]
@@ -154,6 +158,9 @@ pub struct ImageOptions {
     /// on, if it is an overlay too.
     #[arg(long, value_name = "DISK")]
     pub base: Vec<PathBuf>,
+    /// Refuse a --base that lies behind a symbolic link.
+    #[arg(long, hide = true)]
+    pub base_no_links: bool,
 }
 
 impl ImageFormat {
@@ -294,8 +301,8 @@ impl DiskOptions {
 
     /// What is said of the image.
     pub fn image(&self) -> ImageOptions {
-        let Self { format, backing_dir, base, .. } = self.clone();
-        ImageOptions { format, backing_dir, base }
+        let Self { format, backing_dir, base, base_no_links, .. } = self.clone();
+        ImageOptions { format, backing_dir, base, base_no_links }
     }
 
     /// What guests find the disk of this name by.

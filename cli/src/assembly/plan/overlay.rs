@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use libtombolo::block_on;
-use tombolo_back_image_file::ImageFile;
+use tombolo_back_image_file::{ImageFile, Way};
 use tombolo_core::block::{BlockDevice, OpenOptions as DiskOpenOptions};
 use tombolo_core::fs::Timestamp;
 use tombolo_core::{Ctx, SessionId};
@@ -43,6 +43,10 @@ pub struct OverlaySource {
     pub location: Option<Location>,
     /// What is said of the base, and of what that stands on, elsewhere than in redo logs.
     bases: Vec<PathBuf>,
+    /// Those are opened over no symbolic link.
+    bases_no_links: bool,
+    /// The same of the redo log itself.
+    no_links: bool,
     backing_dir: Option<PathBuf>,
     /// How many overlays stand on it.
     depth: u32,
@@ -56,11 +60,13 @@ pub struct OverlaySource {
 
 impl OverlaySource {
     pub fn new(path: PathBuf, options: &ImageOptions) -> Self {
-        let ImageOptions { base: bases, backing_dir, .. } = options.clone();
+        let ImageOptions { base: bases, base_no_links: bases_no_links, backing_dir, .. } = options.clone();
         Self {
             path,
             location: None,
             bases,
+            bases_no_links,
+            no_links: false,
             backing_dir,
             depth: 0,
             states: None,
@@ -72,6 +78,11 @@ impl OverlaySource {
     /// A redo log that is finished, in a file of a file system that we are the client of.
     pub fn elsewhere(path: PathBuf, location: Location, options: &ImageOptions) -> Self {
         Self { location: Some(location), ..Self::new(path, options) }
+    }
+
+    /// The same, which is not to lie behind a symbolic link.
+    pub fn without_links(self) -> Self {
+        Self { no_links: true, ..self }
     }
 
     fn cannot(&self, error: &(impl std::error::Error + 'static)) -> Failure {
@@ -89,15 +100,35 @@ impl OverlaySource {
         let mut bases = self.bases.iter().cloned();
         let word = match bases.next() {
             Some(word) => word,
-            None => self.named(&self.header()?)?,
+            None => self.named()?,
         };
-        let (backing_dir, base) = (self.backing_dir.clone(), bases.collect());
-        let options = ImageOptions { backing_dir, base, ..ImageOptions::default() };
+        // What a server of that directory finds behind a link is found otherwise.
+        let plain = word.to_str().and_then(|word| word.strip_prefix("dir:")).map(PathBuf::from);
+        let word = plain.filter(|_| self.bases_no_links).unwrap_or(word);
+        let (backing_dir, base, base_no_links) =
+            (self.backing_dir.clone(), bases.collect(), self.bases_no_links);
+        let options = ImageOptions { backing_dir, base, base_no_links, ..ImageOptions::default() };
         let mut base = DiskSource::of_word(&word, &options)?;
         if let DiskSource::Overlay(below) = &mut base {
             below.depth = self.depth + 1;
+            below.no_links = self.way_to_base().no_links;
         }
         Ok(base)
+    }
+
+    /// How the base is opened. One that the redo log names was checked at its path, on which a stranger may put a link afterwards.
+    fn way_to_base(&self) -> Way {
+        Way { no_links: self.bases_no_links || self.bases.is_empty() }
+    }
+
+    fn open_base(
+        &self,
+        base: &DiskSource,
+        options: &DiskOpenOptions,
+        pool: &ThreadPool,
+    ) -> Result<OpenedDisk, Failure> {
+        let no_links = self.way_to_base().no_links;
+        base.open(&DiskOpenOptions { read_only: true, no_links, ..of_log(options) }, pool)
     }
 
     /// What the redo log says of itself.
@@ -106,7 +137,8 @@ impl OverlaySource {
             let log = open_file(location, &read_only())?.disk;
             return block_on(Header::read_from(&cx(), &*log)).map_err(|error| self.cannot(&error));
         }
-        let page = first_page(&self.path).map_err(|error| self.cannot(&error))?;
+        let page =
+            first_page(&self.path, Way { no_links: self.no_links }).map_err(|error| self.cannot(&error))?;
         Header::from_page(&page).map_err(|error| self.cannot(&error))
     }
 
@@ -125,7 +157,14 @@ impl OverlaySource {
     }
 
     /// The file that the redo log names.
-    fn named(&self, header: &Header) -> Result<PathBuf, Failure> {
+    fn named(&self) -> Result<PathBuf, Failure> {
+        let mut own = self.clone();
+        if self.location.is_none() && !self.no_links {
+            // Where a link leads is asked once: what is read there counts from there.
+            own.path = self.path.canonicalize().map_err(|error| self.cannot(&error))?;
+            own.no_links = true;
+        }
+        let header = own.header()?;
         let name = Path::new(OsStr::from_bytes(&header.base_name));
         let say_it = |reason: String| {
             Failure::cannot(format_args!("open the overlay {}", self.path.display()), reason)
@@ -136,8 +175,7 @@ impl OverlaySource {
         }
         let looking =
             |path: &Path| path.canonicalize().map_err(|error| say_it(format!("{}: {error}", path.display())));
-        let own = looking(&self.path)?;
-        let own = own.parent().unwrap_or(Path::new("/"));
+        let own = own.path.parent().unwrap_or(Path::new("/"));
         let base = looking(&own.join(name))?;
         let backing_dir = self.backing_dir.as_deref().map(looking).transpose()?;
         let is_allowed = |dir: &Path| base.parent() == Some(dir);
@@ -226,7 +264,7 @@ impl OverlaySource {
             // Of what lies beside it in its image; what that stands on has a trace of its own.
             below.record_log = Some(Arc::clone(file));
         }
-        let opened = base.open(&DiskOpenOptions { read_only: true, ..of_log(options) }, pool)?;
+        let opened = self.open_base(&base, options, pool)?;
         let below = match &self.record {
             Some(file) if !matches!(base, DiskSource::Overlay(_)) => {
                 record::over(opened.disk, Arc::clone(file), &base.name())
@@ -246,7 +284,8 @@ impl OverlaySource {
             }
             Some(location) => open_file(location, &of_log(options))?,
             None => {
-                let log = ImageFile::open(&self.path, &of_log(options), pool.lane());
+                let options = DiskOpenOptions { no_links: self.no_links, ..of_log(options) };
+                let log = ImageFile::open(&self.path, &options, pool.lane());
                 OpenedDisk { disk: log.map_err(|error| self.cannot(&error))?, client: None }
             }
         };
@@ -267,7 +306,7 @@ impl OverlaySource {
         log: Arc<dyn BlockDevice>,
         options: &DiskOpenOptions,
     ) -> Result<Arc<Overlay>, Failure> {
-        let mark = mark_of(base)?;
+        let mark = mark_of(base, self.way_to_base())?;
         let opened = match &self.states {
             None => block_on(Overlay::open(&cx(), disk, &mark, log, options)),
             Some(kept) => block_on(Overlay::open_kept(&cx(), disk, &mark, log, options, kept.clone())),
@@ -294,12 +333,12 @@ impl OverlaySource {
     pub fn create(&self, size_bytes: Option<u64>) -> Outcome {
         let base = self.base()?;
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
-        let base_bytes = base.open(&read_only(), &pool)?.disk.geometry().size_bytes;
+        let base_bytes = self.open_base(&base, &read_only(), &pool)?.disk.geometry().size_bytes;
         let making = format!("make {}", self.path.display());
         let failed = |error: std::io::Error| Failure::cannot(&making, &error);
         // A loss of power that took back when it was changed would make it another base.
         if let Some(file) = base.file() {
-            File::open(file).and_then(|file| file.sync_all()).map_err(failed)?;
+            self.way_to_base().read(file).and_then(|file| file.sync_all()).map_err(failed)?;
         }
         File::create_new(&self.path).map_err(failed)?;
         let written = || -> Outcome {
@@ -307,7 +346,7 @@ impl OverlaySource {
                 size_bytes: size_bytes.unwrap_or(base_bytes),
                 base_bytes,
                 base_name: self.base_name(&base).map_err(failed)?,
-                base_mark: mark_of(&base)?,
+                base_mark: mark_of(&base, self.way_to_base())?,
                 seal: None,
             };
             let log =
@@ -331,13 +370,13 @@ impl OverlaySource {
     }
 }
 
-fn first_page(path: &Path) -> std::io::Result<Vec<u8>> {
+fn first_page(path: &Path, way: Way) -> std::io::Result<Vec<u8>> {
     // Looked at before: opening a pipe waits for its other end.
-    if !fs::metadata(path)?.is_file() {
+    if !way.look(path)?.is_file() {
         return Err(std::io::Error::other("it is not a file"));
     }
     let mut page = Vec::new();
-    File::open(path)?.take(HEADER_BYTES).read_to_end(&mut page)?;
+    way.read(path)?.take(HEADER_BYTES).read_to_end(&mut page)?;
     Ok(page)
 }
 
@@ -362,7 +401,7 @@ fn cx() -> Ctx {
 
 /// What changes with a disk, as a redo log keeps it (docs/formats/overlay.md): when its file was modified, and those that it stands on. An overlay
 /// looks at its base itself.
-fn mark_of(disk: &DiskSource) -> Result<Vec<u8>, Failure> {
+fn mark_of(disk: &DiskSource, way: Way) -> Result<Vec<u8>, Failure> {
     if let Some(location) = disk.location() {
         let Timestamp { secs, nanos } = attr_of(location)?.mtime;
         return Ok(mark_of_time(secs, nanos).to_vec());
@@ -373,7 +412,8 @@ fn mark_of(disk: &DiskSource) -> Result<Vec<u8>, Failure> {
         _ => disk.layers()?.iter().flat_map(Layer::files).map(Path::to_owned).collect(),
     };
     for path in files {
-        let it = fs::metadata(&path)
+        let it = way
+            .look(&path)
             .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
         if it.is_file() {
             mark.extend(mark_of_time(it.mtime(), it.mtime_nsec() as u32));
@@ -388,4 +428,31 @@ fn mark_of_time(secs: i64, nanos: u32) -> [u8; 12] {
     of_secs.copy_from_slice(&secs.to_le_bytes());
     of_nanos.copy_from_slice(&nanos.to_le_bytes());
     mark
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_link_put_in_place_of_a_checked_base_is_refused() {
+        let (dir, elsewhere) =
+            (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("another"));
+        let [log, base] = ["top.overlay", "base.img"].map(|name| dir.path().join(name));
+        let secret = elsewhere.path().join("secret");
+        for file in [&base, &secret] {
+            File::create(file).and_then(|file| file.set_len(1 << 20)).expect("made");
+        }
+        let said = ImageOptions { base: vec![base.clone()], ..ImageOptions::default() };
+        OverlaySource::new(log.clone(), &said).create(None).expect("made");
+        let source = OverlaySource::new(log, &ImageOptions::default());
+        let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
+        let named = source.base().expect("beside it");
+        source.open_base(&named, &read_only(), &pool).expect("a file");
+        fs::remove_file(&base).and_then(|()| symlink(&secret, &base)).expect("a link");
+        let refused = source.open_base(&named, &read_only(), &pool).err().expect("a link").to_string();
+        assert!(refused.contains("base.img"), "{refused}");
+    }
 }

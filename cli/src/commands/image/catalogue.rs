@@ -219,7 +219,7 @@ impl fmt::Display for Needs {
     }
 }
 
-/// The image that has what is needed, of those in a directory of this host or elsewhere.
+/// The place of the image that has what is needed, of those in a directory of this host or elsewhere.
 pub fn find(dir: &Path, needs: &Needs) -> Result<PathBuf, Failure> {
     let catalogue = Catalogue::in_dir(dir)?;
     let finding = format!("find an image with {needs}");
@@ -231,7 +231,11 @@ pub fn find(dir: &Path, needs: &Needs) -> Result<PathBuf, Failure> {
         Location::Dir(path) if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_dir()) => {
             Err(Failure::cannot(finding, format!("{} is not a directory", path.display())))
         }
-        Location::Dir(path) => Ok(path),
+        Location::Dir(mut path) => {
+            path.pop();
+            let dir = path.canonicalize().map_err(|error| Failure::cannot(finding, &error))?;
+            Ok(dir.join(&entry.name))
+        }
         elsewhere => Ok(elsewhere.to_string().into()),
     }
 }

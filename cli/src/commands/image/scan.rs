@@ -1,6 +1,7 @@
 //! `tombolo image scan`: looks at the files of a directory, and writes its sidecar.
 
 use std::fs::{self, File, Metadata};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use tombolo_core::fs::Timestamp;
+use tombolo_sys::open::{OpenFlags, open_entry, open_root};
 use tombolo_wire_image::{Advice, DIGEST_BYTES, FILES_MAX, ImageFile, Malformed, NAME, Sidecar, digest};
 
 use super::contents::{Contents, Scan, Scanned};
@@ -209,9 +211,12 @@ fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<Found>, Vec<Scanned>), Fa
     }
     names.sort_unstable_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
     let (mut found, mut scanned) = (Vec::new(), Vec::new());
+    let place = open_root(dir).map_err(|errno| cannot(errno.into()))?;
     for name in names {
         let path = dir.join(&name);
-        let opened = File::open(&path).and_then(|file| {
+        // It may be another user's directory, who has put a link or a pipe there meanwhile.
+        let opened = open_entry(place.as_fd(), name.as_bytes(), OpenFlags::RDONLY | OpenFlags::NONBLOCK, 0);
+        let opened = opened.map_err(std::io::Error::from).map(File::from).and_then(|file| {
             let before = aged(&file)?;
             Ok((file, before))
         });

@@ -37,15 +37,41 @@ fn number_in(name: &OsStr, before: &str, after: &str) -> Option<u32> {
     name.to_str()?.strip_prefix(before)?.strip_prefix('.')?.strip_suffix(after)?.parse().ok()
 }
 
-fn source(home: &Home, name: &str, bases: Vec<PathBuf>) -> OverlaySource {
-    OverlaySource::new(home.file(name), &ImageOptions { base: bases, ..ImageOptions::default() })
+/// What an overlay stands on.
+#[derive(Clone, Default)]
+pub struct Bases {
+    /// From the top down.
+    pub files: Vec<PathBuf>,
+    /// They are of an image. That is another user's perhaps, who may put links there at any time: none is followed.
+    pub no_links: bool,
+}
+
+impl Bases {
+    pub fn options(self) -> ImageOptions {
+        ImageOptions { base: self.files, base_no_links: self.no_links, ..ImageOptions::default() }
+    }
+
+    /// The words that tell `tombolo disk` of it.
+    pub fn words(&self) -> impl Iterator<Item = &Path> {
+        let no_links = self.no_links.then_some(Path::new("--base-no-links"));
+        no_links.into_iter().chain(self.files.iter().flat_map(|base| [Path::new("--base"), base]))
+    }
+
+    fn under(mut self, top: PathBuf) -> Self {
+        self.files.insert(0, top);
+        self
+    }
+}
+
+fn source(home: &Home, name: &str, bases: Bases) -> OverlaySource {
+    OverlaySource::new(home.file(name), &bases.options())
 }
 
 /// The overlays of its own that lie below the one that is written to, from the top down.
 fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
     let (mut found, mut name): (Vec<u32>, _) = (Vec::new(), overlay(what));
     loop {
-        let header = source(home, &name, Vec::new()).header()?;
+        let header = source(home, &name, Bases::default()).header()?;
         let below = number_in(OsStr::from_bytes(&header.base_name), what, ".overlay");
         // What a layer stands on was there before it.
         match below.filter(|below| found.last().is_none_or(|above| below < above)) {
@@ -73,22 +99,23 @@ impl Ground {
         Ok(Self { origins, here })
     }
 
-    /// What disk or memory began as, from the top down. Nothing of a memory that is a file of its own.
-    fn began_as(&self, what: &str) -> Option<Vec<PathBuf>> {
+    /// What disk or memory began as. Nothing of a memory that is a file of its own.
+    fn began_as(&self, what: &str) -> Option<Bases> {
         let Here { disk, memory, image, .. } = &self.here;
         let files = match image {
             Some(_) => files(&self.here.images(), what),
             None => vec![if what == DISK { disk.clone() } else { memory.clone()? }],
         };
-        Some(files.iter().map(|file| self.origins.near(file)).collect())
+        let files = files.iter().map(|file| self.origins.near(file)).collect();
+        Some(Bases { files, no_links: image.is_some() })
     }
 }
 
-/// What the overlay that is written to stands on, from the top down. `None` of a memory that is a file of its own.
-pub fn bases(home: &Home, ground: &Ground, what: &str) -> Result<Option<Vec<PathBuf>>, Failure> {
-    let Some(began_as) = ground.began_as(what) else { return Ok(None) };
+/// What the overlay that is written to stands on. `None` of a memory that is a file of its own.
+pub fn bases(home: &Home, ground: &Ground, what: &str) -> Result<Option<Bases>, Failure> {
+    let Some(Bases { files, no_links }) = ground.began_as(what) else { return Ok(None) };
     let own = layers(home, what)?.into_iter().map(|number| home.file(&layer(what, number)));
-    Ok(Some(own.chain(began_as).collect()))
+    Ok(Some(Bases { files: own.chain(files).collect(), no_links }))
 }
 
 fn steady_lock(
@@ -111,16 +138,12 @@ pub fn steady(home: &Home) -> Result<Option<File>, Failure> {
     steady_lock(home, |file| file.lock_shared().map_err(TryLockError::Error))
 }
 
-/// What `tombolo disk` is told of what an overlay stands on.
-pub fn as_words(bases: &[PathBuf]) -> impl Iterator<Item = &Path> {
-    bases.iter().flat_map(|base| [Path::new("--base"), base])
-}
-
 /// What a layer of its own stands on.
-fn below(home: &Home, ground: &Ground, what: &str, number: u32) -> Result<Vec<PathBuf>, Failure> {
-    let all = bases(home, ground, what)?.unwrap_or_default();
+fn below(home: &Home, ground: &Ground, what: &str, number: u32) -> Result<Bases, Failure> {
+    let Bases { files, no_links } = bases(home, ground, what)?.unwrap_or_default();
     let own = home.file(&layer(what, number));
-    Ok(all.into_iter().skip_while(|path| *path != own).skip(1).collect())
+    let files = files.into_iter().skip_while(|path| *path != own).skip(1).collect();
+    Ok(Bases { files, no_links })
 }
 
 /// The numbers of the files that are called so.
@@ -174,9 +197,8 @@ pub fn freeze(home: &Home) -> Result<u32, Failure> {
     sync_name(&home.file(STATE)).map_err(cannot)?;
     let ground = Ground::of(home)?;
     for what in KINDS {
-        let mut over = bases(home, &ground, what)?.unwrap_or_default();
-        over.insert(0, home.file(&layer(what, number)));
-        put_on_top(home, what, over)?;
+        let over = bases(home, &ground, what)?.unwrap_or_default();
+        put_on_top(home, what, over.under(home.file(&layer(what, number))))?;
     }
     link(STATE, &state(number))?;
     sync_name(&home.file(STATE)).map_err(cannot)?;
@@ -190,12 +212,12 @@ fn adopt_memory(home: &Home) -> Outcome {
         return Ok(());
     }
     let memory = home.file(MEMORY);
-    put_on_top(home, MEMORY, vec![memory.clone()])?;
+    put_on_top(home, MEMORY, Bases::default().under(memory.clone()))?;
     home.write(HERE, &Here { memory: Some(memory), ..here })
 }
 
 /// Has an empty overlay over these be what is written to.
-fn put_on_top(home: &Home, what: &str, over: Vec<PathBuf>) -> Outcome {
+fn put_on_top(home: &Home, what: &str, over: Bases) -> Outcome {
     let (new, top) = (home.file(&format!("{what}.new.overlay")), home.file(&overlay(what)));
     // Of one that was killed.
     let _ = fs::remove_file(&new);
@@ -214,9 +236,8 @@ pub fn thaw(home: &Home, number: u32) -> Outcome {
         fs::remove_file(home.file(&state(later))).map_err(failed)?;
     }
     for what in KINDS {
-        let mut over = below(home, &ground, what, number)?;
-        over.insert(0, home.file(&layer(what, number)));
-        put_on_top(home, what, over)?;
+        let over = below(home, &ground, what, number)?;
+        put_on_top(home, what, over.under(home.file(&layer(what, number))))?;
     }
     let copy = home.file("state.copy");
     let _ = fs::remove_file(&copy);
@@ -267,7 +288,7 @@ pub fn tidy(home: &Home) -> Outcome {
         let used = layers(home, what)?;
         for number in numbers(home, what, ".overlay")? {
             if !used.contains(&number) {
-                source(home, &layer(what, number), Vec::new()).remove()?;
+                source(home, &layer(what, number), Bases::default()).remove()?;
             }
         }
     }

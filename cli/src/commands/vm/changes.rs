@@ -39,6 +39,14 @@ pub fn files(images: &[PathBuf], what: &str) -> Vec<PathBuf> {
     changes.iter().map(|image| file_of(image, &overlay(what))).chain([file_of(whole, what)]).collect()
 }
 
+/// Where an image lies. Of one of this host no link is followed from then on.
+pub fn place_of(word: &Path, doing: &str) -> Result<PathBuf, Failure> {
+    match Location::of_word(word.as_os_str()).map_err(Failure::usage)? {
+        Location::Dir(path) => path.canonicalize().map_err(|error| Failure::cannot(doing, &error)),
+        _ => Ok(word.to_owned()),
+    }
+}
+
 /// Where the images lie that one stands on: beside it, under the names that it says, or where the user says.
 pub fn bases(image: &Path, config: &Config, said: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let using = format!("use the image {}", image.display());
@@ -48,8 +56,7 @@ pub fn bases(image: &Path, config: &Config, said: &[PathBuf]) -> Result<Vec<Path
     let mut all = vec![image.to_owned()];
     for (index, word) in config.bases.iter().enumerate() {
         let place = match said.get(index) {
-            Some(said) if DiskSource::is_elsewhere(said) => said.clone(),
-            Some(said) => said.canonicalize().map_err(|error| Failure::cannot(&using, &error))?,
+            Some(said) => place_of(said, &using)?,
             None => beside(image, word).ok_or_else(|| {
                 Failure::cannot(&using, format!("it stands on {word}, which does not lie beside it"))
                     .remedy("say where all images are that it stands on, from the top down: --base IMAGE …")

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 
 use libtombolo::{Last, Node, StreamError, block_on};
+use tombolo_back_image_file::Way;
 use tombolo_core::Error;
 use tombolo_core::fs::{FileType, Name, OpenFlags};
 use tombolo_core::mem::Buffer;
@@ -52,12 +54,26 @@ fn too_long(max: u64) -> String {
     format!("it has more than {max} bytes, which no such file has")
 }
 
+/// Refuses a directory that was found over a symbolic link, which another user may have put there since its path was said.
+fn is_at(dir: &Node, path: &Path) -> Result<(), Error> {
+    let way = Way { no_links: true };
+    let named = way.look(path).map_err(|error| Error::io(error.to_string()))?;
+    let found = block_on(dir.attr())?;
+    match (found.fsid, found.fileid) == (named.dev(), named.ino()) {
+        true => Ok(()),
+        false => Err(Error::io("it was replaced meanwhile")),
+    }
+}
+
 impl Files {
     /// Where this host has it.
     pub fn of(image: &Path) -> Result<Self, Failure> {
         let location = Location::of_word(image.as_os_str()).map_err(Failure::usage)?;
         let place = Opener::new().open(&location, End::Target)?;
         let dir = place.found(Last::Follow)?;
+        if let Location::Dir(path) = &location {
+            is_at(&dir, path).map_err(|error| place.cannot("use", &error))?;
+        }
         Ok(Self { place, dir })
     }
 

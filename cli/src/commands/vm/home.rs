@@ -81,7 +81,7 @@ impl Home {
                 Failure::cannot(format_args!("find the VM {name}"), reason).remedy("see tombolo vm list")
             );
         }
-        Self::at(state, path, name)
+        Self::at(state, &path, name)
     }
 
     /// Makes one for a VM that is not there yet.
@@ -97,10 +97,14 @@ impl Home {
             Failure::cannot(making, "there is one already")
                 .remedy(format_args!("choose another name, or remove it: tombolo vm rm {name}"))
         })?;
-        Self::at(state, path, name)
+        Self::at(state, &path, name)
     }
 
-    fn at(state: StateDir, path: PathBuf, name: &str) -> Result<Self, Failure> {
+    fn at(state: StateDir, path: &Path, name: &str) -> Result<Self, Failure> {
+        // What lies in it is opened over no links, as are images.
+        let path = path
+            .canonicalize()
+            .map_err(|error| Failure::cannot(format_args!("find {}", path.display()), &error))?;
         let files = state.files_of(&format!("{PREFIX}{name}")).map_err(|error| failed(&error))?;
         Ok(Self { name: name.into(), path, state, files })
     }

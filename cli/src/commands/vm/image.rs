@@ -12,7 +12,7 @@ use clap::Args;
 use tombolo_sys::process::{Death, ends_with_this_thread};
 
 use super::ahead;
-use super::chain::{self, Ground};
+use super::chain::{self, Bases, Ground};
 use super::changes::{self, Origins, file_of, files};
 use super::config::{CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, STATE, digest_of, uuid};
 use super::fetch::Files;
@@ -117,7 +117,7 @@ fn flatten(home: &Home, draft: &Path) -> Outcome {
         this_program(|command| {
             command.args(["disk", "convert"]);
             match bases {
-                Some(bases) => command.args(chain::as_words(&bases)).arg(home.file(&overlay(what))),
+                Some(bases) => command.args(bases.words()).arg(home.file(&overlay(what))),
                 None => command.arg(home.file(what)),
             };
             command.arg(draft.join(what));
@@ -154,12 +154,11 @@ pub struct Image {
 
 impl Image {
     pub fn of_word(word: &Path, bases: &[PathBuf], cache: CacheArgs) -> Result<Self, Failure> {
-        let place = if DiskSource::is_elsewhere(word) {
-            word.to_owned()
-        } else {
-            let looking = |error| Failure::cannot(format_args!("find the image {}", word.display()), &error);
-            word.canonicalize().map_err(looking)?
-        };
+        Self::at(changes::place_of(word, &format!("find the image {}", word.display()))?, bases, cache)
+    }
+
+    /// At a place on whose path no link is followed.
+    pub fn at(place: PathBuf, bases: &[PathBuf], cache: CacheArgs) -> Result<Self, Failure> {
         let origins = Origins::of(slice::from_ref(&place), &cache)?;
         Ok(Self { place, cache, bases: bases.to_vec(), origins })
     }
@@ -211,8 +210,8 @@ impl Image {
     /// Makes the overlays of a VM, over these images.
     fn begin(&self, home: &Home, images: &[PathBuf]) -> Outcome {
         let begin = |what| {
-            let files = files(images, what);
-            begin_at(&home.file(&overlay(what)), files.iter().map(|file| self.origins.near(file)).collect())
+            let files = files(images, what).iter().map(|file| self.origins.near(file)).collect();
+            begin_at(&home.file(&overlay(what)), Bases { files, no_links: true })
         };
         thread::scope(|scope| {
             let disk = scope.spawn(|| begin(DISK));
@@ -233,6 +232,7 @@ impl Image {
         for image in incremental {
             for what in [DISK, MEMORY] {
                 OverlaySource::new(file_of(image, &overlay(what)), &ImageOptions::default())
+                    .without_links()
                     .check_finished()?;
             }
         }
@@ -333,8 +333,7 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
 /// Where what comes is until all of it is there.
 const BOOT_DRAFT: &str = "boot.new";
 
-/// Makes an overlay over these, from the top down.
-pub fn begin_at(path: &Path, bases: Vec<PathBuf>) -> Outcome {
-    let options = ImageOptions { base: bases, ..ImageOptions::default() };
-    OverlaySource::new(path.to_owned(), &options).create(None)
+/// Makes an overlay over these.
+pub fn begin_at(path: &Path, bases: Bases) -> Outcome {
+    OverlaySource::new(path.to_owned(), &bases.options()).create(None)
 }

@@ -32,6 +32,7 @@ use crate::commands::image::catalogue::{self, Needs};
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
+use chain::Bases;
 use checkpoint::CheckpointArgs;
 use config::{BootConfig, CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, digest_of};
 pub use home::checked_name;
@@ -271,7 +272,8 @@ impl StartArgs {
 
     fn make(&self, home: &Home, config: &Config, shares: Vec<Share>) -> Outcome {
         let disk = if DiskSource::is_elsewhere(&self.disk) { self.disk.clone() } else { whole(&self.disk)? };
-        image::begin_at(&home.file(&image::overlay(DISK)), vec![disk.clone()])?;
+        let bases = Bases { files: vec![disk.clone()], no_links: false };
+        image::begin_at(&home.file(&image::overlay(DISK)), bases)?;
         let files = [(KERNEL, &self.kernel), (INITRD, &self.initrd)];
         for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {
             image::copy(file, &home.file(name)).map_err(|error| unread(file, &error))?;
@@ -306,7 +308,10 @@ impl CloneArgs {
         let cache = self.cache.clone().absolute()?;
         let found = self.needs.as_ref().map(|needs| catalogue::find(&self.image, needs)).transpose()?;
         let mut ledger = Ledger::begin();
-        let mut image = Image::of_word(found.as_ref().unwrap_or(&self.image), &self.base, cache)?;
+        let mut image = match found {
+            Some(place) => Image::at(place, &self.base, cache)?,
+            None => Image::of_word(&self.image, &self.base, cache)?,
+        };
         let qemu = self.place.qemu()?;
         let shares = shares::checked(&self.place.share)?;
         let home = Home::create(&self.name)?;

@@ -15,7 +15,7 @@ use tombolo_host_vmm::{End, Events, Launch};
 use tombolo_sys::process::{self, Death};
 
 use super::ahead::{self, Ahead};
-use super::chain::{self, Ground};
+use super::chain::{self, Bases, Ground};
 use super::config::{DISK, MEMORY, uuid};
 use super::home::{Home, Phase, Run};
 use super::image::{fetch_boot_files, overlay};
@@ -283,14 +283,14 @@ impl Server {
     fn spawn(
         home: &Home,
         what: &'static str,
-        bases: &[PathBuf],
+        bases: &Bases,
         control: &Path,
         words: &[&Path],
         log: &File,
     ) -> Result<Self, Failure> {
         let cannot = |error: &io::Error| Failure::cannot(format_args!("serve the {what} of a VM"), error);
         let mut command = beside("disk", Some(log)).map_err(|error| cannot(&error))?;
-        command.arg(home.file(&overlay(what))).args(chain::as_words(bases)).args(words);
+        command.arg(home.file(&overlay(what))).args(bases.words()).args(words);
         command.arg("--control").arg(control).process_group(0);
         let record = home.file(RECORD);
         if record.exists() {

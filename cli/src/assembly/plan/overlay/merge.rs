@@ -86,7 +86,7 @@ impl OverlaySource {
         let base = lowest.base()?;
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         let options = read_only();
-        let opened = base.open(&options, &pool)?;
+        let opened = lowest.open_base(&base, &options, &pool)?;
         let (mut disk, mut layers) = (opened.disk.clone(), Vec::new());
         for source in chain.iter().rev() {
             let layer =
@@ -139,16 +139,17 @@ impl OverlaySource {
     /// Takes back all that was written to it. What stands on it is refused from then on.
     pub fn discard(&self) -> Outcome {
         let discarding = format!("discard what is in {}", self.path.display());
-        let header = self.header()?;
+        let size_bytes = self.header()?.size_bytes;
         let _lock = self.locked()?;
         let failed = |error: io::Error| Failure::cannot(&discarding, &error);
         let path = beside(&self.path).map_err(failed)?;
         let _ = fs::remove_file(&path);
         let mut empty = Self { path, states: None, ..self.clone() };
         if empty.bases.is_empty() {
-            empty.bases.push(self.named(&header)?);
+            empty.bases.push(self.named()?);
+            empty.bases_no_links = true;
         }
-        empty.create(Some(header.size_bytes))?;
+        empty.create(Some(size_bytes))?;
         let replaced = || {
             let (old, new) = (fs::metadata(&self.path)?, File::open(&empty.path)?);
             like(&old, &new)?;

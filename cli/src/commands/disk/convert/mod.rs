@@ -73,6 +73,9 @@ pub struct DiskConvertArgs {
     /// What FROM stands on, if it is an overlay. Without, it says so itself. Once more: what that stands on, if it is an overlay too.
     #[arg(long, value_name = "DISK")]
     base: Vec<PathBuf>,
+    /// Refuse a --base that lies behind a symbolic link.
+    #[arg(long, hide = true)]
+    base_no_links: bool,
     /// The disk to copy, as for a server of it.
     from: PathBuf,
     /// What it is copied into.
@@ -126,8 +129,9 @@ struct Conversion {
 
 impl DiskConvertArgs {
     fn source_options(&self) -> ImageOptions {
-        let Self { from_format, backing_dir, base, .. } = self;
-        ImageOptions { format: *from_format, backing_dir: backing_dir.clone(), base: base.clone() }
+        let Self { from_format: format, base_no_links, .. } = *self;
+        let (backing_dir, base) = (self.backing_dir.clone(), self.base.clone());
+        ImageOptions { format, backing_dir, base, base_no_links }
     }
 
     pub fn run(&self, log: LogArgs) -> Outcome {

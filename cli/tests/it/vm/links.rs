@@ -1,0 +1,67 @@
+//! Images of strangers, who put links into them after they were looked at.
+
+use std::fs::FileTimes;
+use std::process::Command;
+
+use super::*;
+
+/// Copies `from` to a place that a stranger may not read, as `cp -a`, with other bytes in its files.
+fn private(bed: &Bed, from: &Path, name: &str) -> PathBuf {
+    let to = bed.0.path(name);
+    let copied = Command::new("cp").arg("-a").args([from, &to]).status().expect("cp(1)");
+    assert!(copied.success());
+    for file in [&to, &to.join("disk"), &to.join("memory")].into_iter().filter(|file| file.is_file()) {
+        let modified = fs::metadata(file).and_then(|file| file.modified()).expect("there");
+        let open = File::options().write(true).open(file).expect("open");
+        open.write_all_at(b"secret", MIB).expect("write");
+        open.set_times(FileTimes::new().set_modified(modified)).expect("its time");
+    }
+    to
+}
+
+/// Puts a link to `target` where `place` is while `run` runs.
+fn linked(place: &Path, target: &Path, run: impl FnOnce()) {
+    let real = place.with_added_extension("real");
+    fs::rename(place, &real).and_then(|()| symlink(target, place)).expect("link");
+    run();
+    fs::remove_file(place).and_then(|()| fs::rename(&real, place)).expect("as it was");
+}
+
+#[test]
+fn a_link_in_an_image_is_refused_at_each_start() {
+    let bed = Bed::new();
+    bed.make_image();
+    let image = bed.0.path("image");
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    bed.0.run(&["vm", "checkpoint", "one"]).succeeded();
+    let refused = |place: &Path, name: &str, beside: &str| {
+        linked(place, &private(&bed, place, name), || {
+            let _told = bed.vmm("one", Flaw::None);
+            bed.0.run(&["vm", "resume", "one"]).failed(1, &[beside, "symbolic link"]);
+            bed.0.run(&["vm", "suspend", "one", "--to", "copy"]).failed(1, &[beside, "symbolic link"]);
+            assert!(!bed.0.path("copy").exists());
+            bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &[beside, "symbolic link"]);
+        });
+    };
+    refused(&image.join("disk"), "private-disk", "image/disk");
+    refused(&image.join("memory"), "private-memory", "image/memory");
+    refused(&image, "private-image", "image/");
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
+}
+
+#[test]
+fn an_image_named_by_a_directory_s_location_follows_no_link() {
+    let bed = Bed::new();
+    bed.make_image();
+    let place = format!("dir:{}", bed.0.text("image"));
+    let disk = bed.0.path("image/disk");
+    linked(&disk, &private(&bed, &disk, "private-disk"), || {
+        let clone = ["clone", &place, "one", "--net", "none", "--qemu", "false"];
+        bed.0.run(&clone).failed(1, &["image/disk is not a file"]);
+    });
+    assert!(!bed.vm("one").exists());
+}
