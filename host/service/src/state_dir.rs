@@ -115,19 +115,21 @@ impl StateDir {
     /// The directory of the server called `name`, for as long as the result lives.
     pub fn server(&self, name: &str) -> Result<ServerState, StateError> {
         loop {
-            let files = self.files_of(name)?;
-            let lock_path = files.path.join(LOCK);
-            let mut open = File::options();
-            let lock = match open.create(true).append(true).mode(0o600).open(&lock_path) {
-                // Its last server has just removed the directory.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                lock => lock.map_err(at(&lock_path))?,
-            };
-            match lock.try_lock() {
-                Ok(()) if lock.metadata().is_ok_and(|lock| lock.nlink() == 0) => {}
-                Ok(()) => return Ok(ServerState { files, _lock: lock }),
-                Err(TryLockError::WouldBlock) => return Err(StateError::InUse { path: files.path }),
-                Err(TryLockError::Error(error)) => return Err(at(&lock_path)(error)),
+            if let Some(server) = hold(self.files_of(name)?)? {
+                return Ok(server);
+            }
+        }
+    }
+
+    /// The same of one that is there: `None` where there is no such directory, and none is made.
+    pub fn existing(&self, name: &str) -> Result<Option<ServerState>, StateError> {
+        loop {
+            let files = self.existing_files(name)?;
+            if !files.path.is_dir() {
+                return Ok(None);
+            }
+            if let Some(server) = hold(files)? {
+                return Ok(Some(server));
             }
         }
     }
@@ -155,13 +157,18 @@ impl StateDir {
 
     /// The small files of the server called `name`, whether it runs or not.
     pub fn files_of(&self, name: &str) -> Result<ServerFiles, StateError> {
+        let files = self.existing_files(name)?;
+        make_directory(&files.path)?;
+        Ok(files)
+    }
+
+    /// The same, where they are: no directory is made.
+    pub fn existing_files(&self, name: &str) -> Result<ServerFiles, StateError> {
         let plain = !matches!(name, "" | "." | ".." | "version") && !name.contains(['/', '\0']);
         if !plain {
             return Err(StateError::BadName { name: name.into() });
         }
-        let path = self.path.join(name);
-        make_directory(&path)?;
-        Ok(ServerFiles { path })
+        Ok(ServerFiles { path: self.path.join(name) })
     }
 
     /// The names of the servers that have been here.
@@ -175,6 +182,25 @@ impl StateDir {
         }
         names.sort_unstable();
         Ok(names)
+    }
+}
+
+/// Locks a server's directory. `None` if it was removed meanwhile.
+fn hold(files: ServerFiles) -> Result<Option<ServerState>, StateError> {
+    let lock_path = files.path.join(LOCK);
+    let lock = match File::options().create(true).append(true).mode(0o600).open(&lock_path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        lock => lock.map_err(at(&lock_path))?,
+    };
+    match lock.try_lock() {
+        Ok(()) => {
+            let own = lock.metadata().map_err(at(&lock_path))?;
+            let is_there = fs::metadata(&lock_path)
+                .is_ok_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino()));
+            Ok(is_there.then_some(ServerState { files, _lock: lock }))
+        }
+        Err(TryLockError::WouldBlock) => Err(StateError::InUse { path: files.path }),
+        Err(TryLockError::Error(error)) => Err(at(&lock_path)(error)),
     }
 }
 
@@ -300,6 +326,19 @@ mod tests {
         assert_eq!(fs::read_to_string(path.join("version")).expect("version"), "1\n");
         StateDir::open(&path).expect("again");
         assert_eq!(fs::read_dir(&path).expect("list").count(), 1);
+    }
+
+    #[test]
+    fn a_look_at_what_is_not_there_makes_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = StateDir::open(dir.path()).expect("new");
+        assert!(state.existing("none").expect("no failure").is_none());
+        assert_eq!(state.existing_files("none").expect("a name").read("keys").expect("no failure"), None);
+        assert!(!dir.path().join("none").exists());
+        drop(state.server("one").expect("made"));
+        let held = state.existing("one").expect("no failure").expect("there");
+        assert!(matches!(state.existing("one"), Err(StateError::InUse { .. })));
+        drop(held);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!
 //! Not here: where files lie, and what becomes of processes.
 //!
-//! Reading order: `machine`, `monitor`, `migration`, `network`, `identity`, `shares`, `process`, `end`.
+//! Reading order: `machine`, `processor`, `monitor`, `migration`, `network`, `identity`, `shares`, `process`, `end`.
 #![forbid(unsafe_code)]
 
 mod end;
@@ -17,6 +17,7 @@ pub mod migration;
 mod monitor;
 pub mod network;
 pub mod process;
+mod processor;
 pub mod shares;
 
 pub use end::{End, Events};

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::processor::unknown_part;
+
 /// A machine, as far as its device state depends on it. What is saved of one machine only an equal one takes in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -73,13 +75,13 @@ impl Machine {
         };
         checked(&self.machine, &is_name)?;
         checked(&self.accelerator, &is_name)?;
-        checked(&self.cpu, &|c| is_name(c) || ",+=".contains(c))
+        unknown_part(&self.cpu).map_or(Ok(()), |part| Err(UnknownWord(part.into())))
     }
 }
 
 /// What is no word of QEMU's command line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} names no machine, accelerator or processor")]
+#[error("{0:?} names no machine, accelerator or processor, nor a feature that a processor has or lacks")]
 pub struct UnknownWord(String);
 
 impl Launch<'_> {

@@ -246,6 +246,8 @@ mod tests {
             ("pc-q35-7.2", "q35 -monitor stdio"),
             ("\"tcg\"", "\"tcg,memory-backend=x\""),
             ("max,-cx16", "max\\n"),
+            ("max,-cx16", "max,-cx16,host-cache-info=on"),
+            ("max,-cx16", "max,memory=ram"),
             ("536870912", "1000000"),
             ("536870912", "1152921504606846976"),
             ("cpus = 1", "cpus = 0"),

@@ -14,7 +14,7 @@ use tombolo_host_vmm::Monitor;
 use tombolo_host_vmm::shares::SHARES_MAX;
 use tombolo_sys::{fuse_dev, packet, process};
 
-use super::config::{CONFIG, Config, HERE, Here};
+use super::config::{CONFIG, Config, HERE, Here, uuid};
 use super::shares;
 use crate::assembly::plan::overlay::sync_name;
 use crate::failure::{Failure, Outcome};
@@ -22,6 +22,9 @@ use crate::service::status::{self, Status};
 
 /// What the names of VMs begin with in the state directory, where servers have theirs.
 const PREFIX: &str = "vm-";
+
+/// What the names of directories begin with that were VMs.
+const REMOVED: &str = ".removed-vm-";
 
 /// How a VM stands. The file that says so changes as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,16 +73,18 @@ pub fn checked_name(text: &str) -> Result<String, String> {
     }
 }
 
+fn none_of_that_name(name: &str) -> Failure {
+    Failure::cannot(format_args!("find the VM {name}"), "there is none of that name")
+        .remedy("see tombolo vm list")
+}
+
 impl Home {
     /// Of a VM that is there, whole or not.
     pub fn of(name: &str) -> Result<Self, Failure> {
         let (state, path) = state_dir()?;
         let path = path.join(format!("{PREFIX}{name}"));
         if !path.is_dir() {
-            let reason = "there is none of that name";
-            return Err(
-                Failure::cannot(format_args!("find the VM {name}"), reason).remedy("see tombolo vm list")
-            );
+            return Err(none_of_that_name(name));
         }
         Self::at(state, &path, name)
     }
@@ -105,8 +110,29 @@ impl Home {
         let path = path
             .canonicalize()
             .map_err(|error| Failure::cannot(format_args!("find {}", path.display()), &error))?;
-        let files = state.files_of(&format!("{PREFIX}{name}")).map_err(|error| failed(&error))?;
+        let files = state.existing_files(&format!("{PREFIX}{name}")).map_err(|error| failed(&error))?;
         Ok(Self { name: name.into(), path, state, files })
+    }
+
+    /// Removes it, in one step for all other commands. The caller has it locked, or has just made it.
+    pub fn remove(&self) -> Outcome {
+        let removing = format!("remove {}", self.path.display());
+        let cannot = |error: io::Error| Failure::cannot(&removing, &error);
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        fs::rename(&self.path, dir.join(format!("{REMOVED}{}", uuid()?)))
+            .and_then(|()| sync_name(&self.path))
+            .map_err(cannot)?;
+        // And what an earlier removal has left that was killed.
+        for entry in fs::read_dir(dir).map_err(cannot)? {
+            let entry = entry.map_err(cannot)?;
+            if entry.file_name().to_string_lossy().starts_with(REMOVED)
+                && let Err(error) = fs::remove_dir_all(entry.path())
+                && entry.path().exists()
+            {
+                return Err(cannot(error));
+            }
+        }
+        Ok(())
     }
 
     /// All that are there.
@@ -124,8 +150,9 @@ impl Home {
 
     /// The directory as ours alone, as long as the result lives. `None` while the VM runs.
     pub fn lock(&self) -> Result<Option<ServerState>, Failure> {
-        match self.state.server(&format!("{PREFIX}{}", self.name)) {
-            Ok(state) => Ok(Some(state)),
+        match self.state.existing(&format!("{PREFIX}{}", self.name)) {
+            Ok(Some(state)) => Ok(Some(state)),
+            Ok(None) => Err(none_of_that_name(&self.name)),
             Err(StateError::InUse { .. }) => Ok(None),
             Err(error) => Err(failed(&error)),
         }

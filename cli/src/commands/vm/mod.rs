@@ -132,7 +132,8 @@ struct StartArgs {
     /// Its processors.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     cpus: u32,
-    /// The model of its processors, as QEMU names them. Images that go to other hosts want one that all of them have.
+    /// The model of its processors, and features that they have or lack, as QEMU names them: MODEL[,+FEATURE][,-FEATURE]…. Images that go to
+    /// other hosts want one that all of them have.
     #[arg(long, value_name = "MODEL", default_value = "max")]
     cpu: String,
     /// What executes it, kvm or tcg (by default kvm where this user has it).
@@ -238,7 +239,7 @@ impl VmArgs {
 
 /// Makes what fails leave no VM behind.
 fn made(home: &Home, make: impl FnOnce() -> Outcome) -> Outcome {
-    make().inspect_err(|_| drop(fs::remove_dir_all(&home.path)))
+    make().inspect_err(|_| drop(home.remove()))
 }
 
 impl StartArgs {
@@ -433,6 +434,5 @@ fn remove(home: &Home, force: bool) -> Outcome {
         running::stop(home)?;
     }
     let _lock = home.locked()?;
-    fs::remove_dir_all(&home.path)
-        .map_err(|error: io::Error| Failure::cannot(format_args!("remove {}", home.path.display()), &error))
+    home.remove()
 }

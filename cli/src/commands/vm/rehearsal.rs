@@ -43,9 +43,7 @@ impl Drop for Clone {
     fn drop(&mut self) {
         let removed = running::stop(&self.0).and_then(|()| {
             let _lock = self.0.locked()?;
-            let path = &self.0.path;
-            fs::remove_dir_all(path)
-                .map_err(|error| Failure::cannot(format_args!("remove {}", path.display()), &error))
+            self.0.remove()
         });
         if let Err(failure) = removed {
             failure.remedy(format_args!("tombolo vm rm --force {}", self.0.name)).print();

@@ -270,3 +270,31 @@ fn a_clone_that_is_killed_in_its_middle_can_be_resumed_and_removed() {
     bed.0.run(&["vm", "rm", "--force", "one"]).succeeded();
     assert!(!bed.vm("one").exists() && !bed.0.path("run/tombolo/vm-one").exists());
 }
+
+#[test]
+fn a_removal_beside_other_commands_leaves_nothing() {
+    let bed = Bed::new();
+    bed.list();
+    for _ in 0..20 {
+        fs::create_dir(bed.vm("x")).and_then(|()| fs::write(bed.vm("x").join("phase"), "off")).expect("a VM");
+        (0..200).for_each(|number| fs::write(bed.vm("x").join(number.to_string()), "").expect("write"));
+        let begin = |words: &[&str]| {
+            let mut command = bed.0.tombolo(words);
+            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started")
+        };
+        let mut others: Vec<_> = (0..3).map(|_| begin(&["vm", "stop", "x"])).collect();
+        others.push(begin(&["vm", "list"]));
+        // One that looks how it stands may have it locked for a moment.
+        until("it is removed", || {
+            begin(&["vm", "rm", "--force", "x"]).wait().is_ok() && !bed.vm("x").exists()
+        });
+        others.iter_mut().for_each(|other| drop(other.wait()));
+        assert!(!bed.vm("x").exists(), "{:?}", fs::read_dir(bed.vm("x")).map(|left| left.count()));
+    }
+    let left: Vec<_> = fs::read_dir(bed.0.path("state/tombolo"))
+        .expect("list")
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
+    assert_eq!(left, ["version"]);
+}
