@@ -449,6 +449,59 @@ fn a_clone_needs_no_kernel_until_its_guest_is_reset() {
 }
 
 #[test]
+fn a_kernel_changed_alone_is_refused_at_each_start() {
+    let bed = Bed::new();
+    fs::write(bed.0.path("kernel"), "kernel").expect("write");
+    bed.make_image_of(&["--kernel", "kernel"]);
+    let clone = |image: &str, name: &str| {
+        let _told = bed.vmm(name, Flaw::None);
+        bed.0.run(&["clone", image, name, "--net", "none", "--qemu", "./vmm"])
+    };
+    clone("image", "one").succeeded();
+    bed.0.run(&["vm", "suspend", "one", "--to", "changes", "--changes"]).succeeded();
+    let kernel = bed.0.path("image/kernel");
+    // What is another file is looked into.
+    fs::write(&kernel, "kernel").expect("write");
+    clone("image", "two").succeeded();
+    fs::write(&kernel, "kerneL").expect("write");
+    for image in ["image", "changes"] {
+        clone(image, "three").failed(1, &["its kernel has changed", "as it was"]);
+        assert!(!bed.vm("three").exists(), "{}", bed.list());
+    }
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["its kernel has changed", "as it was"]);
+    fs::write(&kernel, "kernel").expect("write");
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["vm", "resume", "one"]).succeeded();
+}
+
+#[test]
+fn a_start_that_fails_leaves_no_vm() {
+    let bed = Bed::new();
+    bed.make_image();
+    bed.0.run(&["vm", "rm", "golden"]).succeeded();
+    // As QEMU 7.2 says it.
+    let says = "#!/bin/sh\necho 'qemu: unsupported machine type\nUse -machine help to list supported machines' >&2\nexit 1\n";
+    let fails = "#!/bin/sh\necho 'no such device: x' >&2\nexit 1\n";
+    for (name, text) in [("old", says), ("broken", fails)] {
+        fs::write(bed.0.path(name), text).expect("write");
+        fs::set_permissions(bed.0.path(name), fs::Permissions::from_mode(0o755)).expect("chmod");
+    }
+    let start = "vm start x --disk disk.img --memory 2M --accel tcg --net none --qemu";
+    let clone = "clone image x --net none --qemu";
+    let line = |words: &str, qemu: &str| {
+        let ran = bed.0.run(&words.split(' ').chain([qemu]).collect::<Vec<_>>());
+        assert!(!ran.err.contains("vm-x/log") && !ran.err.contains("vm resume"), "{}", ran.err);
+        assert_eq!(bed.list().lines().count(), 1, "{}", bed.list());
+        ran
+    };
+    for words in [start, clone] {
+        line(words, "./broken").failed(1, &["has ended at its start", "no such device: x"]);
+        line(words, "no-qemu").failed(1, &["--qemu", "install"]);
+    }
+    line(clone, "./old").failed(1, &["does not know its machine pc-q35-7.2", "a newer one"]);
+}
+
+#[test]
 fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
     let bed = Bed::new();
     bed.make_image();
@@ -556,7 +609,7 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
     bed.0
         .run(&["vm", "start", "x", "--disk", "disk.img", "--memory", "1M", "--qemu", "no-qemu"])
         .failed(1, &["--qemu", "install"]);
-    bed.0.run(&["vm", "rm", "x"]).succeeded();
+    assert_eq!(bed.list().lines().count(), 1, "{}", bed.list());
     // An image that says of itself what it is not.
     bed.make_image();
     let text = fs::read_to_string(bed.0.path("image/vm.toml")).expect("read");

@@ -50,6 +50,20 @@ fn a_clone_of_an_image_on_another_host_reads_there_what_it_touches() {
 }
 
 #[test]
+fn an_image_is_found_that_was_made_after_it_was_asked_for() {
+    let bed = Bed::new();
+    let (_server, image) = far_image(&bed);
+    let [made, away] = ["tree/image", "tree/away"].map(|name| bed.0.path(name));
+    fs::rename(&made, &away).expect("move");
+    clone(&bed, &image.replace("/image", "/away"), "first", &[]);
+    // What caches the tree knows now that there is none.
+    bed.0.run(&["clone", &image, "one", "--net", "none", "--qemu", "./vmm"]).failed(1, &["image"]);
+    fs::rename(&away, &made).expect("move");
+    clone(&bed, &image, "one", &[]);
+    assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
+}
+
+#[test]
 fn the_clones_of_a_host_share_a_cache_and_go_on_when_it_was_killed() {
     let bed = Bed::new();
     let (_server, image) = far_image(&bed);

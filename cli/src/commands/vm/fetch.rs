@@ -5,15 +5,16 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use libtombolo::{Last, Node, StreamError, block_on};
 use tombolo_back_image_file::Way;
 use tombolo_core::Error;
 use tombolo_core::fs::{FileType, Name, OpenFlags};
 use tombolo_core::mem::Buffer;
-use tombolo_wire_image::{NAME, PREFIX_BYTES, Sidecar, head_bytes};
+use tombolo_wire_image::{Digester, NAME, PREFIX_BYTES, Sidecar, head_bytes};
 
-use super::config::CONFIG;
+use super::config::{CONFIG, Config};
 use super::home::TEXT_BYTES_MAX;
 use crate::commands::files::open_path::{OpenPath, Opener};
 use crate::failure::{Failure, Outcome};
@@ -32,21 +33,57 @@ const HEAD_BYTES: usize = 64 << 10;
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// A copy that ends where its server goes on for ever.
-struct Bounded {
-    file: File,
+struct Bounded<T> {
+    to: T,
     left: u64,
     max: u64,
 }
 
-impl Write for Bounded {
+impl<T> Bounded<T> {
+    fn new(to: T, max: u64) -> Self {
+        Self { to, left: max, max }
+    }
+}
+
+impl<T: Write> Write for Bounded<T> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let left = self.left.checked_sub(bytes.len() as u64);
         self.left = left.ok_or_else(|| io::Error::other(too_long(self.max)))?;
-        self.file.write_all(bytes).map(|()| bytes.len())
+        self.to.write_all(bytes).map(|()| bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.to.flush()
+    }
+}
+
+/// The digest of what is written to it.
+struct Sum(Digester);
+
+impl Write for Sum {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Caches of a tree may not know for so long that a directory has just been made there, where they were asked for it before.
+const NEW_NAME_PATIENCE: Duration = Duration::from_secs(4);
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Finds the directory of an image. One elsewhere that is not there may have been made just now.
+fn found(place: &OpenPath) -> Result<Node, Failure> {
+    let end = Instant::now() + NEW_NAME_PATIENCE;
+    loop {
+        match place.find(Last::Follow) {
+            Err(Error::NotFound) if place.is_remote && Instant::now() < end => thread::sleep(LOOK_EVERY),
+            found => return found.map_err(|error| place.cannot("find", &error)),
+        }
     }
 }
 
@@ -65,12 +102,18 @@ fn is_at(dir: &Node, path: &Path) -> Result<(), Error> {
     }
 }
 
+/// A kernel, or its first file system, that was changed alone.
+pub fn has_changed(doing: &str, name: &str) -> Failure {
+    Failure::cannot(doing, format!("its {name} has changed since the image was made"))
+        .remedy("what was to boot fits no other: bring it back as it was")
+}
+
 impl Files {
     /// Where this host has it.
     pub fn of(image: &Path) -> Result<Self, Failure> {
         let location = Location::of_word(image.as_os_str()).map_err(Failure::usage)?;
         let place = Opener::new().open(&location, End::Target)?;
-        let dir = place.found(Last::Follow)?;
+        let dir = found(&place)?;
         if let Location::Dir(path) = &location {
             is_at(&dir, path).map_err(|error| place.cannot("use", &error))?;
         }
@@ -96,11 +139,43 @@ impl Files {
         if len > max {
             return Err(self.place.cannot(&format!("read the file {name} of"), &Error::io(too_long(max))));
         }
-        let mut copy = Bounded { file: File::create(to).map_err(writing)?, left: max, max };
+        let mut copy = Bounded::new(File::create(to).map_err(writing)?, max);
         match block_on(file.read_to(0, &mut copy, Default::default())) {
             Ok(_) => Ok(()),
             Err(StreamError::File(error)) => Err(reading(&error)),
             Err(StreamError::Stream(error)) => Err(writing(error)),
+        }
+    }
+
+    /// Refuses the image if a file that its machine boots from is not what it was when the image was made. One of which the sidecar speaks is not read.
+    pub fn check_boot_files(&self, config: &Config) -> Outcome {
+        let sidecar = if config.boot.is_some() { self.sidecar() } else { None };
+        config.boot_files().try_for_each(|name| {
+            let reading = |error: &Error| self.place.cannot(&format!("read the file {name} of"), error);
+            let attr =
+                self.find(name).and_then(|node| block_on(node.attr())).map_err(|error| reading(&error))?;
+            let known = sidecar.as_ref().and_then(|sidecar| sidecar.file(name.as_bytes()));
+            if known.is_some_and(|file| file.is_of(attr.size, attr.mtime)) {
+                return Ok(());
+            }
+            let digest = self.digest_of(name).map_err(|error| reading(&error))?;
+            match config.digest_of(name) == Some(&digest) {
+                true => Ok(()),
+                false => Err(has_changed(&format!("use the image {}", self.place.word), name)),
+            }
+        })
+    }
+
+    fn digest_of(&self, name: &str) -> Result<String, Error> {
+        let (file, len) = self.open(name)?;
+        if len > FILE_BYTES_MAX {
+            return Err(Error::io(too_long(FILE_BYTES_MAX)));
+        }
+        let mut sum = Bounded::new(Sum(Digester::new()), FILE_BYTES_MAX);
+        match block_on(file.read_to(0, &mut sum, Default::default())) {
+            Ok(_) => Ok(sum.to.0.finalize().to_hex().to_string()),
+            Err(StreamError::File(error)) => Err(error),
+            Err(StreamError::Stream(error)) => Err(Error::io(error)),
         }
     }
 

@@ -23,6 +23,9 @@ use crate::service::status::{self, Status};
 /// What the names of VMs begin with in the state directory, where servers have theirs.
 const PREFIX: &str = "vm-";
 
+/// Beside the log of a VM that has never started, which goes with it.
+pub const UNSTARTED: &str = "unstarted";
+
 /// What the names of directories begin with that were VMs.
 const REMOVED: &str = ".removed-vm-";
 
@@ -102,7 +105,26 @@ impl Home {
             Failure::cannot(making, "there is one already")
                 .remedy(format_args!("choose another name, or remove it: tombolo vm rm {name}"))
         })?;
-        Self::at(state, &path, name)
+        let home = Self::at(state, &path, name)?;
+        home.files.write(UNSTARTED, b"").map_err(|error| failed(&error))?;
+        Ok(home)
+    }
+
+    /// Says that its VMM was there, so that it is kept whatever comes.
+    pub fn has_started(&self) {
+        // One that is left costs a log of which only the end is shown.
+        let _ = fs::remove_file(self.file(UNSTARTED));
+    }
+
+    /// Returns a failure to start it. One that has never started is removed: nothing is in it but what the command that made it can make again.
+    pub fn not_started(&self, failure: Failure) -> Failure {
+        if !self.file(UNSTARTED).exists() {
+            return failure;
+        }
+        match self.locked().and_then(|_lock| self.remove()) {
+            Ok(()) => failure,
+            Err(_) => failure.remedy(format_args!("tombolo vm rm --force {}", self.name)),
+        }
     }
 
     fn at(state: StateDir, path: &Path, name: &str) -> Result<Self, Failure> {

@@ -15,7 +15,7 @@ use super::ahead;
 use super::chain::{self, Bases, Ground};
 use super::changes::{self, Origins, file_of, files};
 use super::config::{CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, STATE, digest_of, uuid};
-use super::fetch::Files;
+use super::fetch::{Files, has_changed};
 use super::home::{Home, Phase};
 use super::ledger::Ledger;
 use super::origin::CacheArgs;
@@ -194,9 +194,14 @@ impl Image {
         });
         let config = config?;
         let bases = changes::bases(&self.place, &config, &self.bases)?;
-        match bases.is_empty() {
-            true => begun?,
-            false => self.begin_over(home, &bases)?,
+        match bases.last() {
+            None if begun.is_ok() => {}
+            // It was there a moment later.
+            None => self.begin_anew(home, slice::from_ref(&self.place))?,
+            Some(whole) => {
+                self.begin_over(home, &bases)?;
+                Files::of(&self.origins.near(whole))?.check_boot_files(&config)?;
+            }
         }
         let fetched_bytes = fs::metadata(home.file(STATE)).map_or(0, |file| file.len());
         ledger.enter("device state, overlays", Some(fetched_bytes));
@@ -236,28 +241,41 @@ impl Image {
                     .check_finished()?;
             }
         }
-        // It may have had what a whole one has, too.
-        for what in [DISK, MEMORY] {
-            let _ = fs::remove_file(home.file(&overlay(what)));
-        }
         for file in [files(&images, MEMORY).first(), files(&images, MEMORY).last()].into_iter().flatten() {
             self.origins.look_ahead(file);
         }
-        self.begin(home, &images)
+        self.begin_anew(home, &images)
+    }
+
+    /// The same where it was begun as of a whole image that was there already.
+    fn begin_anew(&self, home: &Home, images: &[PathBuf]) -> Outcome {
+        for what in [DISK, MEMORY] {
+            let _ = fs::remove_file(home.file(&overlay(what)));
+        }
+        self.begin(home, images)
     }
 
     /// Has all that is read whole here, and finds out what is touched first.
     fn fetch(&self, home: &Home) -> Result<Config, Failure> {
         let files = self.open()?;
-        thread::scope(|scope| {
+        let config = thread::scope(|scope| {
             let ahead = scope.spawn(|| self.look_ahead(&files, home));
-            let copied = files.copy(&[CONFIG, STATE], &home.path);
-            copied.and(ahead.join().unwrap_or_else(|_| Err(Failure::silent())))
+            let state = scope.spawn(|| files.copy(&[STATE], &home.path));
+            let config = files.copy(&[CONFIG], &home.path).and_then(|()| home.config());
+            // One that is incremental has none.
+            let boot = match &config {
+                Ok(config) if config.bases.is_empty() => files.check_boot_files(config),
+                _ => Ok(()),
+            };
+            for part in [state, ahead] {
+                part.join().unwrap_or_else(|_| Err(Failure::silent()))?;
+            }
+            boot.and(config)
         })?;
         for file in [CONFIG, STATE].map(|name| home.file(name)) {
             sync(&file).map_err(|error| Failure::cannot(format_args!("write {}", file.display()), &error))?;
         }
-        home.config()
+        Ok(config)
     }
 
     /// Far away without a cache each read brings what lies around it too: there nothing is read ahead.
@@ -298,6 +316,14 @@ fn check_files(image: &Path) -> Outcome {
     Ok(())
 }
 
+/// Refuses a VM whose image has another kernel by now, which the VM would boot when its guest is reset. One that has its kernel itself needs no other.
+pub fn check_boot_files(home: &Home) -> Outcome {
+    let (config, here) = (home.config()?, home.here()?);
+    let has_own = config.boot_files().all(|name| home.file(name).exists());
+    let Some(image) = here.images().pop().filter(|_| !has_own) else { return Ok(()) };
+    Image::at(image, &[], here.cache)?.open()?.check_boot_files(&config)
+}
+
 /// Has what a VM boots from here. A clone does not need it before it boots: it went on from its device state.
 pub fn fetch_boot_files(home: &Home) -> Outcome {
     let missing = |name: &&str| !home.file(name).exists();
@@ -313,17 +339,13 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
     let _ = fs::remove_dir_all(&draft);
     fs::create_dir(&draft).map_err(cannot)?;
     check_files(&image)?;
-    let image = Image::of_word(&image, &[], here.cache)?;
+    let image = Image::at(image, &[], here.cache)?;
     image.open()?.copy(&names, &draft)?;
     for name in names {
         let file = draft.join(name);
         if config.digest_of(name) != Some(&digest_of(&file).map_err(cannot)?) {
             let _ = fs::remove_dir_all(&draft);
-            return Err(Failure::cannot(
-                &fetching,
-                format!("its {name} has changed since the image was made"),
-            )
-            .remedy("what was to boot fits no other: bring it back as it was"));
+            return Err(has_changed(&fetching, name));
         }
         sync(&file).and_then(|()| fs::rename(&file, home.file(name))).map_err(cannot)?;
     }

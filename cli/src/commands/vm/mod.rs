@@ -9,6 +9,7 @@ mod fetch;
 mod home;
 mod image;
 mod ledger;
+mod linger;
 mod origin;
 pub mod rehearsal;
 mod running;
@@ -225,7 +226,13 @@ impl VmArgs {
             Action::Start(args) => args.run(),
             Action::Boot { name } => boot(name),
             Action::Suspend { name, to, how } => suspend(name, to.as_deref(), how),
-            Action::Resume { name } => resume(&Home::of(name)?, &mut Ledger::begin()),
+            Action::Resume { name } => {
+                let home = Home::of(name)?;
+                if home.phase()? == Phase::Suspended {
+                    image::check_boot_files(&home)?;
+                }
+                resume(&home, &mut Ledger::begin())
+            }
             Action::Checkpoint(args) => args.run(),
             Action::Restore { name, checkpoint } => checkpoint::restore(&Home::of(name)?, *checkpoint),
             Action::Stop { name } => running::stop(&Home::of(name)?),
@@ -268,7 +275,9 @@ impl StartArgs {
         let shares = shares::checked(&self.place.share)?;
         let home = Home::create(&self.name)?;
         made(&home, || self.make(&home, &config, shares))?;
-        running::boot(&home)
+        running::boot(&home).map_err(|failure| home.not_started(failure))?;
+        linger::tell();
+        Ok(())
     }
 
     fn make(&self, home: &Home, config: &Config, shares: Vec<Share>) -> Outcome {
@@ -317,7 +326,9 @@ impl CloneArgs {
         let shares = shares::checked(&self.place.share)?;
         let home = Home::create(&self.name)?;
         made(&home, || image.clone_to(&home, &qemu, self.place.net(), shares, &mut ledger))?;
-        resume(&home, &mut ledger)
+        resume(&home, &mut ledger).map_err(|failure| home.not_started(failure))?;
+        linger::tell();
+        Ok(())
     }
 }
 

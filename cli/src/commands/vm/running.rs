@@ -8,7 +8,7 @@ use tombolo_host_vmm::network::Network;
 use tombolo_host_vmm::{Monitor, MonitorError};
 
 use super::config::{CONFIG, IDENTITY, MEMORY, STATE, identity};
-use super::home::{GLANCE, Home, Phase};
+use super::home::{GLANCE, Home, Phase, UNSTARTED};
 use super::image::fetch_boot_files;
 use super::ledger::{LEDGER, Ledger};
 use super::origin::Origin;
@@ -69,7 +69,9 @@ pub fn begin(home: &Home, runs: impl Fn() -> bool) -> Outcome {
     prepare(home, &mut monitor)?;
     home.set_phase(&Phase::Running)?;
     plug(home, &mut monitor)?;
-    monitor.proceed().map_err(failed(home, "start"))
+    monitor.proceed().map_err(failed(home, "start"))?;
+    home.has_started();
+    Ok(())
 }
 
 /// The monitor of a VMM that starts.
@@ -80,10 +82,22 @@ fn reach(home: &Home, doing: &str, runs: impl Fn() -> bool) -> Result<Monitor, F
         if runs() {
             return failed(home, doing)(error);
         }
-        let reason = "the VMM has ended at its start";
-        Failure::cannot(format_args!("{doing} the VM {}", home.name), reason)
-            .remedy(supervisor::see(&supervisor::log_of(home)))
+        let (doing, log) = (format!("{doing} the VM {}", home.name), supervisor::log_of(home));
+        if is_unknown_machine(&fs::read_to_string(&log).unwrap_or_default()) {
+            let machine = home.config().map_or_else(|_| String::new(), |config| config.machine);
+            let reason = format!(
+                "this QEMU does not know its machine {machine}: it was made by a newer one, as a rule"
+            );
+            return Failure::cannot(doing, reason)
+                .remedy("install that QEMU or a newer one, or name it: --qemu PROGRAM");
+        }
+        Failure::cannot(doing, "the VMM has ended at its start").remedy(supervisor::see(&log))
     })
+}
+
+/// Whether the last thing that a VMM has said is that it knows no machine of such a type, and how to list those that it knows.
+fn is_unknown_machine(log: &str) -> bool {
+    log.lines().rev().take(2).any(|line| line.contains("unsupported machine type"))
 }
 
 /// Has a guest go on from its device state, and says when it began to.
@@ -109,7 +123,7 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
     let began = go_on(home, ledger).map_err(|failure| {
         let _ = stop(home);
         match home.phase() {
-            Ok(Phase::Suspended) => failure.remedy(format_args!(
+            Ok(Phase::Suspended) if !home.file(UNSTARTED).exists() => failure.remedy(format_args!(
                 "it is suspended as before: once that is mended, tombolo vm resume {}",
                 home.name
             )),
@@ -129,6 +143,7 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
     ledger.enter("servers of memory and disk", None);
     let runs = || home.lock().is_ok_and(|lock| lock.is_none());
     let mut monitor = reach(home, "resume", runs)?;
+    home.has_started();
     ledger.enter("start of the VMM", None);
     monitor.load(&state, PATIENCE).map_err(&failed)?;
     ledger.enter("device state", Some(state_bytes));

@@ -17,7 +17,7 @@ use tombolo_sys::process::{self, Death};
 use super::ahead::{self, Ahead};
 use super::chain::{self, Bases, Ground};
 use super::config::{DISK, MEMORY, uuid};
-use super::home::{Home, Phase, Run};
+use super::home::{Home, Phase, Run, UNSTARTED};
 use super::image::{fetch_boot_files, overlay};
 use super::rehearsal::RECORD;
 use super::running::{SAVED, begin, forget, settled};
@@ -233,9 +233,16 @@ fn said(which: &str, status: io::Result<ExitStatus>) -> Result<(), String> {
     }
 }
 
-/// The last word of a log, and where there are more.
+/// So many lines of a log are told where it goes with its VM.
+const LINES_TOLD: usize = 5;
+
+/// The last word of a log, and where there are more. Of a VM that has never started, which is removed, its last lines.
 pub fn see(log: &Path) -> String {
     let last = std::fs::read_to_string(log).unwrap_or_default();
+    if log.with_file_name(UNSTARTED).exists() {
+        let lines: Vec<_> = last.lines().rev().take(LINES_TOLD).collect();
+        return lines.into_iter().rev().collect::<Vec<_>>().join("; ");
+    }
     let last = last.lines().last().map(|line| format!("{line}; ")).unwrap_or_default();
     format!("{last}see {}", log.display())
 }

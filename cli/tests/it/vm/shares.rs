@@ -75,7 +75,7 @@ fn a_vm_whose_share_cannot_be_served_does_not_run() {
     bed.make_image();
     let line = ["clone", "image", "one", "--net", "none", "--qemu", "./vmm", "--share", "src=missing"];
     bed.0.run(&line).failed(1, &["missing", "No such file"]);
-    assert!(bed.is("one", "suspended"), "{}", bed.list());
+    assert!(!bed.vm("one").exists(), "{}", bed.list());
     for wrong in [["--share", "src"], ["--share", "a b=data"]] {
         bed.0.run(&[&["clone", "image", "two"], &wrong[..]].concat()).failed(2, &["TAG"]);
     }
