@@ -11,7 +11,20 @@ use crate::state::Session;
 #[derive(Debug)]
 pub(crate) struct Acting {
     _assumed: Option<Assumed>,
-    _masked: Option<Masked>,
+}
+
+/// While it lives, what the thread makes is the caller's, under the caller's umask.
+#[derive(Debug)]
+pub(crate) struct Making {
+    masked: Masked,
+    _assumed: Option<Assumed>,
+}
+
+impl Making {
+    /// The permission bits to give to the system call that makes the node.
+    pub(crate) fn mode(&self) -> u32 {
+        self.masked.mode()
+    }
 }
 
 impl Session {
@@ -21,24 +34,22 @@ impl Session {
             PermissionCheck::BackEnd => self.assume(cx, Checks::Kernel)?,
             PermissionCheck::Caller => None,
         };
-        Ok(Acting { _assumed: assumed, _masked: None })
+        Ok(Acting { _assumed: assumed })
     }
 
     /// For operations that make something: as the caller, which will own it, and with the caller's umask.
-    pub(crate) fn making(&self, cx: &Ctx, mode: NewMode) -> Result<Acting> {
+    pub(crate) fn making(&self, cx: &Ctx, mode: NewMode) -> Result<Making> {
         let checks = match self.checks {
             PermissionCheck::BackEnd => Checks::Kernel,
             PermissionCheck::Caller => Checks::Skipped,
         };
         let assumed = self.assume(cx, checks)?;
-        // A mask that takes nothing from this mode costs nothing.
-        let masked = umask::mask(mode.umask.bits() & mode.mode.bits())?;
-        Ok(Acting { _assumed: assumed, _masked: Some(masked) })
+        Ok(Making { _assumed: assumed, masked: umask::mask(mode.umask.bits(), mode.mode.bits()) })
     }
 
     /// For answering whether the caller might: always as the caller.
     pub(crate) fn as_caller(&self, cx: &Ctx) -> Result<Acting> {
-        Ok(Acting { _assumed: self.assume(cx, Checks::Kernel)?, _masked: None })
+        Ok(Acting { _assumed: self.assume(cx, Checks::Kernel)? })
     }
 
     fn assume(&self, cx: &Ctx, checks: Checks) -> Result<Option<Assumed>> {

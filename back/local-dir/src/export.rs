@@ -13,7 +13,7 @@ use tombolo_host_runtime::pace::Pace;
 use tombolo_host_runtime::thread_pool::ThreadPool;
 use tombolo_sys::open::{OwnDescriptors, open_root};
 use tombolo_sys::stat::stat;
-use tombolo_sys::{Errno, creds, umask};
+use tombolo_sys::{Errno, creds};
 
 use crate::attr::birth_mark;
 use crate::host_watch::HostWatch;
@@ -49,8 +49,7 @@ pub struct LocalDir(Arc<Shared>);
 impl LocalDir {
     /// Serves the directory at `path`, following links to it, once.
     ///
-    /// Clears the umask of the process (the umasks of clients count instead). Open it in the process that serves it: it
-    /// does not survive a fork.
+    /// Open it in the process that serves it: it does not survive a fork.
     pub fn open(path: &Path, options: Options) -> std::result::Result<Self, OpenError> {
         let refused = |source| OpenError::Root { path: path.to_owned(), source };
         let root = open_root(path).map_err(refused)?;
@@ -58,7 +57,6 @@ impl LocalDir {
         let facts = stat(root.as_fd()).map_err(refused)?;
         let mounts = Mounts::default();
         mounts.meet(&own, root.as_fd(), &facts).map_err(|_| refused(Errno::IO))?;
-        umask::clear();
         let key = Key { inode: facts.inode, device: packed(facts.device), mount: 0 };
         let identity = Identity { key, birth: birth_mark(&facts), kind: facts.kind() };
         let export = Arc::new(Shared {

@@ -112,7 +112,7 @@ impl Session {
 
 impl Session {
     pub(crate) fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Result<Made> {
-        let make = |dir: &Location| namespace::make_directory(dir.fd(), name.as_bytes(), mode.mode.bits());
+        let make = |dir: &Location, mode| namespace::make_directory(dir.fd(), name.as_bytes(), mode);
         self.make(cx, parent, name, mode, make)
     }
 
@@ -120,7 +120,7 @@ impl Session {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::InvalidArgument);
         }
-        let make = |dir: &Location| namespace::make_symlink(target, dir.fd(), name.as_bytes());
+        let make = |dir: &Location, _| namespace::make_symlink(target, dir.fd(), name.as_bytes());
         self.make(cx, parent, name, NewMode::settled(Mode::new(0o777)), make)
     }
 
@@ -137,9 +137,10 @@ impl Session {
             return Err(Error::BadType);
         }
         // Device nodes take a privilege that a thread lacks while it acts as another user, the superuser apart.
-        let bits = kind_bits(file_type) | mode.mode.bits();
         let device = SysDevice { major: rdev.major, minor: rdev.minor };
-        let make = |dir: &Location| namespace::make_node(dir.fd(), name.as_bytes(), bits, device);
+        let make = |dir: &Location, mode| {
+            namespace::make_node(dir.fd(), name.as_bytes(), kind_bits(file_type) | mode, device)
+        };
         self.make(cx, parent, name, mode, make)
     }
 
@@ -168,7 +169,7 @@ impl Session {
         parent: NodeId,
         name: Name<'_>,
         mode: NewMode,
-        make: impl FnOnce(&Location) -> std::result::Result<(), Errno>,
+        make: impl FnOnce(&Location, u32) -> std::result::Result<(), Errno>,
     ) -> Result<Made> {
         self.writable()?;
         let dir = self.location(parent)?;
@@ -177,8 +178,8 @@ impl Session {
         let around = self.around(cx, [&dir]);
         let _changing = self.changing([Place::Key(dir.identity.key)]);
         {
-            let _acting = self.making(cx, mode)?;
-            make(&dir)?;
+            let making = self.making(cx, mode)?;
+            make(&dir, making.mode())?;
         }
         if let Some(telling) = self.telling() {
             telling.name(&dir, name);

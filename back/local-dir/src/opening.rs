@@ -48,8 +48,8 @@ impl Session {
         // Exclusive here means: never to get a name (open(2), O_TMPFILE).
         flags.set(SysFlags::EXCL, how.exclusive == Exclusive::Yes);
         let file = {
-            let _acting = self.making(cx, how.mode)?;
-            open_nameless(dir.fd(), flags, how.mode.mode.bits())?
+            let making = self.making(cx, how.mode)?;
+            open_nameless(dir.fd(), flags, making.mode())?
         };
         let (entry, open) = self.enter_new(file, room, parent, None, how.flags)?;
         Ok(Created { entry, open, dir: Change::default() })
@@ -111,8 +111,8 @@ impl Session {
         let flags = sys_flags(how.flags) | SysFlags::CREATE | SysFlags::EXCL;
         let _changing = self.changing([Place::Key(dir.identity.key)]);
         let file = {
-            let _acting = self.making(cx, how.mode)?;
-            open_entry(dir.fd(), name.as_bytes(), flags, how.mode.mode.bits())?
+            let making = self.making(cx, how.mode)?;
+            open_entry(dir.fd(), name.as_bytes(), flags, making.mode())?
         };
         if let Some(telling) = self.telling() {
             telling.name(dir, name);

@@ -19,6 +19,7 @@ mod file_commands;
 mod files;
 mod files_kept;
 mod image;
+mod modes;
 mod mount;
 mod mount_nfs;
 mod mounter;

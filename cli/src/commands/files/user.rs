@@ -14,8 +14,7 @@ pub struct Myself {
 }
 
 impl Myself {
-    /// To be asked before anything is opened: a directory that is opened has the process's umask cleared, and makes up for it
-    /// with the one that comes along with each operation.
+    /// To be asked of the thread that began: one that makes files has a umask of its own while it does.
     pub fn ask() -> Self {
         let (uid, gid) = creds::own_ids();
         // Where there is no /proc nothing local can be opened anyway.

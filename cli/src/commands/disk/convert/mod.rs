@@ -174,7 +174,6 @@ impl DiskConvertArgs {
 
     /// Opens both sides.
     fn begin(&self, pool: &ThreadPool, screen: &Screen) -> Result<Conversion, Failure> {
-        // Before a directory is opened, which has the umask cleared.
         let myself = Myself::ask();
         let from = DiskSource::of_word(&self.from, &self.source_options())?;
         let to =
