@@ -21,4 +21,4 @@ mod transfer;
 
 pub use image::ImageFile;
 pub use opening::{Locked, OpenError, Way};
-pub use qcow2::{ChainLink, Checked, Damage, Qcow2Image, Qcow2OpenError};
+pub use qcow2::{ChainLink, Checked, Damage, Qcow2Image, Qcow2OpenError, Unsupported};

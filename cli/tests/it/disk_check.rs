@@ -93,3 +93,78 @@ fn a_check_tells_damage_from_lost_room_and_names_the_image() {
     scratch.run(&["disk", "check", "base.img"]).failed(1, &["base.img is in use"]);
     server.stop();
 }
+
+/// Each command that opens `image`, refuses it with `words`, and leaves nothing.
+#[track_caller]
+fn is_refused(scratch: &Scratch, image: &str, words: &[&str]) {
+    for command in [
+        format!("disk check {image}"),
+        format!("disk info {image}"),
+        format!("disk convert {image} refused.img"),
+        format!("disk create refused.overlay --base {image}"),
+        // Last, as what is not refused is served until it is killed.
+        format!("disk {image} --nbd ./refused.nbd"),
+        format!("disk {image} --read-only --nbd ./refused.nbd"),
+    ] {
+        scratch.all_fail(&[(&command, 1, words)]);
+    }
+}
+
+#[test]
+fn an_encrypted_image_is_refused_wherever_it_is_opened() {
+    let scratch = Scratch::new();
+    for format in ["luks", "aes"] {
+        let (name, over) = (format!("{format}.qcow2"), format!("over-{format}.qcow2"));
+        let path = scratch.text(&name);
+        let secret = "secret,id=key,data=abc";
+        let options = format!("encrypt.format={format},encrypt.key-secret=key");
+        run("qemu-img", &["create", "-q", "-f", "qcow2", "--object", secret, "-o", &options, &path, "4M"]);
+        let before = fs::read(&path).expect("read");
+        let words =
+            ["create", "-q", "-u", "-f", "qcow2", "-b", &name, "-F", "qcow2", &scratch.text(&over), "4M"];
+        run("qemu-img", &words);
+        for image in [&name, &over] {
+            is_refused(&scratch, image, &[&name, "it is encrypted"]);
+        }
+        assert!(fs::read(&path).expect("read") == before, "{format}");
+    }
+    // The base of an overlay that is replaced by an encrypted one.
+    scratch.run(&["disk", "create", "plain.qcow2", "--size", "4M"]).succeeded();
+    scratch.run(&["disk", "create", "vm.overlay", "--base", "plain.qcow2"]).succeeded();
+    fs::rename(scratch.path("luks.qcow2"), scratch.path("plain.qcow2")).expect("rename");
+    is_refused(&scratch, "vm.overlay", &["plain.qcow2", "it is encrypted"]);
+}
+
+#[test]
+fn features_that_are_not_supported_are_named() {
+    let scratch = Scratch::new();
+    let create = |name: &str, options: &[&str]| {
+        run("qemu-img", &[&["create", "-q", "-f", "qcow2"], options, &[&scratch.text(name), "4M"]].concat());
+    };
+    create("zstd.qcow2", &["-o", "compression_type=zstd"]);
+    create("sub.qcow2", &["-o", "extended_l2=on"]);
+    for (name, feature) in [("dirty.qcow2", 1_u64), ("later.qcow2", 1 << 40)] {
+        create(name, &[]);
+        let image = fs::File::options().write(true).open(scratch.path(name)).expect("open");
+        image.write_all_at(&feature.to_be_bytes(), 72).expect("write");
+    }
+    for (name, size_bytes) in [("huge.qcow2", 1_u64 << 56), ("most.qcow2", 1 << 63), ("short.qcow2", 1 << 50)]
+    {
+        create(name, &[]);
+        let image = fs::File::options().write(true).open(scratch.path(name)).expect("open");
+        image.write_all_at(&size_bytes.to_be_bytes(), 24).expect("write");
+    }
+    is_refused(&scratch, "huge.qcow2", &["its size is 72057594037927936 bytes", "not supported"]);
+    is_refused(&scratch, "most.qcow2", &["its size is", "not supported"]);
+    is_refused(&scratch, "short.qcow2", &["its L1 table is too small for its size"]);
+    for (name, words) in [
+        ("zstd.qcow2", "its compression type is zstd"),
+        ("sub.qcow2", "it has extended L2 entries"),
+        ("dirty.qcow2", "it is dirty"),
+        ("later.qcow2", "not known: 0x10000000000"),
+    ] {
+        is_refused(&scratch, name, &[name, "is not supported", words]);
+        let said = scratch.run(&["disk", "check", name]);
+        assert!(!format!("{said:?}").contains("sound"), "{said:?}");
+    }
+}

@@ -7,6 +7,9 @@ use crate::Error;
 /// The unit that virtio counts in (virtio 1.2, §5.2.4), and the smallest block, in bytes.
 pub const SECTOR_BYTES: u32 = 512;
 
+/// The longest disk that an image's header or a server may claim, in bytes: what is longer takes years to look through.
+pub const SIZE_BYTES_MAX: u64 = 1 << 55;
+
 /// The sizes of a disk. Only [`size_bytes`](Self::size_bytes) changes during its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {

@@ -26,6 +26,6 @@ mod size;
 pub use bounds::{Bounds, FlushLoss};
 pub use device::{BlockDevice, Profile, Resize, Zeroing};
 pub use extent::{Allocation, Extent, Extents};
-pub use geometry::{BlockSizeError, Geometry, Range, RangeError, SECTOR_BYTES};
+pub use geometry::{BlockSizeError, Geometry, Range, RangeError, SECTOR_BYTES, SIZE_BYTES_MAX};
 pub use opening::OpenOptions;
 pub use size::{SizeWatch, Sizes};

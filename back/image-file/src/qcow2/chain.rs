@@ -48,8 +48,7 @@ fn walk(opener: &Opener, top: PathBuf, links: &mut Vec<ChainLink>) -> Result<(),
             links.push(ChainLink { path, format, size_bytes, cluster_bytes: None, data_file: None });
             return Ok(());
         }
-        let header =
-            Header::read(&file).map_err(|source| Qcow2OpenError::Format { path: path.clone(), source })?;
+        let header = Header::read(&file).map_err(|error| Qcow2OpenError::of_header(&path, error))?;
         let data_file = header.data_file.as_deref().map(|name| opener.place(&path, name)).transpose()?;
         links.push(ChainLink {
             path: path.clone(),

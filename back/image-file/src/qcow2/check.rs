@@ -9,7 +9,7 @@ use std::path::Path;
 use tombolo_core::block::OpenOptions;
 
 use super::Qcow2Image;
-use super::header::{Header, damaged, u64_at};
+use super::header::{Header, HeaderError, damaged, u64_at};
 use super::opening::{Opener, Qcow2OpenError};
 use super::tables::{OFFSET_MASK, TABLE_BYTES_MAX, count_in};
 
@@ -69,16 +69,15 @@ impl Qcow2Image {
     pub fn check(path: &Path) -> Result<Checked, Qcow2OpenError> {
         let (opener, path) = Opener::new(path, None, &OpenOptions::default())?;
         let file = opener.file(&path, false)?;
-        check(&file).map_err(|source| Qcow2OpenError::Format { path, source })
+        check(&file).map_err(|error| Qcow2OpenError::of_header(&path, error))
     }
 }
 
-fn check(file: &File) -> io::Result<Checked> {
+fn check(file: &File) -> Result<Checked, HeaderError> {
     let header = Header::read(file)?;
-    header.check_features()?;
     let clusters = crate::opening::size_of(file)?.div_ceil(header.cluster_bytes());
     if clusters > CLUSTERS_MAX {
-        return Err(damaged("it has more clusters than can be counted"));
+        return Err(damaged("it has more clusters than can be counted").into());
     }
     let mut walk = Walk {
         file,

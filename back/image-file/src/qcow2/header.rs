@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use thiserror::Error as ThisError;
+use tombolo_core::block::{SECTOR_BYTES, SIZE_BYTES_MAX};
+
 const MAGIC: u32 = 0x5146_49fb;
 
 /// How long a header of version 2 is, and one of version 3 at least, in bytes.
@@ -20,10 +23,46 @@ const DATA_FILE_NAME: u32 = 0x4441_5441;
 const IS_DIRTY: u64 = 1;
 const IS_CORRUPT: u64 = 1 << 1;
 const HAS_DATA_FILE: u64 = 1 << 2;
+const HAS_COMPRESSION_TYPE: u64 = 1 << 3;
+const HAS_EXTENDED_L2: u64 = 1 << 4;
 
 /// So long is the name of a file that it stands on at most, in bytes; and so long are extensions together that are looked at.
 const NAME_BYTES_MAX: usize = 1023;
 const EXTENSIONS_BYTES_MAX: usize = 64 << 10;
+
+/// A feature of the format without which an image cannot be used, and that is not supported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
+pub enum Unsupported {
+    /// Its data are cipher text, by LUKS or by the format's own AES.
+    #[error("it is encrypted: qemu-img convert makes a plain copy of it, given the key")]
+    Encryption,
+    /// Compressed clusters are in another format than zlib's, mostly zstd.
+    #[error(
+        "its compression type is zstd or another than zlib: qemu-img convert -O qcow2 makes a copy without"
+    )]
+    Compression,
+    /// A cluster has subclusters.
+    #[error("it has extended L2 entries: qemu-img convert -O qcow2 makes a copy without")]
+    ExtendedL2,
+    /// Its counts lag behind (`lazy_refcounts`): it was not closed in good order.
+    #[error("it is dirty, as it was not closed in good order: qemu-img check -r all counts anew")]
+    Dirty,
+    /// It says that it is longer than anything can be looked through.
+    #[error("its size is {0} bytes, and disks of more than {max} are not supported", max = SIZE_BYTES_MAX)]
+    Size(u64),
+    /// Features that no specification known to this program has.
+    #[error("it has incompatible features that are not known: {0:#x}")]
+    Unknown(u64),
+}
+
+/// Why a header, or a table that it names, is not used.
+#[derive(Debug, ThisError)]
+pub(super) enum HeaderError {
+    #[error(transparent)]
+    Damaged(#[from] io::Error),
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+}
 
 /// What the header of an image says.
 #[derive(Debug, Default)]
@@ -44,7 +83,6 @@ pub(super) struct Header {
     pub has_data_file: bool,
     /// Clusters are used by what is not looked at here: snapshots, bitmaps.
     pub has_more: bool,
-    incompatible_features: u64,
 }
 
 pub(super) fn damaged(what: &'static str) -> io::Error {
@@ -60,17 +98,17 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Header {
-    /// Reads it. An error says what is wrong.
-    pub fn read(file: &File) -> io::Result<Self> {
+    /// Reads it. An error says what is wrong, or what it needs that is not supported.
+    pub fn read(file: &File) -> Result<Self, HeaderError> {
         let mut bytes = [0; LEN_V3];
         // An image of version 2 may be shorter than a header of version 3.
         file.read_exact_at(&mut bytes[..LEN_V2], 0).map_err(|_| damaged("it is too short"))?;
         if u32_at(&bytes, 0) != MAGIC {
-            return Err(damaged("it does not begin as one"));
+            return Err(damaged("it does not begin as one").into());
         }
         let version = u32_at(&bytes, 4);
         if !(2..=3).contains(&version) {
-            return Err(damaged("its version is neither 2 nor 3"));
+            return Err(damaged("its version is neither 2 nor 3").into());
         }
         let is_long = version == 3;
         if is_long {
@@ -85,16 +123,18 @@ impl Header {
             refcount_table_clusters: u32_at(&bytes, 56),
             refcount_order: if is_long { u32_at(&bytes, 96) } else { 4 },
             has_more: u32_at(&bytes, 60) > 0,
-            incompatible_features: if is_long { u64_at(&bytes, 72) } else { 0 },
             ..Self::default()
         };
-        header.has_data_file = header.incompatible_features & HAS_DATA_FILE != 0;
+        let features = if is_long { u64_at(&bytes, 72) } else { 0 };
+        check_features(features, u32_at(&bytes, 32))?;
+        header.has_data_file = features & HAS_DATA_FILE != 0;
         if !(9..=21).contains(&header.cluster_bits) || header.refcount_order > 6 {
-            return Err(damaged("its header is damaged"));
+            return Err(damaged("its header is damaged").into());
         }
+        header.check_size()?;
         let len = if is_long { u32_at(&bytes, 100) as usize } else { LEN_V2 };
         if is_long && !(LEN_V3..=header.cluster_bytes() as usize).contains(&len) {
-            return Err(damaged("its header is damaged"));
+            return Err(damaged("its header is damaged").into());
         }
         header.read_names(file, len, u64_at(&bytes, 8), u32_at(&bytes, 16) as usize)?;
         Ok(header)
@@ -109,16 +149,20 @@ impl Header {
         self.cluster_bits + 3 - self.refcount_order
     }
 
-    /// Fails if its tables may not be believed, or are others than those that are known.
-    pub fn check_features(&self) -> io::Result<()> {
-        match self.incompatible_features & !HAS_DATA_FILE {
-            0 => Ok(()),
-            features if features & IS_CORRUPT != 0 => Err(damaged("it is marked as damaged")),
-            features if features & IS_DIRTY != 0 => {
-                Err(damaged("it was not closed in good order: qemu-img check -r all counts anew"))
-            }
-            _ => Err(damaged("it has features that are not known here")),
+    /// Fails if the disk is longer than its first table can map, or than is supported.
+    fn check_size(&self) -> Result<(), HeaderError> {
+        if self.size_bytes > SIZE_BYTES_MAX {
+            return Err(Unsupported::Size(self.size_bytes).into());
         }
+        if !self.size_bytes.is_multiple_of(SECTOR_BYTES.into()) {
+            return Err(damaged("its size is no whole number of sectors").into());
+        }
+        // An L2 table is a cluster of entries of eight bytes.
+        let mapped_bits = 2 * self.cluster_bits - 3;
+        if self.size_bytes.div_ceil(1 << mapped_bits) > self.l1_entries.into() {
+            return Err(damaged("its L1 table is too small for its size").into());
+        }
+        Ok(())
     }
 
     fn read_names(&mut self, file: &File, len: usize, name_at: u64, name_len: usize) -> io::Result<()> {
@@ -158,6 +202,28 @@ impl Header {
             rest = rest.get(8 + len.next_multiple_of(8)..).unwrap_or(&[]);
         }
         Ok(())
+    }
+}
+
+/// Fails if its tables may not be believed, or are others than those that are known.
+fn check_features(features: u64, crypt_method: u32) -> Result<(), HeaderError> {
+    if crypt_method != 0 {
+        return Err(Unsupported::Encryption.into());
+    }
+    if features & IS_CORRUPT != 0 {
+        return Err(damaged("it is marked as damaged").into());
+    }
+    let unsupported = [
+        (IS_DIRTY, Unsupported::Dirty),
+        (HAS_COMPRESSION_TYPE, Unsupported::Compression),
+        (HAS_EXTENDED_L2, Unsupported::ExtendedL2),
+    ];
+    if let Some((_, found)) = unsupported.iter().find(|(feature, _)| features & feature != 0) {
+        return Err((*found).into());
+    }
+    match features & !HAS_DATA_FILE {
+        0 => Ok(()),
+        unknown => Err(Unsupported::Unknown(unknown).into()),
     }
 }
 

@@ -26,6 +26,7 @@ use tombolo_mem::{Sink, Source};
 
 pub use chain::ChainLink;
 pub use check::{Checked, Damage};
+pub use header::Unsupported;
 pub use opening::Qcow2OpenError;
 
 /// At most so much is copied at a time, in bytes.

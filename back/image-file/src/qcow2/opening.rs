@@ -17,6 +17,7 @@ use thiserror::Error as ThisError;
 use tombolo_core::block::{BlockSizeError, Geometry, OpenOptions};
 use tombolo_host_runtime::thread_pool::Lane;
 
+use super::header::{HeaderError, Unsupported};
 use super::{Qcow2Image, tables};
 use crate::claim::{self, User};
 use crate::opening::{OpenError, Way, emptied};
@@ -44,6 +45,15 @@ pub enum Qcow2OpenError {
         /// What is wrong.
         #[source]
         source: io::Error,
+    },
+    /// It is in order, but needs a feature of the format that is not supported.
+    #[error("{} is a qcow2 image that is not supported", path.display())]
+    Unsupported {
+        /// The image, or one that it stands on.
+        path: PathBuf,
+        /// What it needs.
+        #[source]
+        source: Unsupported,
     },
     /// Another process has it, in a way that does not go together with this one.
     #[error("{} is in use by another process, which {held}; end that first", path.display())]
@@ -98,6 +108,16 @@ pub enum Qcow2OpenError {
         /// The image.
         path: PathBuf,
     },
+}
+
+impl Qcow2OpenError {
+    pub(super) fn of_header(path: &Path, error: HeaderError) -> Self {
+        let path = path.to_owned();
+        match error {
+            HeaderError::Damaged(source) => Self::Format { path, source },
+            HeaderError::Unsupported(source) => Self::Unsupported { path, source },
+        }
+    }
 }
 
 /// So many images stand on each other at most.
@@ -173,7 +193,7 @@ impl Opener {
         }
         let unsound = |source| Qcow2OpenError::Format { path: path.to_owned(), source };
         let file = self.file(path, is_writer)?;
-        tables::check(&file).map_err(unsound)?;
+        tables::check(&file).map_err(|error| Qcow2OpenError::of_header(path, error))?;
         let storage = self.storage(path, file, is_writer)?;
         let mut image = Qcow2::<Storage>::open_image(storage, is_writer).map_err(unsound)?;
         // All that it would open by itself is opened here, or there is none.

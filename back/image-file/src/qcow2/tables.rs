@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::header::Header;
+use super::header::{Header, HeaderError};
 
 /// The low bits of an entry of the refcount table are reserved.
 pub(super) const OFFSET_MASK: u64 = !0x1FF;
@@ -21,14 +21,14 @@ struct Tables<'a> {
 }
 
 /// Looks at all tables that the header names. An error says what is wrong.
-pub(super) fn check(file: &File) -> io::Result<()> {
+pub(super) fn check(file: &File) -> Result<(), HeaderError> {
     let header = Header::read(file)?;
     let offset = header.refcount_table_offset;
     let len_bytes = u64::from(header.refcount_table_clusters) << header.cluster_bits;
     let tables = Tables { file, header: &header, offset, len_bytes };
     tables.check_used(0, 1)?;
     tables.check_used(offset, len_bytes)?;
-    tables.check_used(header.l1_offset, u64::from(header.l1_entries) * 8)
+    Ok(tables.check_used(header.l1_offset, u64::from(header.l1_entries) * 8)?)
 }
 
 impl Tables<'_> {
