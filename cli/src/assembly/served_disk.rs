@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 use std::path::absolute;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::block::{BlockDevice, OpenOptions};
-use tombolo_core::{Ctx, Error, SessionId};
+use tombolo_core::{Answer, Ctx, Error, SessionId};
 use tombolo_front_nbd::Server as NbdServer;
 use tombolo_front_virtio_blk::{Options as DeviceOptions, VirtioBlk};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
@@ -219,12 +219,20 @@ impl ServedDisk {
     }
 }
 
-/// What tools ask a server that has disks: the size of each can be changed (`size=SIZE,disk=NAME`), or taken in as it is now
-/// (`size,disk=NAME`).
+/// What tools ask a server that has disks: the size of each can be changed (`size=SIZE,disk=NAME`, and with `size=SIZE,shrink,disk=NAME` to a
+/// smaller one), or taken in as it is now (`size,disk=NAME`).
 pub struct DiskAnswers {
     /// What else it answers.
     others: Arc<dyn Answers>,
     disks: Vec<(String, Arc<dyn BlockDevice>)>,
+    /// Held from the look at a size to its change: of two requests the later one sees what the first has made.
+    resizing: Mutex<()>,
+}
+
+/// A size of a disk that was changed, in bytes.
+struct Resized {
+    before: u64,
+    now: u64,
 }
 
 impl DiskAnswers {
@@ -233,32 +241,42 @@ impl DiskAnswers {
         disks: impl IntoIterator<Item = &'a ServedDisk>,
     ) -> Arc<dyn Answers> {
         let disks = disks.into_iter().map(|served| (served.plan.name.clone(), Arc::clone(&served.disk)));
-        Arc::new(Self { others, disks: disks.collect() })
+        Arc::new(Self { others, disks: disks.collect(), resizing: Mutex::default() })
     }
 
-    fn set_size(&self, size: &str, name: &str) -> Result<u64, String> {
+    fn set_size(&self, size: &str, name: &str) -> Result<Resized, String> {
         let (_, disk) =
             self.disks.iter().find(|(known, _)| known == name).ok_or_else(|| format!("no disk {name:?}"))?;
+        let (size, shrinks) = match size.strip_suffix(",shrink") {
+            Some(size) => (size, true),
+            None => (size, false),
+        };
         let wanted = match size {
             "" => None,
             _ => Some(size.strip_prefix('=').and_then(disk::size).ok_or("write size=SIZE,disk=NAME")?),
         };
         let resize = disk.resize().ok_or("it stays as long as it is, or its own server changes that")?;
-        let cx = Ctx::root(SessionId(0));
-        let resized = match wanted {
-            Some(size_bytes) => resize.set_size(&cx, size_bytes).map(move |()| size_bytes),
-            None => resize.follow_size(&cx),
-        };
-        disk.submit();
-        let size_bytes = resized.wait().map_err(|error| match error {
-            Error::NotSupported => {
-                "change it by its own tools, as by lvextend, and leave SIZE out here".into()
-            }
-            error => String::from(Reason::from(&error)),
-        })?;
-        tracing::info!(disk = name, size_bytes, "resized");
-        Ok(size_bytes)
+        let _alone = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = disk.geometry().size_bytes;
+        // What it lies in may have grown since it was opened, and be cut off by a size that is larger than the disk's.
+        let now = wait(&**disk, resize.follow_size(&Ctx::root(SessionId(0))))?;
+        let Some(wanted) = wanted else { return Ok(Resized { before, now }) };
+        if wanted < now && !shrinks {
+            let lost = format!("it has {now} bytes, and what lies behind {wanted} would be gone for good");
+            return Err(format!("{lost} (--shrink cuts it off)"));
+        }
+        wait(&**disk, resize.set_size(&Ctx::root(SessionId(0)), wanted))?;
+        Ok(Resized { before: now, now: wanted })
     }
+}
+
+/// What a change of a size comes to.
+fn wait<T>(disk: &dyn BlockDevice, resized: Answer<T>) -> Result<T, String> {
+    disk.submit();
+    resized.wait().map_err(|error| match error {
+        Error::NotSupported => "change it by its own tools, as by lvextend, and leave SIZE out here".into(),
+        error => String::from(Reason::from(&error)),
+    })
 }
 
 impl Answers for DiskAnswers {
@@ -277,7 +295,8 @@ impl Answers for DiskAnswers {
     fn set(&self, options: &str) -> Result<Value, String> {
         let sized = options.strip_prefix("size").and_then(|rest| rest.split_once(",disk="));
         let Some((size, name)) = sized else { return self.others.set(options) };
-        let size_bytes = self.set_size(size, name)?;
-        Ok(json!({ "set": options, "size_bytes": size_bytes }))
+        let Resized { before, now } = self.set_size(size, name)?;
+        tracing::info!(disk = name, size_bytes = now, before_bytes = before, "resized");
+        Ok(json!({ "set": options, "size_bytes": now, "before_bytes": before }))
     }
 }

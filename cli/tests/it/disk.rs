@@ -85,12 +85,46 @@ fn a_disk_is_served_counted_and_resized_and_leaves_nothing_behind() {
     assert_eq!(fs::metadata(scratch.path("vm.img")).expect("stat").len(), 2 << 20);
     assert_eq!(ask(&mut queue, IN, 4095, &[1; 512]), (vec![0; 512], 0));
     scratch
-        .run(&["disk", "resize", "vm.img", "1000"])
+        .run(&["disk", "resize", "vm.img", "1000", "--shrink"])
         .failed(1, &["cannot resize vm.img", "invalid argument"]);
     scratch.run(&["disk", "resize", "plain", "2M"]).failed(1, &["no server"]);
 
     server.stop();
     assert_eq!(scratch.listing(), before);
+}
+
+#[test]
+fn a_disk_becomes_smaller_only_when_that_is_said() {
+    let scratch = with_image();
+    let len = || fs::metadata(scratch.path("vm.img")).expect("stat").len();
+    let resize = |words: &[&str]| scratch.run(&[&["disk", "resize", "vm.img"], words].concat());
+    let server = scratch.serve(&["disk", "vm.img", "--nbd", "./vm.nbd"], "ready control");
+    resize(&["512K"]).failed(1, &["1048576 bytes", "gone for good", "--shrink"]);
+    assert_eq!(len(), DISK_BYTES);
+    // It has grown since it was opened: what is there now counts.
+    fs::File::options()
+        .write(true)
+        .open(scratch.path("vm.img"))
+        .and_then(|it| it.set_len(4 << 20))
+        .expect("longer");
+    resize(&["2M"]).failed(1, &["4194304 bytes", "--shrink"]);
+    assert_eq!(len(), 4 << 20);
+    for (words, said) in [
+        (
+            &["2M", "--shrink"][..],
+            "vm.img has 2.0 MiB (2097152 bytes) now, and 4.0 MiB before: what lay behind",
+        ),
+        (&["3M"], "vm.img has 3.0 MiB (3145728 bytes) now, and 2.0 MiB before\n"),
+        (&["3M"], "vm.img has 3.0 MiB (3145728 bytes), as before\n"),
+        (&[], "vm.img has 3.0 MiB (3145728 bytes), as before\n"),
+    ] {
+        let ran = resize(words);
+        ran.succeeded();
+        assert!(ran.out.starts_with(said), "{words:?}: {}", ran.out);
+    }
+    assert_eq!(len(), 3 << 20);
+    resize(&["--shrink"]).failed(2, &["SIZE"]);
+    server.stop();
 }
 
 #[test]
@@ -392,7 +426,7 @@ fn a_disk_is_a_file_of_any_server_and_as_long_as_the_file_was_made() {
     fs::File::options().write(true).open(&image).expect("open").set_len(3 << 20).expect("longer");
     scratch.run(&["disk", "resize", &of_directory]).succeeded();
     assert_eq!(driver.config(0, 8).expect("the size"), (3u64 << 20 >> 9).to_le_bytes());
-    scratch.run(&["disk", "resize", &of_directory, "2M"]).succeeded();
+    scratch.run(&["disk", "resize", &of_directory, "2M", "--shrink"]).succeeded();
     assert_eq!(fs::metadata(&image).expect("stat").len(), 2 << 20);
     server.stop();
     files.stop();

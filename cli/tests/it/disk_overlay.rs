@@ -235,10 +235,15 @@ fn overlays_are_merged_into_one_that_is_the_same_disk_and_what_stands_on_it_stay
         .failed(1, &["the base is not what it was"]);
     assert!(is_expected(&scratch, "middle.overlay"));
     scratch.run(&["disk", "info", "other.overlay"]).failed(1, &["the base is not what it was"]);
-    scratch.run(&["disk", "discard", "other.overlay"]).succeeded();
+    let kept = fs::read(scratch.path("other.overlay")).expect("read");
+    scratch.run(&["disk", "discard", "other.overlay"]).failed(1, &["would be gone for good", "--force"]);
+    assert!(fs::read(scratch.path("other.overlay")).expect("read") == kept, "nothing was discarded");
+    let discarded = scratch.run(&["disk", "discard", "--force", "other.overlay"]);
+    discarded.succeeded();
+    assert!(discarded.out.contains("other.overlay begins anew: "), "{}", discarded.out);
     assert!(is_expected(&scratch, "other.overlay"), "it begins anew as its base is now");
     qemu_io(&scratch, &["middle.overlay"], &["write -P 9 0 4k"]);
-    scratch.run(&["disk", "discard", "middle.overlay"]).succeeded();
+    scratch.run(&["disk", "discard", "-f", "middle.overlay"]).succeeded();
     assert!(
         fs::read_dir(scratch.path(""))
             .expect("there")
@@ -260,7 +265,7 @@ fn what_is_in_use_or_no_overlay_is_not_merged() {
     let server = scratch.serve(&["disk", "above.overlay", "--nbd", "./it.nbd"], "ready control");
     scratch.all_fail(&[
         ("disk merge above.overlay", 1, &["above.overlay is in use"]),
-        ("disk discard above.overlay", 1, &["above.overlay is in use"]),
+        ("disk discard --force above.overlay", 1, &["above.overlay is in use"]),
         ("disk discard below.overlay", 1, &["below.overlay is in use"]),
         ("disk merge --into-base middle.overlay", 1, &["middle.overlay is in use"]),
     ]);

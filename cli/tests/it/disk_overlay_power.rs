@@ -48,7 +48,7 @@ fn live(scratch: &Scratch) {
     mark("3");
     tombolo("disk merge --into-base dir/last.overlay --backing-dir .");
     mark("4");
-    tombolo("disk discard dir/top.overlay --backing-dir .");
+    tombolo("disk discard --force dir/top.overlay --backing-dir .");
     mark("5");
 }
 

@@ -11,6 +11,7 @@ use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::overlay::OverlaySource;
 use crate::cli::LogArgs;
+use crate::commands::files::print;
 use crate::commands::files::shown::size as size_text;
 use crate::failure::{Failure, Outcome};
 use crate::progress::{Progress, Screen, Shown, Style};
@@ -41,10 +42,14 @@ Examples:
 
 /// Take back all that was written to an overlay: it begins anew as its base is now.
 ///
-/// What stands on it is refused from then on. If this is killed it is as before.
+/// What was written is gone for good, so this is refused without --force. What stands on the overlay is refused from then on. If this is
+/// killed it is as before.
 #[derive(Args)]
 #[command(after_help = DISCARD_EXAMPLES)]
 pub struct DiskDiscardArgs {
+    /// Discard what was written.
+    #[arg(short, long)]
+    force: bool,
     #[command(flatten)]
     image: ImageOptions,
     /// The overlay.
@@ -53,7 +58,7 @@ pub struct DiskDiscardArgs {
 
 const DISCARD_EXAMPLES: &str = "\
 Examples:
-  tombolo disk discard vm1.overlay";
+  tombolo disk discard --force vm1.overlay";
 
 fn overlay(doing: &str, file: &std::path::Path, image: &ImageOptions) -> Result<OverlaySource, Failure> {
     match DiskSource::of_word(file, image)? {
@@ -98,8 +103,10 @@ impl DiskMergeArgs {
 }
 
 impl DiskDiscardArgs {
-    pub fn run(&self) -> Outcome {
-        overlay("discard", &self.file, &self.image)?.discard()
+    pub fn run(&self, log: LogArgs) -> Outcome {
+        let lost_bytes = overlay("discard", &self.file, &self.image)?.discard(self.force)?;
+        let said = format!("{} begins anew: {} were discarded", self.file.display(), size_text(lost_bytes));
+        if log.quiet == 0 { print(&said) } else { Ok(()) }
     }
 }
 

@@ -6,6 +6,7 @@ mod create;
 mod info;
 mod merge;
 
+use std::cmp;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use libtombolo::disk::Watched;
+use serde_json::Value;
 use tombolo_core::block::BlockDevice;
 
 use crate::assembly::disk;
@@ -20,7 +22,7 @@ use crate::assembly::options::disk::{DiskOptions, DiskServerOptions, ImageOption
 use crate::assembly::plan::disk::DiskSource;
 use crate::cli::LogArgs;
 use crate::commands::files::shown::size as size_text;
-use crate::commands::files::stop;
+use crate::commands::files::{print, stop};
 use crate::commands::umount::server_that;
 use crate::failure::{Failure, Outcome};
 use crate::progress::{Screen, Shown};
@@ -58,9 +60,12 @@ enum Action {
     Discard(DiskDiscardArgs),
     /// Change the size of a disk that is served, or take in that it was changed; its guests are told.
     ///
-    /// What lies behind a smaller size is gone.
+    /// What lies behind a smaller size is gone for good, so that is refused without --shrink.
     #[command(after_help = RESIZE_EXAMPLES)]
     Resize {
+        /// Cut the disk off where SIZE is smaller than it. Make the file system in it smaller first.
+        #[arg(long, requires = "size")]
+        shrink: bool,
         /// The disk, as it was given to the server.
         file: PathBuf,
         /// How long it is to be, in bytes; K, M and G stand for powers of 1024. Without it, as long as what it lies in is by now:
@@ -89,6 +94,7 @@ Examples:
 const RESIZE_EXAMPLES: &str = "\
 Examples:
   tombolo disk resize vm.img 20G    # in the guest: resize2fs /dev/disk/by-id/virtio-vm.img
+  tombolo disk resize vm.img 8G --shrink    # in the guest before: resize2fs /dev/disk/by-id/virtio-vm.img 8G
   lvextend -L +10G /dev/vg0/vm1 && tombolo disk resize /dev/vg0/vm1";
 
 impl DiskArgs {
@@ -99,8 +105,11 @@ impl DiskArgs {
             (Some(Action::Check(asked)), _) => asked.run(log),
             (Some(Action::Convert(asked)), _) => asked.run(log),
             (Some(Action::Merge(asked)), _) => asked.run(log),
-            (Some(Action::Discard(asked)), _) => asked.run(),
-            (Some(Action::Resize { file, size }), _) => resize(file, size.as_deref()),
+            (Some(Action::Discard(asked)), _) => asked.run(log),
+            (Some(Action::Resize { shrink, file, size }), _) => {
+                let said = resize(file, size.as_deref(), *shrink)?;
+                if log.quiet == 0 { print(&said) } else { Ok(()) }
+            }
             (None, Some(options)) => disk::serve(options.clone(), &self.server),
             (None, None) => Err(Failure::usage(
                 "the disk is missing: write tombolo disk FILE --vhost-user SOCKET or --nbd ADDR",
@@ -113,7 +122,8 @@ fn checked(text: &str) -> Result<String, String> {
     size(text).map(|_| text.to_owned()).ok_or_else(|| "a number of bytes, such as 20G".into())
 }
 
-fn resize(file: &Path, size: Option<&str>) -> Outcome {
+/// Has its server resize a disk: what was done, in a line.
+fn resize(file: &Path, size: Option<&str>, shrink: bool) -> Result<String, Failure> {
     let resizing = format!("resize {}", file.display());
     let source = DiskSource::of_word(file, &ImageOptions::default())?.shown();
     let is_it = |export: &ExportStatus| export.source == source;
@@ -125,7 +135,19 @@ fn resize(file: &Path, size: Option<&str>) -> Outcome {
         return Err(Failure::cannot(&resizing, reason).remedy("serve it as this user, without --control"));
     };
     let size = size.map_or_else(|| "size".into(), |size| format!("size={size}"));
-    server.set(&format!("{size},disk={name}")).map(drop).map_err(|error| Failure::cannot(&resizing, &error))
+    let shrink = if shrink { ",shrink" } else { "" };
+    let set = server.set(&format!("{size}{shrink},disk={name}"));
+    let set = set.map_err(|error| Failure::cannot(&resizing, &error))?;
+    let bytes = |key: &str| set.get(key).and_then(Value::as_u64).unwrap_or_default();
+    let (before, now) = (bytes("before_bytes"), bytes("size_bytes"));
+    let shown = format!("{} has {} ({now} bytes)", file.display(), size_text(now));
+    Ok(match now.cmp(&before) {
+        cmp::Ordering::Equal => format!("{shown}, as before"),
+        cmp::Ordering::Greater => format!("{shown} now, and {} before", size_text(before)),
+        cmp::Ordering::Less => {
+            format!("{shown} now, and {} before: what lay behind that is gone", size_text(before))
+        }
+    })
 }
 
 /// What the first SIGINT or SIGTERM raises.

@@ -19,7 +19,11 @@ use tombolo_layer_overlay::{Header, Overlay};
 
 use super::super::disk::{DiskSource, OpenedDisk};
 use super::{OverlaySource, cx, read_only, sync_name};
+use crate::commands::files::shown::size;
 use crate::failure::{Failure, Outcome};
+
+/// The unit of `st_blocks`, in bytes (stat(3type)).
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// A new redo log with what several have that stand on each other. These are locked against writers as long as it lives.
 pub struct Merged {
@@ -136,12 +140,17 @@ impl OverlaySource {
         removed().map_err(|error| Failure::cannot(format_args!("remove {}", self.path.display()), &error))
     }
 
-    /// Takes back all that was written to it. What stands on it is refused from then on.
-    pub fn discard(&self) -> Outcome {
+    /// Takes back all that was written to it, if `forced`: how much room that took, in bytes. What stands on it is refused from then on.
+    pub fn discard(&self, forced: bool) -> Result<u64, Failure> {
         let discarding = format!("discard what is in {}", self.path.display());
         let size_bytes = self.header()?.size_bytes;
         let _lock = self.locked()?;
         let failed = |error: io::Error| Failure::cannot(&discarding, &error);
+        let lost_bytes = fs::metadata(&self.path).map_err(failed)?.blocks() * STAT_BLOCK_BYTES;
+        if !forced {
+            let reason = format!("what was written to it ({}) would be gone for good", size(lost_bytes));
+            return Err(Failure::cannot(&discarding, reason).remedy("--force discards it"));
+        }
         let path = beside(&self.path).map_err(failed)?;
         let _ = fs::remove_file(&path);
         let mut empty = Self { path, states: None, ..self.clone() };
@@ -157,7 +166,8 @@ impl OverlaySource {
             fs::rename(&empty.path, &self.path)?;
             sync_name(&self.path)
         };
-        replaced().map_err(failed).inspect_err(|_| drop(fs::remove_file(&empty.path)))
+        replaced().map_err(failed).inspect_err(|_| drop(fs::remove_file(&empty.path)))?;
+        Ok(lost_bytes)
     }
 
     /// It, while nothing else uses it.
