@@ -1,5 +1,7 @@
-//! How far a listing has come, and whether it goes in circles.
+//! How far a listing has come, whether it goes in circles, and what it has given where it has to begin anew.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,12 +19,30 @@ pub(crate) struct Progress {
     /// The server's last page: callers take it in smaller ones.
     page: Option<Page>,
     circle: Circle,
+    given: Arc<Given>,
+}
+
+/// So many names are remembered of a listing, at most. One that is longer cannot begin anew.
+const GIVEN_MAX: usize = 1 << 18;
+
+/// The names of the pages that callers have left behind them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Given {
+    names: HashSet<u64>,
+    hasher: RandomState,
+    /// Not all of them are known.
+    is_partial: bool,
+    /// The listing began anew: pages have some of them again.
+    pub repeats: bool,
 }
 
 /// A page of the server's.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
+    /// Where the caller was in its listing.
     pub start: Cookie,
+    /// What the server was asked for: another place where the listing began anew.
+    pub from: Cookie,
     pub listing: Arc<Listing>,
     /// The caller has no use for another kind of page.
     pub plus: bool,
@@ -48,11 +68,14 @@ impl Page {
     /// The entries behind `cookie`, if it is a cookie of this page.
     pub(crate) fn behind(&self, cookie: Cookie) -> Option<&[Registration]> {
         let entries = &self.listing.entries;
-        if cookie == self.start {
-            return Some(entries);
+        match self.index_of(cookie) {
+            Some(index) => entries.get(index + 1..),
+            None => (cookie == self.start).then_some(entries),
         }
-        let index = entries.iter().position(|entry| entry.cookie.0 == cookie.0)?;
-        entries.get(index + 1..)
+    }
+
+    fn index_of(&self, cookie: Cookie) -> Option<usize> {
+        self.listing.entries.iter().position(|entry| entry.cookie.0 == cookie.0)
     }
 }
 
@@ -70,7 +93,7 @@ impl Progress {
         if entries.is_empty() && !page.listing.eof {
             return Err("empty page before the end of the directory");
         }
-        let repeats = |entry: &Registration| entry.cookie.0 == page.start.0;
+        let repeats = |entry: &Registration| entry.cookie.0 == page.from.0;
         if entries.iter().any(repeats)
             || entries.windows(2).any(|pair| matches!(pair, [a, b] if a.cookie == b.cookie))
         {
@@ -80,6 +103,9 @@ impl Progress {
         if last.is_none_or(|last| last.cookie.0 != page.start.0) {
             // Another listing, or a jump: only one that goes on and on can go in circles.
             self.circle = Circle::default();
+            self.given = Arc::new(Given { is_partial: page.start != Cookie::START, ..Given::default() });
+        } else if let Some(before) = &self.page {
+            Arc::make_mut(&mut self.given).add(&before.listing, &before.listing.entries);
         }
         if let Some(last) = entries.last()
             && self.circle.closes_at(Cookie(last.cookie.0))
@@ -89,6 +115,60 @@ impl Progress {
         self.verifier = Some(page.listing.verifier);
         self.page = Some(page);
         Ok(())
+    }
+}
+
+impl Progress {
+    /// The names up to this place of the listing: if the server knows the place no more, these are left out of a listing from the start.
+    /// None where not all of them are known.
+    pub(crate) fn given_until(&self, cookie: Cookie) -> Option<Arc<Given>> {
+        let page = self.page.as_ref()?;
+        let mut given = Given::clone(&self.given);
+        match page.index_of(cookie) {
+            Some(index) => given.add(&page.listing, page.listing.entries.get(..=index)?),
+            None if cookie == page.start => {}
+            None => return None,
+        }
+        given.repeats = true;
+        (!given.is_partial).then(|| Arc::new(given))
+    }
+
+    /// Takes in the first page of a listing from the start that was not given before.
+    pub(crate) fn take_anew(&mut self, page: Page, given: Arc<Given>) -> Result<(), &'static str> {
+        (self.page, self.circle) = (None, Circle::default());
+        self.take(page)?;
+        self.given = given;
+        Ok(())
+    }
+
+    /// The names that pages may have again.
+    pub(crate) fn repeated(&self) -> Option<Arc<Given>> {
+        self.given.repeats.then(|| self.given.clone())
+    }
+}
+
+impl Given {
+    fn add(&mut self, listing: &Listing, entries: &[Registration]) {
+        self.is_partial |= self.names.len() + entries.len() > GIVEN_MAX;
+        if self.is_partial {
+            self.names = HashSet::new();
+        } else {
+            self.names.extend(entries.iter().map(|entry| self.hasher.hash_one(listing.name(entry))));
+        }
+    }
+
+    /// Leaves out of a page what was given. The number of names that were.
+    pub(crate) fn leave_out(&self, listing: &mut Listing) -> usize {
+        let all = std::mem::take(&mut listing.entries);
+        let count = all.len();
+        let is_new = |entry: &Registration| !self.names.contains(&self.hasher.hash_one(listing.name(entry)));
+        let entries: Vec<_> = all.into_iter().filter(is_new).collect();
+        listing.entries = entries;
+        count - listing.entries.len()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
     }
 }
 

@@ -10,11 +10,14 @@ use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Procedure, Reply, Status, attr,
 use super::view::View;
 use crate::calls::{Extent, LISTING_ACCESS, Listing, Registration, Subtree};
 use crate::listed_ahead::Came;
-use crate::listing::{Page, Progress};
+use crate::listing::{Given, Page, Progress};
 use crate::openings::Opening;
 
 /// What one call brings for a walk, in bytes: others are under way at the same time.
 const SUBTREE_BYTES: u32 = 64 << 10;
+
+/// A directory that is changed all the time is listed anew so often for one page.
+const ANEW_MAX: usize = 8;
 
 /// What one call brings of a directory of which all is wanted. A server gives no more.
 const LARGE_PAGE_BYTES_MAX: u32 = 256 << 10;
@@ -31,6 +34,7 @@ impl View {
                 Cookie::START => None,
                 _ => progress.page_behind(cookie, plus),
             });
+            let is_known = known.is_some();
             let given = match known {
                 Some(given) => given,
                 None => self.next_page(&opening, cookie, plus, page.budget().size_bytes).await?,
@@ -38,7 +42,8 @@ impl View {
             if given.asked < begun {
                 page.set_asked(page.asked().map_or(given.asked, |asked| asked.min(given.asked)));
             }
-            for listed in given.behind(cookie).unwrap_or_default() {
+            let listed = if is_known { given.behind(cookie) } else { Some(&given.listing.entries[..]) };
+            for listed in listed.unwrap_or_default() {
                 if !self.push(&mut page, plus, &opening, &given, listed)? {
                     return Ok(page);
                 }
@@ -54,8 +59,83 @@ impl View {
         }
     }
 
-    /// The page behind a cookie, for a caller that has room for so much.
+    /// The page behind a cookie, for a caller that has room for so much. Where the server does not know the cookie any more (the directory
+    /// was changed, or it was started anew), the directory is listed anew and what was given is left out.
     async fn next_page(
+        &self,
+        opening: &Opening,
+        cookie: Cookie,
+        plus: bool,
+        room_bytes: usize,
+    ) -> Result<Page> {
+        let repeated = self.progress(opening, |progress| progress.repeated());
+        let page = match repeated.filter(|_| cookie != Cookie::START) {
+            None => self.page_from(opening, cookie, plus, room_bytes).await,
+            Some(given) => self.page_without(&given, opening, (cookie, cookie), plus, room_bytes).await,
+        };
+        let (page, given) = match page {
+            Err(Error::BadCookie) if cookie != Cookie::START => {
+                let (page, given) = self.page_anew(opening, cookie, plus, room_bytes).await?;
+                (page, Some(given))
+            }
+            page => (page?, None),
+        };
+        let procedure = page.procedure;
+        self.progress(opening, |progress| match given {
+            None => progress.take(page.clone()),
+            Some(given) => progress.take_anew(page.clone(), given),
+        })
+        .map_err(|what| self.session.nfs.invalid_reply(procedure, what))?;
+        Ok(page)
+    }
+
+    async fn page_anew(
+        &self,
+        opening: &Opening,
+        cookie: Cookie,
+        plus: bool,
+        room_bytes: usize,
+    ) -> Result<(Page, Arc<Given>)> {
+        let given = self.progress(opening, |progress| progress.given_until(cookie));
+        let given = given.ok_or(Error::BadCookie)?;
+        let places = (cookie, Cookie::START);
+        for _ in 0..ANEW_MAX {
+            match self.page_without(&given, opening, places, plus, room_bytes).await {
+                Err(Error::BadCookie) => {}
+                page => return Ok((page?, given)),
+            }
+        }
+        Err(Error::BadCookie)
+    }
+
+    /// The first page from a place on that has more than what was given, for a caller that is at `start` of its listing.
+    async fn page_without(
+        &self,
+        given: &Given,
+        opening: &Opening,
+        (start, mut from): (Cookie, Cookie),
+        plus: bool,
+        room_bytes: usize,
+    ) -> Result<Page> {
+        let mut left_out = 0;
+        loop {
+            let mut page = self.page_from(opening, from, plus, room_bytes).await?;
+            page.start = start;
+            let listing = Arc::make_mut(&mut page.listing);
+            let last = listing.entries.last().map(|last| Cookie(last.cookie.0));
+            left_out += given.leave_out(listing);
+            self.progress(opening, |progress| progress.verifier = Some(listing.verifier));
+            if !listing.entries.is_empty() || listing.eof {
+                return Ok(page);
+            }
+            match last.filter(|last| *last != from && left_out <= given.len()) {
+                Some(last) => from = last,
+                None => return Err(self.session.nfs.invalid_reply(page.procedure, "listing loops")),
+            }
+        }
+    }
+
+    async fn page_from(
         &self,
         opening: &Opening,
         cookie: Cookie,
@@ -71,14 +151,10 @@ impl View {
                 None => self.fetch_large_page(opening, cookie, room_bytes).await?,
             },
         };
-        let page = match page {
-            Some(page) => page,
-            None => self.fetch_page(opening, cookie, plus).await?,
-        };
-        let procedure = page.procedure;
-        self.progress(opening, |progress| progress.take(page.clone()))
-            .map_err(|what| self.session.nfs.invalid_reply(procedure, what))?;
-        Ok(page)
+        match page {
+            Some(page) => Ok(page),
+            None => self.fetch_page(opening, cookie, plus).await,
+        }
     }
 
     async fn fetch_page(&self, opening: &Opening, cookie: Cookie, plus: bool) -> Result<Page> {
@@ -87,7 +163,8 @@ impl View {
         let (listing, procedure) = self.some(opening, from, plus).await?;
         self.absorb(&opening.node, &listing.dir_attributes, asked);
         let epoch = opening.node.epoch();
-        Ok(Page { start: cookie, listing: Arc::new(listing), plus, procedure, asked, epoch, changes })
+        let (start, from) = (cookie, cookie);
+        Ok(Page { start, from, listing: Arc::new(listing), plus, procedure, asked, epoch, changes })
     }
 
     /// LIST of the side program, if there still is one. What comes along is kept for those that list below.
@@ -120,6 +197,7 @@ impl View {
         session.listed_ahead.keep(below, identity, (asked, self.now()), mark);
         Ok(Some(Page {
             start: cookie,
+            from: cookie,
             listing: Arc::new(top.listing),
             plus: true,
             procedure: Procedure::Readdirplus,
@@ -146,6 +224,7 @@ impl View {
         node.grant(identity, LISTING_ACCESS, listed.access, asked);
         Some(Page {
             start: cookie,
+            from: cookie,
             listing: Arc::new(listed.listing),
             plus: true,
             procedure: Procedure::Readdirplus,

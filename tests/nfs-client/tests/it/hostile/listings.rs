@@ -4,7 +4,8 @@ use tombolo_conformance::waist::World;
 use tombolo_core::Error;
 use tombolo_core::fs::{Cookie, DirBudget, DirPage, OpenFlags};
 use tombolo_nfs_client_tests::server::{Page, ReceivedCall, ScriptedReply, listing};
-use tombolo_wire_nfs3::Procedure;
+use tombolo_wire_nfs3::{Call, Procedure, Status};
+use tombolo_wire_xdr::Encoder;
 
 use crate::hostile::stage::{on_soft, told};
 
@@ -160,4 +161,94 @@ fn a_directory_of_which_no_entry_fits_is_an_error() {
         });
         list(world, true).expect_err("no entry fits");
     });
+}
+
+/// A directory whose places are indexes, good for one version of it alone, as its verifier says. The version changes with each page that is
+/// given, until it has changed so often; then the order is another one, and a name has come.
+fn changing(versions_max: u64) -> impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static {
+    let mut version = 1;
+    move |asked| {
+        let (cookie, verifier, plus) = match asked.call() {
+            Some(Call::Readdir(args)) => (args.cookie.0, args.verifier, false),
+            Some(Call::Readdirplus(args)) => (args.cookie.0, args.verifier, true),
+            _ => return ScriptedReply::Forward,
+        };
+        let mut results = Vec::new();
+        let mut xdr = Encoder::new(&mut results);
+        if cookie != 0 && verifier.0 != u64::to_be_bytes(version) {
+            xdr.u32(Status::BadCookie as u32).bool(false);
+            return ScriptedReply::Results(results);
+        }
+        let mut names: Vec<_> = (0..300).map(|number| format!("stays-{number}")).collect();
+        names.extend((1..version).map(|version| format!("comes-{version}")));
+        if version % 2 == 0 {
+            names.reverse();
+        }
+        xdr.u32(0).bool(false).u64(version);
+        let at = usize::try_from(cookie).expect("a small number");
+        for (index, name) in names.iter().enumerate().skip(at).take(40) {
+            xdr.bool(true).u64(1000 + index as u64).opaque(name.as_bytes()).u64(index as u64 + 1);
+            if plus {
+                xdr.bool(false).bool(false);
+            }
+        }
+        xdr.bool(false).bool(at + 40 >= names.len());
+        if at > 0 && version < versions_max {
+            version += 1;
+        }
+        ScriptedReply::Results(results)
+    }
+}
+
+#[test]
+fn a_listing_whose_cookie_is_refused_goes_on() {
+    for (plus, versions_max, size_bytes) in
+        [(false, 2, 4096), (true, 2, 500), (false, 5, 500), (true, 5, 1 << 16)]
+    {
+        on_soft(move |stage, world| {
+            stage.server.now(changing(versions_max));
+            let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
+            let budget = DirBudget { size_bytes, entry_bytes: 24, align: 8, plus };
+            let (mut names, mut cookie) = (Vec::new(), Cookie::START);
+            loop {
+                let page =
+                    world.fs.readdir(&world.cx, file, cookie, DirPage::new(budget)).wait().expect("a page");
+                // A kernel may take a part of what it gets, and ask for the rest again.
+                let taken = page.len().div_ceil(2);
+                for entry in page.iter().take(taken) {
+                    names.push(String::from_utf8_lossy(entry.name).into_owned());
+                    cookie = entry.cookie;
+                }
+                if page.is_end() && taken == page.len() {
+                    break;
+                }
+            }
+            world.release(file);
+            let stays = names.iter().filter(|name| name.starts_with("stays"));
+            assert_eq!(stays.count(), 300, "{plus} {versions_max} {size_bytes}");
+            names.sort();
+            assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{plus} {versions_max} {size_bytes}");
+        });
+    }
+}
+
+#[test]
+fn a_server_that_refuses_each_cookie_is_given_up() {
+    for plus in [false, true] {
+        on_soft(move |stage, world| {
+            // It has the same few names each time, and never the end.
+            stage.server.now(move |asked| match asked.call() {
+                Some(Call::Readdir(args)) if args.cookie.0 != 0 => refused_cookie(),
+                Some(Call::Readdirplus(args)) if args.cookie.0 != 0 => refused_cookie(),
+                _ => listing(None, |_| Page { entries: (1..=20).map(entry).collect(), eof: false })(asked),
+            });
+            assert!(matches!(list(world, plus), Err(Error::BadCookie)), "{plus}");
+        });
+    }
+}
+
+fn refused_cookie() -> ScriptedReply {
+    let mut results = Vec::new();
+    Encoder::new(&mut results).u32(Status::BadCookie as u32).bool(false);
+    ScriptedReply::Results(results)
 }
