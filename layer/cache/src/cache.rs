@@ -30,6 +30,7 @@ use crate::sharing::{Borrower, Middle};
 use crate::store::rows::ObjectRow;
 use crate::store::{ObjectId, Store};
 use crate::twins::Twins;
+use crate::unnamed::Unnamed;
 use crate::walk::Walk;
 use crate::written::is_unanswered;
 
@@ -65,6 +66,8 @@ pub(crate) struct Cache {
     pub packs_nothing: AtomicBool,
     /// The sessions that are to be told of changes.
     pub watchers: Watchers<Session>,
+    /// Files that have lost a name here.
+    pub unnamed: Unnamed,
 }
 
 impl Cache {
@@ -217,8 +220,7 @@ impl Cache {
             object.doubt();
         }
         if matches!(error, Error::Stale) {
-            self.objects.forget(object);
-            self.store.remove(object);
+            self.forget(object);
         }
         error
     }

@@ -45,6 +45,7 @@ mod shared;
 mod sharing;
 pub mod store;
 mod twins;
+mod unnamed;
 mod walk;
 mod walk_order;
 mod written;
@@ -148,6 +149,7 @@ fn put_over(
         recorder: OnceLock::new(),
         packs_nothing: AtomicBool::new(false),
         watchers: Watchers::default(),
+        unnamed: unnamed::Unnamed::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
     let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked, contract));
@@ -164,6 +166,7 @@ fn put_over(
     let cache = Arc::new(cache);
     // There may be less than there was in an earlier life.
     cache.make_room();
+    cache.look_for_unnamed();
     if let Some(lease) = &cache.lease {
         let told = Arc::downgrade(&cache);
         lease.on_change(move |change| {

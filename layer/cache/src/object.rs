@@ -82,6 +82,8 @@ pub(crate) struct State {
     pub is_dirty: bool,
     /// It is gone at the origin, or is another file there: nothing of it is kept.
     pub is_gone: bool,
+    /// Openings here, and links that are being made of it.
+    pub uses: usize,
     /// Openings here through which it may be written, and writes that are under way: until the last of them has ended, the origin alone knows what
     /// the attributes are.
     pub writers: usize,
@@ -158,6 +160,7 @@ impl Object {
             young: None,
             is_dirty: true,
             is_gone: false,
+            uses: 0,
             writers: 0,
             written: Written::Nothing,
             held: Weak::new(),
@@ -568,6 +571,11 @@ impl State {
             + self.link.as_ref().map_or(0, |link| link.len())
             + of_data
             + self.advice.as_ref().map_or(0, |advice| advice.heap_bytes())
+    }
+
+    /// Whether anything here has it open, writes it, or gives it a name.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.uses > 0 || self.writers > 0 || self.is_held()
     }
 
     pub(crate) fn is_held(&self) -> bool {

@@ -14,6 +14,7 @@ use crate::object::Object;
 use crate::objects::node_of;
 use crate::origin::OriginFile;
 use crate::read_ahead::{Ahead, Order, ReadAhead};
+use crate::store::ObjectId;
 
 /// One opening.
 pub(crate) struct Opening {
@@ -86,8 +87,10 @@ impl Openings {
         let (object_of, origin) = (object.clone(), Mutex::new(origin));
         let (ahead, advised) = (Mutex::default(), Mutex::default());
         let opening = Opening { object: object_of, flags, origin, ahead, advised, _permit: permit };
-        if is_writing(flags) {
-            object.state().writers += 1;
+        {
+            let mut state = object.state();
+            state.uses += 1;
+            state.writers += usize::from(is_writing(flags));
         }
         let id = OpenId(self.next.fetch_add(1, Ordering::Relaxed));
         self.by_id().insert(id, Arc::new(opening));
@@ -106,10 +109,12 @@ impl Openings {
         })
     }
 
-    pub(crate) fn end(&self, file: File) {
-        let Ok(opening) = self.of(file) else { return };
+    /// Ends one. The object that it was of.
+    pub(crate) fn end(&self, file: File) -> Option<ObjectId> {
+        let opening = self.of(file).ok()?;
         self.by_id().remove(&file.open);
         Self::ended(&opening);
+        Some(opening.object.id)
     }
 
     pub(crate) fn end_all(&self) {
@@ -118,8 +123,10 @@ impl Openings {
     }
 
     fn ended(opening: &Opening) {
+        let mut state = opening.object.state();
+        state.uses -= 1;
         if is_writing(opening.flags) {
-            opening.object.state().end_writing();
+            state.end_writing();
         }
     }
 

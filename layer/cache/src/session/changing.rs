@@ -176,6 +176,7 @@ impl View {
         let object = self.object(node)?;
         let linked = self.node(&object).await?;
         let (dir, node) = self.dir(parent).await?;
+        let _linking = Linking::begin(&object);
         let (change, fs) = (NameChange::begin(&dir, &[&name]), &self.cache().origin.fs);
         let made = fs.link(&self.at_origin(), linked, node, name.as_name()).resolve().await;
         let is_late = object.has_learnt_since(change.asked);
@@ -183,6 +184,9 @@ impl View {
         match is_late || made.is_err() {
             true => object.doubt(),
             false => object.state().changed_here(),
+        }
+        if made.is_ok() {
+            self.cache().unnamed.remove(object.id);
         }
         self.tell([Notice::Attributes(node_of(object.id))]);
         made
@@ -339,6 +343,22 @@ impl NameChange {
 impl Drop for NameChange {
     fn drop(&mut self) {
         self.dir.state().names.changes.end(self.id);
+    }
+}
+
+/// A link that is being made of a file: it is not forgotten meanwhile.
+struct Linking(Arc<Object>);
+
+impl Linking {
+    fn begin(object: &Arc<Object>) -> Self {
+        object.state().uses += 1;
+        Self(object.clone())
+    }
+}
+
+impl Drop for Linking {
+    fn drop(&mut self) {
+        self.0.state().uses -= 1;
     }
 }
 

@@ -25,7 +25,9 @@ pub(crate) struct CachedFileSystem(Arc<Session>);
 
 impl CachedFileSystem {
     pub(crate) fn new(session: Session) -> Self {
-        Self(Arc::new(session))
+        let session = Arc::new(session);
+        session.cache.unnamed.add_session(&session);
+        Self(session)
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -115,9 +117,12 @@ impl FileSystem for CachedFileSystem {
         }
     }
 
-    /// A node is the number of an object: nothing is kept for it alone, but that it is to be told of.
+    /// A node is the number of an object: nothing is kept for it alone, but that the session is to be told of it, and that it is not forgotten
+    /// when it has no name any more.
     fn forget(&self, _: &Ctx, nodes: &[(NodeId, u64)]) {
         self.0.known.forget(nodes);
+        let ids = nodes.iter().filter_map(|(node, _)| id_of(*node).ok());
+        ids.for_each(|id| self.0.cache.end_unless_held(id));
     }
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
@@ -246,7 +251,9 @@ impl FileSystem for CachedFileSystem {
     }
 
     fn release(&self, _: &Ctx, file: File) {
-        self.0.openings.end(file);
+        if let Some(id) = self.0.openings.end(file) {
+            self.0.cache.end_unless_held(id);
+        }
     }
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
@@ -335,6 +342,8 @@ impl Drop for CachedFileSystem {
     fn drop(&mut self) {
         self.0.notices.end();
         self.0.openings.end_all();
+        self.0.known.forget_all();
+        self.0.cache.end_all_unheld();
         self.0.cache.watchers.ended();
     }
 }

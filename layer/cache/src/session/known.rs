@@ -1,29 +1,23 @@
-//! The nodes that a session knows: it is told of changes of these alone.
+//! The nodes that a session knows: it is told of changes of these alone, and what it knows is kept though it has no name any more.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{NodeId, Notice};
 
-/// The nodes that a session was given, and how often; `None` where sessions are not told of changes.
-#[derive(Debug)]
-pub(crate) struct Known(Option<Mutex<HashMap<NodeId, u64>>>);
+/// The nodes that a session was given, and how often.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<HashMap<NodeId, u64>>);
 
 impl Known {
-    pub(crate) fn new(is_told: bool) -> Self {
-        Self(is_told.then(Mutex::default))
-    }
-
     /// The session is given a node. To be called before its attributes are looked at: later changes are told.
     pub(crate) fn given(&self, node: NodeId) {
-        if let Some(mut lookups) = self.lookups() {
-            *lookups.entry(node).or_default() += 1;
-        }
+        *self.lookups().entry(node).or_default() += 1;
     }
 
     /// The session gives back nodes, each so often.
     pub(crate) fn forget(&self, nodes: &[(NodeId, u64)]) {
-        let Some(mut lookups) = self.lookups() else { return };
+        let mut lookups = self.lookups();
         for (node, count) in nodes {
             if let Some(left) = lookups.get_mut(node) {
                 *left = left.saturating_sub(*count);
@@ -32,6 +26,16 @@ impl Known {
                 }
             }
         }
+    }
+
+    /// The session ends.
+    pub(crate) fn forget_all(&self) {
+        self.lookups().clear();
+    }
+
+    /// Whether the session was given a node that it has not given back.
+    pub(crate) fn contains(&self, node: NodeId) -> bool {
+        self.lookups().contains_key(&node)
     }
 
     /// Whether the session is to be told.
@@ -46,10 +50,10 @@ impl Known {
     }
 
     fn knows(&self, node: NodeId) -> bool {
-        node == NodeId::ROOT || self.lookups().is_some_and(|lookups| lookups.contains_key(&node))
+        node == NodeId::ROOT || self.contains(node)
     }
 
-    fn lookups(&self) -> Option<MutexGuard<'_, HashMap<NodeId, u64>>> {
-        Some(self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    fn lookups(&self) -> MutexGuard<'_, HashMap<NodeId, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

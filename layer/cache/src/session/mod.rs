@@ -62,7 +62,7 @@ impl Session {
             profile,
             notices: Arc::default(),
             watch: Once::new(),
-            known: Known::new(tells_changes),
+            known: Known::default(),
             tells_changes,
         }
     }

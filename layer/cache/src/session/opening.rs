@@ -19,6 +19,7 @@ use crate::openings::is_writing;
 use crate::options::Contract;
 use crate::origin::OriginFile;
 use crate::store::ObjectId;
+use crate::unnamed::Names;
 
 impl View {
     /// Opens without asking the origin, if the contract allows it and all that an open needs to know is here.
@@ -195,6 +196,7 @@ impl View {
         let (entry, object, file) = self.entered(&created, asked).await?;
         let entry = self.given(entry, &object).await?;
         let open = self.session.openings.add(permit, &object, how.flags, Some(file));
+        self.cache().lost_a_name(object.id, Names::None);
         Ok(Created { entry, open, dir: self.shown_change(&dir, created.dir) })
     }
 

@@ -5,15 +5,18 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Change, NameBuf, NodeId, Notice, RenameFlags, Renamed};
+use tombolo_core::fs::{Change, FileType, NameBuf, NodeId, Notice, RenameFlags, Renamed};
 use tombolo_core::{Error, Result};
 
 use super::changing::{NameChange, Seen, in_doubt, may_be_made};
+use super::finding::target;
 use super::reading::unless_interrupted;
 use super::view::View;
-use crate::names::{Known, Names, Target};
+use crate::names::{Known, Names as DirNames, Target};
 use crate::object::{Look, Object};
 use crate::objects::node_of;
+use crate::options::Contract;
+use crate::unnamed::Names;
 
 /// A name in a directory that is being changed.
 #[derive(Clone, Copy)]
@@ -100,6 +103,7 @@ impl View {
             }
         };
         let sure = self.enter_rename(from, to, &renamed, flags);
+        let names_left = replaced.as_ref().map(|replaced| self.names_left(replaced, sure.to));
         self.lost(moved.as_ref(), sure.from, sure.from.is_none());
         self.lost(replaced.as_ref(), sure.to, sure.to.is_none());
         let now_there = sure.target().and_then(|target| self.cache().object(target.object).ok());
@@ -112,7 +116,10 @@ impl View {
                 self.cache().found_in(replaced, from.dir(), from.bytes());
                 self.tell([Notice::Attributes(node_of(replaced.id))]);
             }
-            Some(replaced) => self.tell_unnamed(replaced),
+            Some(replaced) => {
+                self.tell_unnamed(replaced);
+                names_left.into_iter().for_each(|left| self.cache().lost_a_name(replaced.id, left));
+            }
             None => {}
         }
         self.tell_name(from.dir(), from.name);
@@ -206,23 +213,39 @@ impl View {
     ) -> Result<Change> {
         let mut taken = None;
         if let Ok(change) = &removed {
-            self.dir_changed(from.change, change, |names: &mut Names, seen| {
+            self.dir_changed(from.change, change, |names: &mut DirNames, seen| {
                 let known = if seen == Seen::After { None } else { names.look_up(from.bytes()) };
                 taken = known.filter(|known| *known != Known::Absent);
                 names.set_absent(from.bytes());
             });
         }
         let may_be_any = taken.is_none() && removed.as_ref().map_or_else(may_be_made, |_| true);
+        let names_left = victim.as_ref().map_or(Names::Unknown, |victim| self.names_left(victim, taken));
         self.lost(victim.as_ref(), taken, may_be_any);
         if let Some(object) = victim {
             match &removed {
-                Ok(_) => self.tell_unnamed(&object),
+                Ok(_) => {
+                    self.tell_unnamed(&object);
+                    self.cache().lost_a_name(object.id, names_left);
+                }
                 Err(_) => self.tell([Notice::Attributes(node_of(object.id))]),
             }
         }
         self.tell_name(from.dir(), from.name);
         let change = removed.map_err(|error| self.dir_failed(from.dir(), error))?;
         Ok(self.shown_change(from.dir(), change))
+    }
+
+    /// Whether what was found under a name that is taken away has another: `taken` is what stood there right before. To be asked before it is in doubt.
+    fn names_left(&self, found: &Object, taken: Option<Known>) -> Names {
+        let is_alone = self.cache().options_of(found).contract == Contract::Exclusive;
+        let state = found.state();
+        let has_no_other =
+            found.file_type == FileType::Directory || (state.asked.is_some() && state.attr.nlink < 2);
+        match is_alone && has_no_other && taken == Some(Known::Found(target(found))) {
+            true => Names::None,
+            false => Names::Unknown,
+        }
     }
 
     /// A name leads to something else now, or may. What it led to is asked for again: what was found there before the change, and what the

@@ -131,6 +131,15 @@ impl Database {
         set.execute(params![number(id.0), number(generation), number(chunk), sums]).map(drop)
     }
 
+    /// Some objects after this one, in the order of their numbers.
+    pub(super) fn objects_after(&self, id: ObjectId, count: u32) -> Result<Vec<(ObjectId, Vec<u8>)>> {
+        let mut get =
+            self.0.prepare_cached("select id, row from objects where id > ? order by id limit ?")?;
+        let row =
+            |row: &rusqlite::Row<'_>| Ok((ObjectId(row.get::<_, i64>(0)?.cast_unsigned()), row.get(1)?));
+        get.query_map([number(id.0), count.into()], row)?.collect()
+    }
+
     /// Forgets all of an object.
     pub(super) fn remove_object(&self, id: ObjectId) -> Result<()> {
         self.0.prepare_cached("delete from objects where id = ?")?.execute([number(id.0)])?;

@@ -117,6 +117,11 @@ impl Eviction {
         true
     }
 
+    /// Whether any data of an object are held.
+    pub(super) fn is_held(&self, id: ObjectId) -> bool {
+        self.files.get(&id).is_some_and(|kept| kept.holds > 0)
+    }
+
     /// Ends one hold, if the data are still here.
     pub(super) fn release(&mut self, id: ObjectId, generation: u64) {
         if let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.generation == generation) {

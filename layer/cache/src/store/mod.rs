@@ -15,6 +15,7 @@ mod eviction;
 mod list;
 mod ripening;
 pub(crate) mod rows;
+pub(crate) mod sweep;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -43,7 +44,7 @@ use ripening::Young;
 use rows::{DataRow, NamesRow, ObjectRow};
 
 /// An object's number in this cache. It is never given to another, over restarts too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub u64);
 
 impl ObjectId {
@@ -310,6 +311,11 @@ impl Store {
         }
         shared.know(&file);
         file
+    }
+
+    /// Whether data of an object are held for others.
+    pub(crate) fn is_held(&self, id: ObjectId) -> bool {
+        lock(&self.shared.eviction).is_held(id)
     }
 
     /// Whether any data of an object are kept.

@@ -15,6 +15,7 @@ mod life;
 mod offered;
 mod policy;
 mod raced;
+mod removed;
 mod reused;
 mod rights;
 mod sharing;

@@ -1,0 +1,196 @@
+//! Files that have lost a name here: one without any is kept for as long as something holds it, and then forgotten.
+//!
+//! An opening holds it, a look-up of a session, a link that is being made, a descriptor of its data that others have. Whether a file has another name
+//! is known where all changes come by here (*exclusive*); elsewhere the origin is asked once nothing holds it, by one worker in the background.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use tombolo_core::fs::NodeId;
+use tombolo_host_runtime::lock;
+use tombolo_host_runtime::task;
+
+use crate::cache::Cache;
+use crate::object::Object;
+use crate::objects::node_of;
+use crate::options::Contract;
+use crate::session::Session;
+use crate::store::{ObjectId, sweep};
+
+/// Files that have lost a name, and the sessions that may hold them.
+#[derive(Debug, Default)]
+pub(crate) struct Unnamed {
+    state: Mutex<State>,
+    /// How many wait to be forgotten: most of the time there are none.
+    waiting: AtomicUsize,
+    sessions: Mutex<Vec<Weak<Session>>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lost: BTreeMap<ObjectId, Names>,
+    /// Nothing holds them: the origin is asked.
+    to_ask: VecDeque<ObjectId>,
+    is_asking: bool,
+    /// Where it was last looked for some whose hold has ended unseen.
+    looked_at: ObjectId,
+}
+
+/// What is known of the names of a file that has lost one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// It has no other.
+    None,
+    Unknown,
+}
+
+/// So many are looked at when another file loses a name: a descriptor that others have is given back without a word here.
+const LOOKED_AT: usize = 4;
+
+impl Unnamed {
+    /// This session may hold files.
+    pub(crate) fn add_session(&self, session: &Arc<Session>) {
+        let mut sessions = lock(&self.sessions);
+        sessions.retain(|session| session.strong_count() > 0);
+        sessions.push(Arc::downgrade(session));
+    }
+
+    /// Whether a file has lost a name and is still kept.
+    pub(crate) fn contains(&self, id: ObjectId) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0 && lock(&self.state).lost.contains_key(&id)
+    }
+
+    fn add(&self, id: ObjectId, names: Names) {
+        let mut state = lock(&self.state);
+        let before = state.lost.get(&id).copied();
+        if before != Some(Names::None) {
+            state.lost.insert(id, names);
+        }
+        self.waiting.store(state.lost.len(), Ordering::Relaxed);
+    }
+
+    /// A file has a name again, or is forgotten.
+    pub(crate) fn remove(&self, id: ObjectId) -> Option<Names> {
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut state = lock(&self.state);
+        let removed = state.lost.remove(&id);
+        self.waiting.store(state.lost.len(), Ordering::Relaxed);
+        removed
+    }
+
+    /// All of them.
+    fn all(&self) -> Vec<ObjectId> {
+        lock(&self.state).lost.keys().copied().collect()
+    }
+
+    /// A few of them, others each time.
+    fn some(&self) -> Vec<ObjectId> {
+        let mut state = lock(&self.state);
+        let after = (std::ops::Bound::Excluded(state.looked_at), std::ops::Bound::Unbounded);
+        let some: Vec<ObjectId> = state.lost.range(after).take(LOOKED_AT).map(|(id, _)| *id).collect();
+        state.looked_at = some.last().copied().filter(|_| some.len() == LOOKED_AT).unwrap_or_default();
+        some
+    }
+
+    /// The origin is to be asked for a file. Whether a worker is to be started for that.
+    fn ask(&self, id: ObjectId) -> bool {
+        let mut state = lock(&self.state);
+        state.to_ask.push_back(id);
+        !std::mem::replace(&mut state.is_asking, true)
+    }
+
+    fn next_to_ask(&self) -> Option<ObjectId> {
+        let mut state = lock(&self.state);
+        let next = state.to_ask.pop_front();
+        state.is_asking = next.is_some();
+        next
+    }
+
+    fn is_known_to_a_session(&self, node: NodeId) -> bool {
+        let sessions: Vec<_> = lock(&self.sessions).iter().filter_map(Weak::upgrade).collect();
+        sessions.iter().any(|session| session.known.contains(node))
+    }
+}
+
+impl Cache {
+    /// A name of a file was taken away here.
+    pub(crate) fn lost_a_name(self: &Arc<Self>, id: ObjectId, names: Names) {
+        self.unnamed.add(id, names);
+        self.end_unless_held(id);
+        for id in self.unnamed.some() {
+            self.end_unless_held(id);
+        }
+    }
+
+    /// A file is held by one less: if it has lost a name, and nothing else holds it, it is forgotten, or the origin is asked for it.
+    pub(crate) fn end_unless_held(self: &Arc<Self>, id: ObjectId) {
+        if !self.unnamed.contains(id) || self.is_held(id) {
+            return;
+        }
+        match self.unnamed.remove(id) {
+            Some(Names::None) => {
+                if let Ok(object) = self.object(id) {
+                    self.forget(&object);
+                }
+            }
+            Some(Names::Unknown) if self.unnamed.ask(id) => self.start_asking(),
+            Some(Names::Unknown) | None => {}
+        }
+    }
+
+    /// A session has ended, which may have held any.
+    pub(crate) fn end_all_unheld(self: &Arc<Self>) {
+        self.unnamed.all().into_iter().for_each(|id| self.end_unless_held(id));
+    }
+
+    /// Looks for those of an earlier life that have lost their names, in the background.
+    pub(crate) fn look_for_unnamed(self: &Arc<Self>) {
+        if self.store.began_empty || self.policy().default.contract == Contract::Immutable {
+            return;
+        }
+        // A cache that ends meanwhile does not wait for it.
+        let (cache, store) = (Arc::downgrade(self), Arc::downgrade(&self.store));
+        let looking = self.in_pool(&self.origin.own_ctx(), move || {
+            for id in sweep::unnamed(&store) {
+                let Some(cache) = cache.upgrade() else { break };
+                cache.unnamed.add(id, Names::Unknown);
+                cache.end_unless_held(id);
+            }
+            Ok(())
+        });
+        task::spawn(async move { drop(looking.resolve().await) });
+    }
+
+    /// An object is gone at the origin, or has no name and is not in use: nothing is kept of it.
+    pub(crate) fn forget(&self, object: &Object) {
+        self.unnamed.remove(object.id);
+        self.objects.forget(object);
+        self.store.remove(object);
+    }
+
+    fn is_held(&self, id: ObjectId) -> bool {
+        let in_memory = self.objects.in_memory(id);
+        in_memory.is_some_and(|object| object.state().is_in_use())
+            || self.store.is_held(id)
+            || self.unnamed.is_known_to_a_session(node_of(id))
+    }
+
+    fn start_asking(self: &Arc<Self>) {
+        let cache = self.clone();
+        let cx = self.origin.own_ctx();
+        task::spawn(async move {
+            while let Some(id) = cache.unnamed.next_to_ask() {
+                let Ok(object) = cache.object(id) else { continue };
+                // One that is gone is forgotten by that.
+                let attr = cache.resolve(&cx, &object).await;
+                if attr.is_ok_and(|attr| attr.nlink == 0) {
+                    cache.unnamed.add(id, Names::None);
+                    cache.end_unless_held(id);
+                }
+            }
+        });
+    }
+}
