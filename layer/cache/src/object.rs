@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub link: Option<Arc<[u8]>>,
     /// The names in a directory.
     pub names: NamesOfObject,
+    /// Its attributes are being asked for, for look-ups of names that are not there as far as is known.
+    pub looked_at_again: Option<Arc<Promise<()>>>,
     /// All names are being listed since then, and shown as they come: kept when more have come.
     pub growing: Option<(Instant, Arc<Promise<()>>)>,
     /// When all names were last listed, which brought the attributes of what they lead to.
@@ -127,6 +129,9 @@ pub(crate) struct Rows {
 /// An object takes so much, and its entries in tables, and what the allocator loses by it.
 const OBJECT_BYTES: usize = size_of::<Object>() + 64;
 
+/// A directory that was asked for so shortly before a look-up began tells that a name is not there.
+const ABSENCE_KEPT: Duration = Duration::from_millis(100);
+
 /// What attributes are wanted for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Look {
@@ -151,6 +156,7 @@ impl Object {
             parent: None,
             link: None,
             names: NamesOfObject::default(),
+            looked_at_again: None,
             growing: None,
             listed: None,
             unused_listing: None,
@@ -443,6 +449,16 @@ impl State {
             (Contract::CloseToOpen | Contract::Lease, Look::Stat) => younger(options.attr_refresh),
             (Contract::CloseToOpen | Contract::Lease, Look::Open(began)) => asked >= began,
             (Contract::Refresh(time), _) => younger(time),
+        }
+    }
+
+    /// Whether names that are not among those that are known are not there, for a look-up that began then. An open sees what was closed before it,
+    /// and a file that was just made has a name that nobody has looked up yet.
+    pub(crate) fn is_absence_believed(&self, began: Instant, options: &Options) -> bool {
+        match (options.contract, self.asked) {
+            (Contract::Immutable | Contract::Exclusive | Contract::Refresh(_), _) => true,
+            (Contract::Lease, Some(asked)) if self.is_leased(asked, Look::Stat) => true,
+            (_, asked) => asked.is_some_and(|asked| asked + ABSENCE_KEPT >= began),
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use tombolo_core::fs::{AccessMask, Entry, FileType, NameBuf, NodeId};
 use tombolo_core::{Answer, Ctx, Error, Result};
 
+use super::reading::unless_interrupted;
 use super::view::View;
 use crate::names::{Known, Target};
 use crate::object::{Look, Object};
@@ -15,7 +16,7 @@ impl View {
     /// What a name leads to, if that is known and to be believed, and the user may search the directory.
     pub(super) fn known_entry(&self, parent: NodeId, name: &[u8]) -> Option<Result<Entry>> {
         let dir = self.object(parent).ok()?;
-        let known = self.known_name(&dir, name)?;
+        let known = self.known_name(&dir, name, Instant::now())?;
         let unused = dir.state().unused_listing.take();
         if let Some(bytes) = unused {
             self.used_listing(&dir, bytes);
@@ -23,7 +24,8 @@ impl View {
         Some(known)
     }
 
-    fn known_name(&self, dir: &Object, name: &[u8]) -> Option<Result<Entry>> {
+    /// The same for a look-up that began then.
+    fn known_name(&self, dir: &Object, name: &[u8], began: Instant) -> Option<Result<Entry>> {
         if dir.file_type != FileType::Directory {
             return Some(Err(Error::NotDirectory));
         }
@@ -36,7 +38,8 @@ impl View {
             if !state.is_believed(Look::Stat, options) {
                 return None;
             }
-            state.names.look_up(name)?
+            let is_absence_believed = || state.is_absence_believed(began, options);
+            state.names.look_up(name).filter(|known| *known != Known::Absent || is_absence_believed())?
         };
         match known {
             Known::Absent => Some(Err(Error::NotFound)),
@@ -60,15 +63,53 @@ impl View {
     }
 
     pub(super) async fn lookup(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
-        let dir = self.object(parent)?;
+        let (dir, began) = (self.object(parent)?, Instant::now());
+        if self.is_to_be_looked_at_again(&dir, name.as_name().as_bytes(), began) {
+            self.look_again(&dir, began).await?;
+            if let Some(known) = self.known_name(&dir, name.as_name().as_bytes(), began) {
+                return known;
+            }
+        }
         let is_begun = self.note_look_up(&dir);
         if self.await_listing(&dir).await? | is_begun
-            && let Some(known) = self.known_name(&dir, name.as_name().as_bytes())
+            && let Some(known) = self.known_name(&dir, name.as_name().as_bytes(), began)
         {
             return known;
         }
         let (entry, object) = self.find(&dir, &name).await?;
         self.given(entry, &object).await
+    }
+
+    /// Whether a name is absent as far as is known here, and the directory's attributes tell if that holds.
+    fn is_to_be_looked_at_again(&self, dir: &Object, name: &[u8], began: Instant) -> bool {
+        let options = self.cache().options_of(dir);
+        let is_absent = {
+            let state = dir.state();
+            !state.is_absence_believed(began, options) && state.names.look_up(name) == Some(Known::Absent)
+        };
+        is_absent && self.may(dir, AccessMask::EXECUTE) == Some(true)
+    }
+
+    /// Asks for the attributes of a directory, once for all that wait for them. What is known of its names stays if they stand.
+    async fn look_again(&self, dir: &Arc<Object>, began: Instant) -> Result<()> {
+        loop {
+            let options = self.cache().options_of(dir);
+            let (answered, is_own) = {
+                let mut state = dir.state();
+                if state.is_absence_believed(began, options) {
+                    return Ok(());
+                }
+                let is_own = state.looked_at_again.is_none();
+                (state.looked_at_again.get_or_insert_default().clone(), is_own)
+            };
+            if is_own {
+                let (_looking, asked) = (LookingAgain(dir), Instant::now());
+                self.cache().fetch_attr(&self.cx, dir).await?;
+                dir.settle(asked, self.cache().options_of(dir).contract);
+                return Ok(());
+            }
+            unless_interrupted(&self.cx.interrupt, answered.kept()).await?;
+        }
     }
 
     /// The same for a caller that what is here will not do for.
@@ -130,6 +171,16 @@ impl View {
             self.cache().keep(&object);
         }
         Ok(target)
+    }
+}
+
+/// Attributes of a directory that are being asked for. Those that wait for them go on when this is dropped.
+struct LookingAgain<'a>(&'a Object);
+
+impl Drop for LookingAgain<'_> {
+    fn drop(&mut self) {
+        let answered = self.0.state().looked_at_again.take();
+        answered.iter().for_each(|answered| answered.keep(()));
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is believed for how long, while another changes the origin.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{
     AccessMask, Client, Entry, Export, FileSystem, Mode, Name, NewMode, NodeId, Op, RenameFlags, SetAttr,
@@ -168,6 +168,56 @@ fn an_open_sees_what_was_closed_before_it() {
     assert_eq!(cached.session.get("file").expect("read"), pattern(1000, 99));
     assert_eq!(cached.session.get("file").expect("read"), pattern(1000, 99));
     assert!(origin.asked("read") <= reads + 1, "the same version is not read again");
+}
+
+#[test]
+fn a_name_that_was_just_made_at_the_origin_is_found_at_once() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("known", b"");
+    grow_old();
+    let options = Options { attr_refresh: Duration::from_secs(3600), ..Options::default() };
+    let cached = origin.cached_with(dir.path(), options, Default::default());
+    cached.session.list();
+    for round in 0..3 {
+        let text = format!("new-{round}");
+        // What was asked for less than a tenth of a second ago is not asked for again.
+        std::thread::sleep(Duration::from_millis(120));
+        origin.direct.put(&text, b"here");
+        assert_eq!(cached.session.get(&text).expect("it was made before"), b"here");
+    }
+}
+
+#[test]
+fn names_that_are_not_there_cost_one_look_at_their_directory() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    (0..10).for_each(|n| origin.direct.put(&format!("known-{n}"), b""));
+    grow_old();
+    let contracts =
+        [Contract::CloseToOpen, Contract::Exclusive, Contract::Refresh(Duration::from_secs(3600))];
+    for contract in contracts {
+        let options = Options { contract, attr_refresh: Duration::from_secs(3600), ..Options::default() };
+        let cached =
+            origin.cached_with(&dir.path().join(format!("{contract:?}")), options, Default::default());
+        cached.session.list();
+        let _ = cached.session.lookup("none");
+        let (looked_up, listed) = (origin.asked("lookup"), origin.asked("readdir"));
+        let (asked, began) = (origin.asked("getattr"), Instant::now());
+        std::thread::scope(|scope| {
+            for by in 0..8 {
+                let session = &cached.session;
+                scope.spawn(move || {
+                    for n in 0..500 {
+                        assert!(matches!(session.lookup(&format!("none-{by}-{n}")), Err(Error::NotFound)));
+                    }
+                });
+            }
+        });
+        let (looks, tenths) = (origin.asked("getattr") - asked, began.elapsed().as_millis() as u64 / 100);
+        // Each is asked what came along with the answer, which costs nothing, and then for it.
+        let most = if contract == Contract::CloseToOpen { 2 * (tenths + 1) } else { 0 };
+        assert!(looks <= most, "{contract:?}: {looks} looks in {tenths} tenths of a second");
+        assert_eq!((origin.asked("lookup"), origin.asked("readdir")), (looked_up, listed), "{contract:?}");
+    }
 }
 
 #[test]
