@@ -26,7 +26,7 @@ LEFT_OUT := $(ROOT_TESTS:%=--exclude %)
 endif
 
 # These build, and hold an emulated line to its rate: each has the machine for itself.
-ALONE := test-rust programs test-planted
+ALONE := programs test-rust test-planted
 # These wait for more than half of their time, so two run at a time (tests/timed): the longest first.
 BESIDE := test-mount test-guests test-posix test-package test-postgres test-chaos test-crash test-disk
 
@@ -74,10 +74,12 @@ gate: as-root ## lints, the same, and a quick pass of each benchmark
 
 test-long: export TOMBOLO_LONG = 1
 test-long: as-root ## the same at full size: an hour of fuzzing, every case on both kinds of guests, a thousand kills
-	tests/timed $(MAKE) packages peers test-rust test-planted test-address test-fuzz programs test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-crash-all test-disk-all test-chaos-all test-package
+	tests/timed $(MAKE) packages peers programs test-rust test-planted test-address test-fuzz test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-crash-all test-disk-all test-chaos-all test-package
 
 # What `make peers` has unpacked: the tests then demand it.
 test-rust: export TOMBOLO_QEMU_10 ?= $(wildcard $(CURDIR)/.cache/qemu-10/usr/bin)
+# What `make programs` has built: the C library behaves differently in it.
+test-rust: export TOMBOLO_STATIC ?= $(wildcard $(abspath $(PROGRAMS))/tombolo)
 test-rust: ## unit, property, conformance and command-line tests; as another user than root those that can do without
 	@if [ -n "$(LEFT_OUT)" ]; then echo "skipped, as they open files by handle, act as several users or mount, which takes root: $(ROOT_TESTS)"; fi
 	$(CARGO) test --workspace --no-fail-fast $(LEFT_OUT)

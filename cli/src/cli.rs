@@ -15,6 +15,7 @@ use crate::commands::links::LinksArgs;
 use crate::commands::man::ManArgs;
 use crate::commands::mount::MountArgs;
 use crate::commands::mounter::MounterArgs;
+use crate::commands::names::NamesArgs;
 use crate::commands::proxy::ProxyArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::session::SessionArgs;
@@ -69,6 +70,8 @@ enum Command {
     Broker(BrokerArgs),
     #[command(hide = true)]
     Mounter(MounterArgs),
+    #[command(hide = true)]
+    Names(NamesArgs),
 }
 
 /// How much to log.
@@ -129,6 +132,7 @@ impl Cli {
             Command::Man(args) => args.run(),
             Command::Broker(args) => args.run(),
             Command::Mounter(args) => args.run(),
+            Command::Names(args) => args.run(),
         }
     }
 }

@@ -50,7 +50,6 @@ pub mod trace;
 pub mod tun;
 pub mod udp;
 pub mod umask;
-pub mod users;
 pub mod xattr;
 
 pub use errno::{Errno, Result};

@@ -1,13 +1,14 @@
 //! Connecting: to the first request.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 use tombolo_core::block::{Geometry, Profile, SECTOR_BYTES};
+use tombolo_host_runtime::names;
 use tombolo_host_tls::{ClientTls, Stream, TlsError};
 use tombolo_mem::Buffer;
 use tombolo_sys::Errno;
@@ -114,7 +115,9 @@ pub(crate) fn connect(
     let socket: OwnedFd = match address {
         Address::Unix(path) => UnixStream::connect(path)?.into(),
         Address::Tcp(host, port) => {
-            let stream = TcpStream::connect((host.as_str(), *port))?;
+            let addresses = names::addresses_of(host).map_err(io::Error::from)?;
+            let addresses: Vec<_> = addresses.into_iter().map(|ip| SocketAddr::new(ip, *port)).collect();
+            let stream = TcpStream::connect(&*addresses)?;
             stream.set_nodelay(true)?;
             stream.into()
         }

@@ -57,6 +57,15 @@ impl<'a> Sandbox<'a> {
         self.or_without(started)
     }
 
+    /// Starts the process that looks up names, if this one will not be able to.
+    fn look_up_outside(&mut self) -> Result<(), Failure> {
+        if self.is_wanted() && self.needs.looks_up {
+            let started = commands::names::start(self.log);
+            self.or_without(started)?;
+        }
+        Ok(())
+    }
+
     /// A server without help is not confined, unless it has to be.
     fn or_without<T>(&mut self, started: Result<T, Failure>) -> Result<Option<T>, Failure> {
         match started {
@@ -75,6 +84,7 @@ impl<'a> Sandbox<'a> {
             let word = if matches!(error, SandboxError::Stuck(_)) { "off" } else { "auto" };
             Failure::cannot("confine the server", &error).remedy(format!("--sandbox {word} does without"))
         };
+        self.look_up_outside()?;
         let mut namespace = Namespace::enter(self.strictness, &self.needs).map_err(cannot)?;
         let broker = self.broker(dirs)?;
         if !self.is_wanted() {

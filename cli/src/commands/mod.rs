@@ -13,6 +13,7 @@ pub mod links;
 pub mod man;
 pub mod mount;
 pub mod mounter;
+pub mod names;
 pub mod proxy;
 pub mod serve;
 pub mod session;

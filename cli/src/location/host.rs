@@ -1,8 +1,9 @@
 //! A host's name or address in a URL (RFC 3986 §3.2.2).
 
 use std::fmt;
-use std::io;
-use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr};
+
+use tombolo_host_runtime::names::{self, LookUpError};
 
 /// A host, as the user wrote it; an IPv6 address without its brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,14 +41,13 @@ impl Host {
     }
 
     /// Its addresses, in the order in which the system wants them tried.
-    pub fn addresses(&self) -> io::Result<Vec<IpAddr>> {
-        let mut addresses = Vec::new();
-        for address in (self.0.as_str(), 0).to_socket_addrs()? {
-            if !addresses.contains(&address.ip()) {
-                addresses.push(address.ip());
-            }
-        }
-        Ok(addresses)
+    pub fn addresses(&self) -> Result<Vec<IpAddr>, LookUpError> {
+        names::addresses_of(&self.0)
+    }
+
+    /// Returns true if its addresses have to be looked up.
+    pub fn is_name(&self) -> bool {
+        self.0.parse::<IpAddr>().is_err()
     }
 }
 

@@ -4,7 +4,6 @@
 //! begins with is mounted: links within it then lead where they should. A server that shows no list, or not that one, is asked for the
 //! whole path, and then for what lies above, as far as need be (`docs/decisions/libtombolo.md`).
 
-use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -226,7 +225,7 @@ fn at_any_address<T>(
         server: ServerState::Nowhere,
         ..NotMounted::new(format!("{}: {}", url.host, String::from(reason)))
     };
-    let addresses = url.host.addresses().map_err(|error: io::Error| unknown((&error).into()))?;
+    let addresses = url.host.addresses().map_err(|error| unknown((&error).into()))?;
     let mut failed = None;
     for address in addresses {
         for ports in &settings.ports {

@@ -23,6 +23,7 @@ mod modes;
 mod mount;
 mod mount_nfs;
 mod mounter;
+mod names;
 mod nfs;
 mod nfs_shm;
 mod nfs_ssh;

@@ -204,6 +204,21 @@ fn a_server_starts_its_broker_or_is_in_no_sandbox_at_all() {
 }
 
 #[test]
+fn a_server_in_a_container_hides_files_that_are_mounts() {
+    let scratch = Scratch::new();
+    let script = "mount --bind plain /etc/hosts && mount --bind plain /etc/hostname && exec \"$@\"";
+    let words = ["serve", "tree", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];
+    let before = ["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_tombolo")];
+    let server = scratch
+        .started(scratch.program("unshare".as_ref(), &[&before[..], &words].concat()), "ready control");
+    assert!(server.said.contains(HELD), "{}", server.said);
+    let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", server.pid())).expect("mountinfo");
+    let hosts = mounts.lines().find(|line| line.split(' ').nth(4) == Some("/etc/hosts")).expect("a mount");
+    assert!(hosts.contains("/null /etc/hosts "), "{hosts}");
+    server.stop();
+}
+
+#[test]
 fn a_server_reads_everything_and_makes_its_sockets_beside_it() {
     let scratch = Scratch::new();
     let words = ["serve", "/", "--readonly", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];

@@ -10,6 +10,7 @@
 //! - [`listener`] binds sockets in the file system; [`signals`] waits for the signals that end a process.
 //! - [`send_queue`] sends messages over a stream from any thread without waiting; [`receive_buffer`] is between a stream and those who want so
 //!   many bytes of it.
+//! - [`names`] looks up users, groups and hosts, of which the C library would load modules.
 //! - [`rows`] are what databases on the disk keep; [`signing_keys`] are what a server signs handles with; [`private`] are files for one user.
 //!
 //! Not here: connections (`host/links`, `host/rpc`), devices (`host/vhost`), what an operator sees of a process (`host/service`).
@@ -24,6 +25,7 @@ pub mod buffer_pool;
 pub mod descriptors;
 pub mod free_list;
 pub mod listener;
+pub mod names;
 pub mod pace;
 pub mod pending;
 pub mod polling;

@@ -1,6 +1,7 @@
 //! Where NBD is served, and the disks that NBD servers have.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -70,6 +71,11 @@ impl NbdTls {
 }
 
 impl NbdUrl {
+    /// Returns true if the server's addresses have to be looked up.
+    pub fn is_by_name(&self) -> bool {
+        matches!(&self.server, Address::Tcp(host, _) if host.parse::<IpAddr>().is_err())
+    }
+
     /// None if it is no such URL, but a file.
     pub fn parse(file: &Path) -> Option<Result<Self, String>> {
         let text = file.to_str()?;

@@ -150,7 +150,7 @@ impl CachePlan {
         let mut needs = Needs { lists, changes: vec![self.dir.clone()], ..Needs::default() };
         needs.changes.extend(self.borrows_from.clone());
         if let Some(url) = &self.data_from {
-            needs::join(&mut needs, needs::of_client(Some(url)));
+            needs::join(&mut needs, needs::of_client(url));
         }
         needs
     }

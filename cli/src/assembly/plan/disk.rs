@@ -219,12 +219,12 @@ impl DiskSource {
                 let dir = target.parent().unwrap_or(&target).to_owned();
                 Needs { changes: vec![dir], ..Needs::default() }
             }
-            Self::File(Location::Nfs(url)) => needs::of_client(Some(url)),
+            Self::File(Location::Nfs(url)) => needs::of_client(url),
             Self::File(Location::Shm(place) | Location::NfsShm(NfsShmUrl { place, .. })) => {
                 needs::of_shm_client(place)
             }
             Self::Nbd(url) => {
-                let mut needs = needs::of_client(None);
+                let mut needs = Needs { connects: true, looks_up: url.is_by_name(), ..Needs::default() };
                 let dir = url.tls.as_ref().and_then(|tls| tls.dir().ok());
                 needs.reads.extend(dir.iter().flat_map(|dir| needs::with_targets(dir)));
                 if let Address::Unix(socket) = &url.server {

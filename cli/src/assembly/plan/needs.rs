@@ -16,38 +16,20 @@ use super::tree::Tree;
 use crate::assembly::servers::state::state_path;
 use crate::location::{NfsOptions, NfsShmUrl, NfsUrl, ShmEndpoint, ShmLocation, ShmParts};
 
-/// What finding names and users of this host takes to read.
-const NAMES: [&str; 9] = [
-    "/etc",
-    "/usr/lib",
-    "/usr/lib64",
-    "/lib",
-    "/lib64",
-    "/usr/share/zoneinfo",
-    "/run/systemd/resolve",
-    "/run/systemd/userdb",
-    "/var/lib/sss/mc",
-];
-
-/// Files that are often links to where another program writes them anew.
-const LINKS: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
-
 /// Where the kernel says what devices there are.
 const PCI_DEVICES: [&str; 2] = ["/sys/bus/pci/devices", "/sys/devices"];
 
-/// Of the client of a server that is elsewhere.
-pub fn of_client(url: Option<&NfsUrl>) -> Needs {
+/// Of the client of an NFS server that is elsewhere.
+pub fn of_client(url: &NfsUrl) -> Needs {
     // Another program makes the connection.
-    let unconfinable = url.is_some_and(|url| url.ssh.is_some()).then_some(Unconfinable::StartsPrograms);
-    let names =
-        NAMES.map(PathBuf::from).into_iter().chain(LINKS.map(Path::new).into_iter().filter_map(target_of));
-    let reads = names.chain(url.into_iter().flat_map(|url| certificates(&url.options))).collect();
-    Needs { connects: true, reads, unconfinable, ..Needs::default() }
+    let unconfinable = url.ssh.is_some().then_some(Unconfinable::StartsPrograms);
+    let (reads, looks_up) = (certificates(&url.options), url.host.is_name());
+    Needs { connects: true, looks_up, reads, unconfinable, ..Needs::default() }
 }
 
 /// Of the client of a server that is met over shared memory.
 pub fn of_shm_client(place: &ShmLocation) -> Needs {
-    let mut needs = of_client(None);
+    let mut needs = Needs { connects: true, ..Needs::default() };
     match place.parts() {
         Ok(ShmParts { at: ShmEndpoint::Memory(memory), .. }) => need_memory(&mut needs, &memory),
         Ok(ShmParts { at: ShmEndpoint::Socket(socket), .. }) => needs.reaches.push(socket),
@@ -125,7 +107,7 @@ impl Plan {
                     let is_read_only = self.layers.read_only && self.cache.is_none();
                     join(&mut needs, of_directory(dir, is_read_only));
                 }
-                Tree::Nfs(url) => join(&mut needs, of_client(Some(url))),
+                Tree::Nfs(url) => join(&mut needs, of_client(url)),
                 Tree::Shm(place) | Tree::NfsShm(NfsShmUrl { place, .. }) => {
                     join(&mut needs, of_shm_client(place));
                 }
@@ -148,9 +130,7 @@ impl Plan {
         // Callers are refused until they are served.
         needs.listens = !nfs.ports.is_empty();
         needs.reads.extend(nfs.tls_dir.iter().flat_map(|dir| with_targets(dir)));
-        if nfs.manage_gids {
-            join(needs, of_client(None));
-        }
+        needs.looks_up |= nfs.manage_gids;
         if (nfs.is_any() || shm.is_any() || self.keep.is_some())
             && let Ok(state) = state_path(self.state.as_deref())
         {
@@ -179,6 +159,7 @@ pub fn join(needs: &mut Needs, more: Needs) {
     needs.reaches.extend(more.reaches);
     needs.listens |= more.listens;
     needs.connects |= more.connects;
+    needs.looks_up |= more.looks_up;
     needs.has_ring |= more.has_ring;
     needs.serves_users |= more.serves_users;
     needs.serves_mounts |= more.serves_mounts;

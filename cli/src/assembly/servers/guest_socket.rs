@@ -9,7 +9,8 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf, absolute};
 
 use tombolo_host_runtime::listener::Listener;
-use tombolo_sys::{change, creds, open, socket, users};
+use tombolo_host_runtime::names;
+use tombolo_sys::{change, creds, open, socket};
 
 use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::failure::Failure;
@@ -50,10 +51,10 @@ fn group_id(group: &str) -> Result<u32, Failure> {
         return Ok(number);
     }
     let finding = format!("find the group {group}");
-    match users::group_id(group) {
+    match names::group_id(group) {
         Ok(Some(id)) => Ok(id),
         Ok(None) => Err(Failure::cannot(finding, "there is none of that name")),
-        Err(errno) => Err(Failure::cannot(finding, &std::io::Error::from(errno))),
+        Err(error) => Err(Failure::cannot(finding, &error).remedy("its number needs no look-up")),
     }
 }
 

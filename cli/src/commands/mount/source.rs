@@ -131,7 +131,7 @@ pub fn needs(mount: &Mount) -> Needs {
         Location::Dir(dir) => needs::of_directory(dir, mount.options.is_read_only()),
         Location::Nfs(url) => {
             let certificates = needs::certificates(&url.options.clone().then(&mount.options.nfs));
-            let needs = needs::of_client(Some(url));
+            let needs = needs::of_client(url);
             Needs { reads: [needs.reads, certificates].concat(), ..needs }
         }
         Location::NfsShm(NfsShmUrl { place, .. }) | Location::Shm(place) => needs::of_shm_client(place),

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use quick_cache::sync::Cache;
 use tombolo_core::{Ctx, Error, Result, SessionId};
+use tombolo_host_runtime::names::{self, LookUpError, UserGroups};
+use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::thread_pool::{Lane, ThreadPool, ThreadPoolLimits};
-use tombolo_sys::users;
 
 /// Users whose groups are remembered, at most.
 const USERS_MAX: usize = 4096;
@@ -19,7 +20,7 @@ const FAILURE_GOOD_FOR: Duration = Duration::from_secs(10);
 const ASKING: ThreadPoolLimits = ThreadPoolLimits { threads: 4, queue_len: 256 };
 
 /// Asks about a user: the groups, or `None` if the user is not known.
-type Ask = dyn Fn(u32) -> std::result::Result<Option<Vec<u32>>, tombolo_sys::Errno> + Send + Sync;
+type Ask = dyn Fn(u32) -> std::result::Result<Option<UserGroups>, LookUpError> + Send + Sync;
 
 /// Looks up the groups of users, and remembers them for five minutes.
 pub struct Groups {
@@ -28,6 +29,8 @@ pub struct Groups {
     _pool: ThreadPool,
     ask: Arc<Ask>,
     good_for: Duration,
+    /// Callers choose whom they ask about.
+    log: RateLimit,
 }
 
 #[derive(Clone)]
@@ -37,15 +40,22 @@ struct Known {
 }
 
 impl Groups {
-    /// By the user and group databases of this machine (nsswitch.conf).
+    /// By the user and group databases of this machine (nsswitch.conf(5)), which another process may ask.
     #[must_use]
     pub fn new() -> Self {
-        Self::asking(Arc::new(users::groups_of), GOOD_FOR)
+        Self::asking(Arc::new(names::groups_of), GOOD_FOR)
     }
 
     fn asking(ask: Arc<Ask>, good_for: Duration) -> Self {
         let pool = ThreadPool::new("nfs-groups", ASKING);
-        Self { known: Cache::new(USERS_MAX), lane: pool.lane(), _pool: pool, ask, good_for }
+        Self {
+            known: Cache::new(USERS_MAX),
+            lane: pool.lane(),
+            _pool: pool,
+            ask,
+            good_for,
+            log: RateLimit::default(),
+        }
     }
 
     /// The groups of a user; none for one that is unknown, or cannot be looked up. [`Error::WouldBlock`] when too many
@@ -66,11 +76,26 @@ impl Groups {
     async fn look_up(&self, uid: u32) -> Result<Known> {
         let ask = self.ask.clone();
         let asked = self.lane.run(&Ctx::root(SessionId(0)), move || Ok(ask(uid)));
+        let shortly = FAILURE_GOOD_FOR.min(self.good_for);
         let (groups, good_for) = match asked.resolve().await {
-            Ok(Ok(groups)) => (groups.unwrap_or_default(), self.good_for),
-            Ok(Err(errno)) => {
-                tracing::warn!(uid, %errno, "group lookup failed");
-                (Vec::new(), FAILURE_GOOD_FOR.min(self.good_for))
+            Ok(Ok(Some(UserGroups { groups, lacking: Some(error) }))) => {
+                if let Some(unlogged) = self.log.allow() {
+                    tracing::warn!(
+                        uid,
+                        error,
+                        unlogged,
+                        "group lookup failed: the user has those of /etc/group alone"
+                    );
+                }
+                (groups, shortly)
+            }
+            Ok(Ok(found)) => (found.unwrap_or_default().groups, self.good_for),
+            Ok(Err(error)) => {
+                if let Some(unlogged) = self.log.allow() {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::warn!(uid, error, unlogged, "group lookup failed: the user has none");
+                }
+                (Vec::new(), shortly)
             }
             Err(_) => return Err(Error::WouldBlock),
         };
@@ -111,8 +136,9 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
             match uid {
                 404 => Ok(None),
-                500 => Err(tombolo_sys::Errno::IO),
-                uid => Ok(Some(vec![uid; 40])),
+                500 => Err(LookUpError::NoGetent),
+                501 => Ok(Some(UserGroups { groups: vec![501], lacking: Some("gone".into()) })),
+                uid => Ok(Some(UserGroups { groups: vec![uid; 40], lacking: None })),
             }
         };
         (Arc::new(Groups::asking(Arc::new(ask), good_for)), asked)
@@ -137,6 +163,7 @@ mod tests {
             assert!(wait(&groups, uid).expect("nothing").is_empty());
         }
         assert_eq!(asked.load(Ordering::Relaxed), 2);
+        assert_eq!(wait(&groups, 501).expect("its own")[..], [501]);
     }
 
     #[test]

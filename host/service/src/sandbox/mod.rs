@@ -66,6 +66,8 @@ pub struct Needs {
     pub listens: bool,
     /// It connects to servers: any port, and sockets of this host.
     pub connects: bool,
+    /// It looks up names of hosts, or groups of users: another process does so, as a list of calls and rules for files leave no program to ask.
+    pub looks_up: bool,
     /// It has a ring of io_uring, which is restricted to what it is for: no list of calls holds for what goes through it.
     pub has_ring: bool,
     /// It serves directories of this host: as far as it may, it acts as other users there, finds files by handle, makes devices, and is told what
@@ -239,6 +241,12 @@ const OF_FILES: [Capability; 11] = [
     Capability::CAP_SYS_RESOURCE,
     Capability::CAP_SYS_ADMIN,
 ];
+
+/// Drops all capabilities of this thread and of those that it starts later, and of the programs that they start.
+pub fn give_up_capabilities() -> Result<(), SandboxError> {
+    let dropped = drop_capabilities(&Needs::default());
+    dropped.map(drop).map_err(|error| SandboxError::Capabilities(error.to_string()))
+}
 
 /// All that are not needed, from each set of this thread; from the bounding set too, where it may:
 /// that one only matters for programs that are started.

@@ -92,14 +92,8 @@ fn unshare() -> io::Result<(Vec<Vec<u8>>, Former)> {
 /// Where programs expect devices, sockets of services and files of the system. Of what is mounted there nothing beneath is needed.
 const SYSTEM: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/var", "/etc", "/usr", "/tmp"];
 
-/// Sockets of services that libraries ask for names and users, and that the log goes to. In containers they are mounts of their own.
-const SERVICES: [&str; 5] = [
-    "/dev/log",
-    "/run/dbus/system_bus_socket",
-    "/run/nscd/socket",
-    "/run/nslcd/socket",
-    "/var/lib/sss/pipes/nss",
-];
+/// The socket that the log goes to. In containers it is a mount of its own.
+const LOG: &str = "/dev/log";
 
 /// What the limits of processors and memory are read from: a mount for each of several controllers.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -143,7 +137,7 @@ impl Plan {
             plan.add(place, Access { writes: true, beneath: true });
         }
         let passed = needs.lists.iter().chain(&needs.reaches).map(PathBuf::as_path);
-        let always = SYSTEM.into_iter().chain(SERVICES).chain(ALWAYS).map(Path::new);
+        let always = SYSTEM.into_iter().chain([LOG]).chain(ALWAYS).map(Path::new);
         for path in passed.chain(always) {
             plan.pass(path);
         }
@@ -285,7 +279,8 @@ fn mapped_files() -> BTreeSet<PathBuf> {
 /// Mounts nothing over a directory, or over a file.
 fn hide(attach: impl Fn(&OwnedFd) -> tombolo_sys::Result<()>) -> tombolo_sys::Result<()> {
     match attach(&mounts::empty()?) {
-        Err(Errno::NOTDIR) => attach(&mounts::copy(Path::new("/dev/null"), false)?),
+        // A file, as containers have for /etc/hosts: move_mount(2) says EINVAL.
+        Err(Errno::NOTDIR | Errno::INVAL) => attach(&mounts::copy(Path::new("/dev/null"), false)?),
         // It lies in what is hidden by now.
         Err(Errno::NOENT) => Ok(()),
         outcome => outcome,

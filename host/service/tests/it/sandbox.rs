@@ -149,6 +149,7 @@ fn plays_a_server_that_was_taken_over() {
         reaches: if needs("connects") { vec![at("outside/socket")] } else { Vec::new() },
         listens: false,
         connects: needs("connects"),
+        looks_up: false,
         has_ring: false,
         serves_users: needs("users"),
         serves_mounts: needs("mounts"),

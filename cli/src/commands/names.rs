@@ -1,0 +1,134 @@
+//! Looks up names for a server in a sandbox, which may start no program: this program once more, which stays outside without any capability. From the server it takes
+//! the number of a user or the name of a host.
+
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use tombolo_host_runtime::names::{self, LookUp, LookUpError, UserGroups};
+use tombolo_host_runtime::signals;
+use tombolo_host_service::sandbox::give_up_capabilities;
+use tombolo_host_service::sandbox::helper::{Helper, answer_all, sockets};
+
+use super::beside;
+use crate::failure::{Failure, Outcome, Reason};
+
+/// Looks up names for a server that has started this.
+#[derive(Args)]
+pub struct NamesArgs {}
+
+const NAME: &str = "names";
+
+/// The look-ups that are made at once: a directory service that does not answer keeps as many waiting.
+const LOOK_UPS_MAX: usize = 8;
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    GroupsOf(u32),
+    AddressesOf(String),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Groups { groups: Vec<u32>, lacking: Option<String> },
+    NoUser,
+    Addresses(Vec<IpAddr>),
+    NoHost,
+    Failed(String),
+}
+
+/// Starts what looks up names, and has all later look-ups of this process done by it.
+pub fn start(log: Option<&File>) -> Result<(), Failure> {
+    let started = beside(NAME, log).and_then(|mut command| Helper::start(&mut command, LOOK_UPS_MAX));
+    let helper = started
+        .map_err(|error| Failure::cannot("start what looks up names for a server in a sandbox", &error))?;
+    names::delegate(Arc::new(Elsewhere(helper)));
+    Ok(())
+}
+
+impl NamesArgs {
+    /// Serves what is its standard input.
+    pub fn run(self) -> Outcome {
+        const LOOKING_UP: &str = "look up names for a server";
+        let cannot = |error: io::Error| Failure::cannot(LOOKING_UP, &error);
+        let socket = io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
+        let sockets = sockets(socket).map_err(cannot)?;
+        if let Err(error) = give_up_capabilities() {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "names are looked up with all capabilities"
+            );
+        }
+        // The server's signals come here too, where they come from a terminal. It ends when the server has ended.
+        signals::on_stop(|_| {}).map_err(cannot)?;
+        thread::scope(|scope| {
+            let start = |socket: OwnedFd| {
+                let thread = thread::Builder::new().name(NAME.into());
+                thread.spawn_scoped(scope, move || answer_all(&socket, answer))
+            };
+            let threads = sockets.into_iter().map(start).collect::<io::Result<Vec<_>>>()?;
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
+        })
+        .map_err(cannot)
+    }
+}
+
+fn answer(request: &[u8], _: &[OwnedFd]) -> (Vec<u8>, Option<OwnedFd>) {
+    let answer = match serde_json::from_slice(request) {
+        Ok(Request::GroupsOf(uid)) => names::groups_of(uid).map(|found| match found {
+            Some(UserGroups { groups, lacking }) => Answer::Groups { groups, lacking },
+            None => Answer::NoUser,
+        }),
+        Ok(Request::AddressesOf(host)) => names::addresses_of(&host).map(Answer::Addresses),
+        Err(error) => Ok(Answer::Failed(error.to_string())),
+    };
+    let answer = answer.unwrap_or_else(|error| match error {
+        LookUpError::NoHost => Answer::NoHost,
+        error => Answer::Failed(Reason::from(&error).into()),
+    });
+    (serde_json::to_vec(&answer).unwrap_or_default(), None)
+}
+
+/// The databases, as seen from inside.
+struct Elsewhere(Helper);
+
+impl Elsewhere {
+    fn ask(&self, request: &Request) -> Result<Answer, LookUpError> {
+        let failed = |error: io::Error| LookUpError::Delegate(Reason::from(&error).into());
+        let request = serde_json::to_vec(request).map_err(|error| failed(error.into()))?;
+        let (answer, _) = self.0.ask(&request, &[]).map_err(|errno| failed(errno.into()))?;
+        serde_json::from_slice(&answer).map_err(|error| failed(error.into()))
+    }
+}
+
+impl LookUp for Elsewhere {
+    fn groups_of(&self, uid: u32) -> Result<Option<UserGroups>, LookUpError> {
+        match self.ask(&Request::GroupsOf(uid))? {
+            Answer::Groups { groups, lacking } => Ok(Some(UserGroups { groups, lacking })),
+            Answer::NoUser => Ok(None),
+            answer => Err(answer.into_error()),
+        }
+    }
+
+    fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, LookUpError> {
+        match self.ask(&Request::AddressesOf(host.to_owned()))? {
+            Answer::Addresses(addresses) => Ok(addresses),
+            answer => Err(answer.into_error()),
+        }
+    }
+}
+
+impl Answer {
+    fn into_error(self) -> LookUpError {
+        match self {
+            Self::NoHost => LookUpError::NoHost,
+            Self::Failed(why) => LookUpError::Delegate(why),
+            other => LookUpError::Delegate(format!("{other:?} answers something else")),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Names of users, groups and hosts that services besides the files in `/etc` know: by the program with libraries, and by the one without, in which the C library
+//! cannot use modules of nsswitch.conf.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tombolo_nfs_tests::client::{Caller, Nfs, Transport, mode};
+use tombolo_wire_nfs3::Status;
+
+use crate::common::{Ran, Scratch, Server};
+
+/// A user and its primary group, known to a service alone.
+const USER: u32 = 4321;
+const CREW: u32 = 777;
+
+/// A machine whose user database is libnss-systemd's too, and whose hosts are asked of a module that may not be there.
+struct Machine {
+    scratch: Scratch,
+    program: PathBuf,
+    /// It answers nothing.
+    _service: Option<UnixListener>,
+}
+
+/// The program in both ways that it is built in. The one without libraries is named by `TOMBOLO_STATIC`.
+fn programs() -> Vec<PathBuf> {
+    let without = std::env::var_os("TOMBOLO_STATIC").filter(|program| !program.is_empty());
+    if without.is_none() {
+        let may_skip = std::env::var_os("TOMBOLO_ALLOW_SKIP").is_some();
+        assert!(
+            may_skip,
+            "TOMBOLO_STATIC does not say where the program without libraries is (make programs)"
+        );
+        eprintln!("skipped: TOMBOLO_STATIC does not say where the program without libraries is");
+    }
+    std::iter::once(env!("CARGO_BIN_EXE_tombolo").into()).chain(without.map(PathBuf::from)).collect()
+}
+
+impl Machine {
+    fn new(program: &Path) -> Self {
+        let scratch = Scratch::new();
+        let write = |name: &str, text: &str| fs::write(scratch.path(name), text).expect("write");
+        ["etc", "records", "services"]
+            .iter()
+            .for_each(|dir| fs::create_dir(scratch.path(dir)).expect("mkdir"));
+        write(
+            "etc/nsswitch.conf",
+            "passwd: files systemd\ngroup: files systemd\nhosts: files mymachines resolve\n",
+        );
+        write("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000::/:/bin/sh\n");
+        write("etc/group", "root:x:0:\nann:x:1000:\nstaff:x:888:ann\n");
+        write("etc/hosts", "127.0.0.1 localhost\n127.0.0.1 nas.test\n");
+        let user = format!(r#"{{"userName":"eve","uid":{USER},"gid":{CREW},"disposition":"regular"}}"#);
+        let crew = format!(r#"{{"groupName":"crew","gid":{CREW},"disposition":"regular"}}"#);
+        for (record, id, name, kind) in [(user, USER, "eve", "user"), (crew, CREW, "crew", "group")] {
+            write(&format!("records/{id}.{kind}"), &record);
+            let link = scratch.path(&format!("records/{name}.{kind}"));
+            symlink(format!("{id}.{kind}"), link).expect("link");
+        }
+        fs::set_permissions(scratch.path("tree"), PermissionsExt::from_mode(0o755)).expect("chmod");
+        for (dir, group) in [("tree/crew", CREW), ("tree/staff", 888)] {
+            fs::create_dir(scratch.path(dir)).expect("mkdir");
+            fs::set_permissions(scratch.path(dir), PermissionsExt::from_mode(0o770)).expect("chmod");
+            chown(scratch.path(dir), Some(0), Some(group)).expect("this test needs root");
+        }
+        Self { scratch, program: program.to_owned(), _service: None }
+    }
+
+    /// With a directory service that takes calls and answers none.
+    fn with_service_that_hangs(mut self) -> Self {
+        let path = self.scratch.path("services/io.systemd.Hangs");
+        self._service = Some(UnixListener::bind(path).expect("bind"));
+        self
+    }
+
+    /// The program on that machine.
+    fn tombolo(&self, words: &[&str]) -> Command {
+        let on_it = |name: &str, place: &str| format!("mount --bind {} {place} && ", self.scratch.text(name));
+        let script = [
+            "mount -t tmpfs run /run && mkdir -p /run/userdb /run/systemd/userdb && ".to_owned(),
+            on_it("records", "/run/userdb"),
+            on_it("services", "/run/systemd/userdb"),
+            on_it("etc", "/etc"),
+            "exec \"$@\"".to_owned(),
+        ];
+        let mut command =
+            self.scratch.program("unshare".as_ref(), &["-m", "sh", "-c", &script.concat(), "sh"]);
+        command.arg(&self.program).args(words);
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Ran {
+        Ran::new(self.tombolo(words))
+    }
+
+    fn serve(&self, words: &[&str]) -> Server {
+        self.scratch.started(self.tombolo(words), "ready control")
+    }
+
+    fn serve_nfs(&self, more: &[&str]) -> Server {
+        let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "kept", "--sandbox", "strict"];
+        self.serve(&[&words[..], more].concat())
+    }
+}
+
+/// Makes a directory as a user who claims to be in no group: how that went.
+fn mkdir(server: &Server, dir: &str, name: &str, uid: u32) -> Option<Status> {
+    let address = server.nfs_address().parse().expect("an address");
+    let nfs = Nfs::connect(Transport::Tcp, address).expect("connect");
+    let root = nfs.root(&format!("/tree/{dir}"));
+    let made = nfs.as_caller(Caller::with_groups(uid, uid, &[])).mkdir(&root, name.as_bytes(), mode(0o755));
+    made.status().copied()
+}
+
+#[test]
+fn groups_that_a_service_knows_count() {
+    for program in programs() {
+        let machine = Machine::new(&program);
+        let server = machine.serve_nfs(&["--manage-gids"]);
+        assert!(
+            server.said.contains("landlock=on seccomp=on capabilities=few namespace=on"),
+            "{}",
+            server.said
+        );
+        assert_eq!(mkdir(&server, "crew", "by-eve", USER), None, "{}", program.display());
+        assert_eq!(mkdir(&server, "staff", "by-ann", 1000), None);
+        assert_eq!(mkdir(&server, "crew", "by-ann", 1000), Some(Status::Acces));
+        assert_eq!(mkdir(&server, "crew", "by-nobody", 5432), Some(Status::Acces));
+        server.stop();
+    }
+}
+
+#[test]
+fn a_socket_is_given_to_a_service_s_group() {
+    for program in programs() {
+        let machine = Machine::new(&program);
+        let words = ["serve", "tree", "--virtiofs", "vm.sock", "--socket-group"];
+        let failed = machine.run(&[&words[..], &["typo"]].concat());
+        failed.failed(1, &["cannot find the group typo", "none of that name"]);
+        let server = machine.serve(&[&words[..], &["crew", "--sandbox", "strict"]].concat());
+        assert_eq!(fs::metadata(machine.scratch.path("vm.sock")).expect("stat").gid(), CREW);
+        server.stop();
+    }
+}
+
+#[test]
+fn a_directory_service_that_hangs_stops_no_server() {
+    for program in programs() {
+        let machine = Machine::new(&program).with_service_that_hangs();
+        let server = machine.serve_nfs(&["--manage-gids"]);
+        thread::scope(|scope| {
+            let strangers: Vec<_> = (0..4)
+                .map(|at| {
+                    scope.spawn({
+                        let server = &server;
+                        move || mkdir(server, "crew", &format!("by-{at}"), 6000 + at)
+                    })
+                })
+                .collect();
+            // More may ask at once than there are of these.
+            assert_eq!(mkdir(&server, "staff", "by-ann", 1000), None, "in a group of this machine");
+            assert_eq!(mkdir(&server, "", "by-root", 0), Some(Status::Acces), "squashed");
+            for stranger in strangers {
+                assert_eq!(stranger.join().expect("answered"), Some(Status::Acces));
+            }
+        });
+        let helper = look_ups_of(server.pid());
+        server.stop();
+        let end = Instant::now() + Duration::from_secs(60);
+        while Path::new("/proc").join(helper.to_string()).exists() {
+            assert!(Instant::now() < end, "what looks up names outlives its server");
+            thread::sleep(Duration::from_millis(20));
+        }
+        // Before a sandbox is closed the program asks by itself.
+        let words = ["serve", "tree", "--virtiofs", "vm.sock", "--socket-group", "typo"];
+        machine.run(&words).failed(1, &["cannot find the group typo", "no answer within 10s", "its number"]);
+    }
+}
+
+/// The process that looks up names for a server: the child of that name. It has no capability.
+fn look_ups_of(server: u32) -> u32 {
+    let children = fs::read_dir("/proc").expect("proc").flatten().filter_map(|entry| {
+        let read = |name: &str| fs::read_to_string(entry.path().join(name)).ok();
+        let is_it = read("cmdline")?.split('\0').any(|word| word == "names")
+            && read("stat")?.rsplit(')').next()?.split(' ').nth(2)? == server.to_string();
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        is_it.then(|| (pid, read("status").unwrap_or_default()))
+    });
+    let found: Vec<(u32, String)> = children.collect();
+    let [(pid, status)] = &found[..] else { panic!("one of {server}: {found:?}") };
+    assert!(status.contains("CapEff:\t0000000000000000\n"), "{status}");
+    assert!(status.contains("CapBnd:\t0000000000000000\n"), "{status}");
+    *pid
+}
+
+#[test]
+fn servers_are_found_by_name_from_a_sandbox() {
+    for program in programs() {
+        let machine = Machine::new(&program);
+        let origin = machine.serve_nfs(&["--squash", "none"]);
+        let port = origin.nfs_address().rsplit(':').next().expect("a port");
+        let url = format!("nfs://nas.test:{port}/tree");
+        let listed = machine.run(&["ls", &url]);
+        listed.succeeded();
+        assert_eq!(listed.out, "crew\nfile\nstaff\n");
+        let words = ["serve", &url, "--nfs", "127.0.0.1:0", "--state", "far", "--sandbox", "strict"];
+        let server = machine.serve(&words);
+        look_ups_of(server.pid());
+        let again = format!("nfs://{}/tree", server.nfs_address());
+        let listed = machine.run(&["cat", &format!("{again}/file")]);
+        listed.succeeded();
+        assert_eq!(listed.out, "content\n");
+        server.stop();
+        let unknown = machine.run(&["ls", "nfs://no-such-host.invalid/tree"]);
+        unknown.failed(1, &["no-such-host.invalid", "not known"]);
+        origin.stop();
+    }
+}
+
+#[test]
+fn a_server_that_looks_up_nothing_starts_no_helper() {
+    let scratch = Scratch::new();
+    let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "kept", "--sandbox", "strict"];
+    let server = scratch.serve(&words, "ready control");
+    let is_child = |entry: &fs::DirEntry| {
+        let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(2).map(str::to_owned));
+        parent == Some(server.pid().to_string())
+            && words.split(|&byte| byte == 0).any(|word| word == b"names")
+    };
+    assert_eq!(fs::read_dir("/proc").expect("proc").flatten().filter(is_child).count(), 0);
+    server.stop();
+}
+
+/// Functions of the C library that load the modules of nsswitch.conf.
+const LOADERS: [&[u8]; 12] = [
+    b"getpwnam_r",
+    b"getpwuid_r",
+    b"getpwnam",
+    b"getpwuid",
+    b"getgrnam_r",
+    b"getgrnam",
+    b"getgrgid_r",
+    b"getgrouplist",
+    b"initgroups",
+    b"getaddrinfo",
+    b"getnameinfo",
+    b"gethostbyname_r",
+];
+
+/// The imports of a program stand in its table of strings, between zero bytes. The one without libraries is built of the same sources.
+#[test]
+fn the_program_uses_no_function_that_loads_modules() {
+    let mut program = Vec::new();
+    let file = fs::File::open(env!("CARGO_BIN_EXE_tombolo")).expect("open");
+    // It lies in front.
+    file.take(4 << 20).read_to_end(&mut program).expect("read");
+    let words: HashSet<&[u8]> = program.split(|&byte| byte == 0).collect();
+    assert!(words.contains(&b"getrandom"[..]), "imports are found so");
+    for name in LOADERS {
+        assert!(!words.contains(name), "{}", String::from_utf8_lossy(name));
+    }
+}
