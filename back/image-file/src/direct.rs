@@ -19,7 +19,6 @@ use tombolo_sys::rw::TransferFlags;
 
 use crate::claim::User;
 use crate::image::{Image, ImageFile};
-use crate::transfer::cut_off;
 
 /// Transfers of one disk that the kernel has at a time. More than that go to the pool.
 const DEPTH: u16 = 256;
@@ -157,11 +156,12 @@ impl ImageFile {
             if count == rest.len() {
                 return Answer::ok(());
             }
-            if !image.is_whole(count) {
-                return Answer::err(cut_off());
-            }
             rest.advance(count);
-            lane.run(&cx, move || image.read_all(offset + count as u64, rest))
+            let offset = offset + count as u64;
+            lane.run(&cx, move || match image.is_whole(count) {
+                true => image.read_all(offset, rest),
+                false => image.pad(offset, &rest),
+            })
         }))
     }
 

@@ -207,7 +207,11 @@ impl Resize for ImageFile {
 
     fn follow_size(&self, cx: &Ctx) -> Answer<u64> {
         self.in_pool(cx, |image| {
-            let size_bytes = image.bounds.whole_blocks(opening::size_of(&image.file).map_err(Error::io)?);
+            let found = opening::size_of(&image.file).map_err(Error::io)?;
+            let size_bytes = match image.is_block_device {
+                true => found - found % u64::from(image.bounds.geometry().block_bytes),
+                false => image.bounds.padded(found),
+            };
             image.bounds.resized(size_bytes);
             Ok(size_bytes)
         })

@@ -53,9 +53,15 @@ pub enum OpenError {
         /// The image.
         path: PathBuf,
     },
-    /// The block size is none.
-    #[error(transparent)]
-    BlockSize(#[from] BlockSizeError),
+    /// It cannot have blocks of this size.
+    #[error("cannot use {}", path.display())]
+    BlockSize {
+        /// The image.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: BlockSizeError,
+    },
     /// There is not even one block in it.
     #[error("{} is empty: give it a size first, as by truncate -s 10G", path.display())]
     Empty {
@@ -135,8 +141,13 @@ impl ImageFile {
             false => None,
         };
         let block_bytes = alignment.map_or(block_bytes, |alignment| block_bytes.max(alignment.range_bytes));
-        let size_bytes = size_of(&file).map_err(failed)?;
-        let geometry = Geometry::of_file(size_bytes).in_blocks(block_bytes)?;
+        let found = Geometry::of_file(size_of(&file).map_err(failed)?);
+        // A device does not become longer when it is written to.
+        let geometry = match is_block_device {
+            true => found.in_whole_blocks(block_bytes),
+            false => found.in_blocks(block_bytes),
+        };
+        let geometry = geometry.map_err(|source| OpenError::BlockSize { path: path.to_owned(), source })?;
         if geometry.size_bytes == 0 {
             return Err(OpenError::Empty { path: path.to_owned() });
         }

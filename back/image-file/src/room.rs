@@ -80,19 +80,21 @@ impl Image {
         let mut extents = Extents::new(range, count_max);
         loop {
             let at = extents.next_offset();
-            let data = match next_data(self.file.as_fd(), at) {
+            let found = match next_data(self.file.as_fd(), at) {
                 Ok(data) => data,
                 // There is none up to the end, or the file ends before the disk does.
                 Err(Errno::NXIO) => u64::MAX,
                 Err(errno) => return Err(errno.into()),
             };
+            // A block of which a part is data is data.
+            let data = found - found % u64::from(self.bounds.geometry().block_bytes);
             if data > at && !extents.push(data - at, Allocation::Hole) {
                 return Ok(extents);
             }
             if data >= range.end() {
                 return Ok(extents);
             }
-            let hole = next_hole(self.file.as_fd(), data)?;
+            let hole = self.bounds.padded(next_hole(self.file.as_fd(), found)?);
             if hole <= data || !extents.push(hole - data, Allocation::Data) {
                 return Ok(extents);
             }

@@ -10,6 +10,7 @@ use tombolo_sys::rw::{self, TransferFlags};
 
 use crate::direct::{PIECE_BYTES, is_aligned};
 use crate::image::{AT_ONCE_BYTES, Image, ImageFile};
+use crate::opening::size_of;
 
 impl ImageFile {
     pub(crate) fn transfer_in(&self, cx: &Ctx, offset: u64, mut into: Sink) -> Answer<()> {
@@ -60,8 +61,8 @@ impl ImageFile {
     }
 }
 
-/// What a read fails with that meets the image's end.
-pub(crate) fn cut_off() -> Error {
+/// What a read fails with that meets the image's end before the disk's.
+fn cut_off() -> Error {
     Error::io("the image ends before the disk does: it was cut off")
 }
 
@@ -86,18 +87,22 @@ impl Image {
         if self.is_whole(len) { Ok(()) } else { Err(Error::InvalidArgument) }
     }
 
+    /// Completes a read that has met the file's end: what that lacks of the last block is zeroes.
+    pub(crate) fn pad(&self, offset: u64, into: &Sink) -> Result<()> {
+        let size_bytes = size_of(&self.file).map_err(Error::io)?;
+        if self.bounds.pad(size_bytes, offset, into) { Ok(()) } else { Err(cut_off()) }
+    }
+
     pub(crate) fn read_all(&self, mut offset: u64, mut into: Sink) -> Result<()> {
         if self.alignment.is_some_and(|alignment| !is_aligned(into.segments(), alignment)) {
             return self.read_by_copies(offset, into);
         }
         while !into.is_empty() {
-            match rw::read(self.file.as_fd(), &into, offset, TransferFlags::empty())? {
-                0 => return Err(cut_off()),
-                count if !self.is_whole(count) => return Err(cut_off()),
-                count => {
-                    into.advance(count);
-                    offset += count as u64;
-                }
+            let count = rw::read(self.file.as_fd(), &into, offset, TransferFlags::empty())?;
+            into.advance(count);
+            offset += count as u64;
+            if count == 0 || !self.is_whole(count) {
+                return self.pad(offset, &into);
             }
         }
         Ok(())

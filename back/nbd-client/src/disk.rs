@@ -172,6 +172,12 @@ impl NbdDisk {
         }
     }
 
+    /// The part of a range that the server has: of the last block here it may lack the end, which reads as zeroes.
+    fn at_server(&self, range: Range) -> Range {
+        let end = range.end().min(self.0.first.size_bytes);
+        Range { len_bytes: end.saturating_sub(range.offset), ..range }
+    }
+
     fn payload_max(&self) -> u64 {
         u64::from(self.0.first.sizes.payload_max)
     }
@@ -370,6 +376,9 @@ impl BlockDevice for NbdDisk {
         if let Err(error) = self.check(range, false) {
             return Answer::err(error);
         }
+        let range = self.at_server(range);
+        let padding = into.split_off(range.len_bytes as usize);
+        padding.zero(0, padding.len());
         self.in_pieces(range, self.payload_max(), |shared, piece| {
             let rest = into.split_off(piece.len_bytes as usize);
             let here = std::mem::replace(&mut into, rest);
@@ -381,6 +390,11 @@ impl BlockDevice for NbdDisk {
         let range = Range { offset, len_bytes: from.len() as u64 };
         if let Err(error) = self.check(range, true) {
             return Answer::err(error);
+        }
+        let range = self.at_server(range);
+        let padding = from.split_off(range.len_bytes as usize);
+        if padding.to_vec(padding.len()).iter().any(|byte| *byte != 0) {
+            return Answer::err(Error::NoSpace);
         }
         self.change(stability, |flags| {
             self.in_pieces(range, self.payload_max(), |shared, piece| {
@@ -404,7 +418,7 @@ impl BlockDevice for NbdDisk {
         if !self.0.first.has(Flags::SEND_TRIM) {
             return Answer::ok(());
         }
-        self.in_pieces(range, RANGE_BYTES_MAX, |shared, piece| {
+        self.in_pieces(self.at_server(range), RANGE_BYTES_MAX, |shared, piece| {
             shared.send(Command::TRIM, CommandFlags::empty(), piece, Source::new(), None)
         })
     }
@@ -420,7 +434,7 @@ impl BlockDevice for NbdDisk {
             return self.change(how.stability, |mut flags| {
                 flags.set(CommandFlags::NO_HOLE, !how.may_unmap);
                 flags.set(CommandFlags::FAST_ZERO, how.only_fast);
-                self.in_pieces(range, RANGE_BYTES_MAX, |shared, piece| {
+                self.in_pieces(self.at_server(range), RANGE_BYTES_MAX, |shared, piece| {
                     shared.send(Command::WRITE_ZEROES, flags, piece, Source::new(), None)
                 })
             });
@@ -446,13 +460,14 @@ impl BlockDevice for NbdDisk {
             return Answer::err(error);
         }
         let mut extents = Extents::new(range, count_max);
-        if self.0.first.context.is_none() || range.len_bytes == 0 {
+        let theirs = self.at_server(range);
+        if self.0.first.context.is_none() || theirs.len_bytes == 0 {
             for extent in all_data(range.len_bytes) {
                 extents.push(extent.len_bytes, extent.allocation);
             }
             return Answer::ok(extents);
         }
-        let asked = Range { len_bytes: range.len_bytes.min(RANGE_BYTES_MAX), ..range };
+        let asked = Range { len_bytes: theirs.len_bytes.min(RANGE_BYTES_MAX), ..range };
         let mut flags = CommandFlags::empty();
         flags.set(CommandFlags::REQ_ONE, count_max == 1);
         let sent = self.0.send(Command::BLOCK_STATUS, flags, asked, Source::new(), None);
@@ -461,6 +476,10 @@ impl BlockDevice for NbdDisk {
                 Ok(found) if found.is_empty() => return Err(Error::io("the server told no extent")),
                 Ok(found) => {
                     let _ = found.iter().all(|extent| extents.push(extent.len_bytes, extent.allocation));
+                    // What is behind the server's end is as what is before it.
+                    if let Some(last) = found.last().filter(|_| extents.next_offset() == theirs.end()) {
+                        extents.push(range.end() - theirs.end(), last.allocation);
+                    }
                 }
                 Err(status) => from_status(status)?,
             }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
-use tombolo_core::block::{Geometry, Profile, SECTOR_BYTES};
+use tombolo_core::block::{Geometry, Profile, SECTOR_BYTES, SIZE_BYTES_MAX};
 use tombolo_host_runtime::names;
 use tombolo_host_tls::{ClientTls, Stream, TlsError};
 use tombolo_mem::Buffer;
@@ -48,6 +48,9 @@ pub enum ConnectError {
     /// Its blocks are longer than any here.
     #[error("blocks of {0} bytes are not supported")]
     Blocks(u32),
+    /// It says that it is longer than anything can be looked through.
+    #[error("disks of more than {max} bytes are not supported, and the server says {0}", max = SIZE_BYTES_MAX)]
+    Size(u64),
     /// It is not the disk that it was.
     #[error("the export is not what it was: another size, or read-only")]
     Changed,
@@ -60,6 +63,7 @@ pub(crate) struct Agreed {
     /// The number of `base:allocation` in replies.
     pub(crate) context: Option<u32>,
     pub(crate) flags: TransmissionFlags,
+    /// The server's length of it: of its last block here it may have a part only.
     pub(crate) size_bytes: u64,
     pub(crate) sizes: BlockSizes,
 }
@@ -88,7 +92,7 @@ impl Agreed {
         let unit =
             if preferred.is_power_of_two() { preferred.clamp(block_bytes, 64 << 10) } else { block_bytes };
         Geometry {
-            size_bytes: self.size_bytes - self.size_bytes % u64::from(block_bytes),
+            size_bytes: self.size_bytes.next_multiple_of(u64::from(block_bytes)),
             block_bytes,
             physical_block_bytes: unit,
             optimal_bytes: if preferred > unit { preferred } else { 0 },
@@ -266,6 +270,9 @@ fn shake_hands(talk: &mut Talk, tls: Option<&ClientTls>, export: &str) -> Result
     let (size_bytes, flags) = told.ok_or(Malformed::Value)?;
     if sizes.minimum > Geometry::BLOCK_BYTES_MAX || !sizes.minimum.is_power_of_two() {
         return Err(ConnectError::Blocks(sizes.minimum));
+    }
+    if size_bytes > SIZE_BYTES_MAX {
+        return Err(ConnectError::Size(size_bytes));
     }
     sizes.payload_max = sizes.payload_max.min(PAYLOAD_BYTES_MAX);
     sizes.payload_max -= sizes.payload_max % sizes.minimum.max(SECTOR_BYTES);

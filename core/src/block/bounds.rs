@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tombolo_mem::Sink;
+
+use super::geometry::padded;
 use super::{Geometry, Range, SizeWatch, Sizes};
 use crate::{Error, Result};
 
@@ -59,9 +62,16 @@ impl Bounds {
         Ok(())
     }
 
-    /// The length of a disk that lies in so many bytes: a part of a block at the end does not count.
-    pub fn whole_blocks(&self, size_bytes: u64) -> u64 {
-        size_bytes - size_bytes % u64::from(self.geometry.block_bytes)
+    /// The length of a disk that lies in so many bytes of a file: what that lacks of the last block reads as zeroes.
+    pub fn padded(&self, size_bytes: u64) -> u64 {
+        padded(size_bytes, self.geometry.block_bytes)
+    }
+
+    /// Fills with zeroes what a file of `size_bytes` lacks of the disk's last block, where a read from `offset` on met the file's end. False
+    /// if that is not all that it lacks: the file was cut off.
+    pub fn pad(&self, size_bytes: u64, offset: u64, into: &Sink) -> bool {
+        let is_padding = offset.saturating_add(into.len() as u64) <= self.padded(size_bytes);
+        is_padding && into.zero(0, into.len()) == into.len()
     }
 
     /// It has this length from now on. Those that watch are told if that is new.
@@ -171,7 +181,7 @@ mod tests {
         for size_bytes in [0, 4095, 512] {
             assert!(matches!(bounds.check_new_size(size_bytes), Err(Error::InvalidArgument)));
         }
-        assert_eq!(bounds.whole_blocks(8191), 4096);
+        assert_eq!((bounds.padded(8191), bounds.padded(8192)), (8192, 8192));
         let told = Arc::new(Mutex::new(Vec::new()));
         let watch: Arc<SizeWatch> = Arc::new({
             let told = told.clone();

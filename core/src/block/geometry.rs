@@ -29,10 +29,11 @@ impl Geometry {
     /// The largest block, in bytes.
     pub const BLOCK_BYTES_MAX: u32 = 64 << 10;
 
-    /// A disk of blocks of 512 bytes that lies in pages of 4 KiB, as a file does. A part of a block at its end does not count.
+    /// A disk of blocks of 512 bytes that lies in pages of 4 KiB, as a file does. What the file lacks of its last block reads as zeroes, and the
+    /// file is longer when that is written.
     pub fn of_file(size_bytes: u64) -> Self {
         Self {
-            size_bytes: size_bytes - size_bytes % u64::from(SECTOR_BYTES),
+            size_bytes: padded(size_bytes, SECTOR_BYTES),
             block_bytes: SECTOR_BYTES,
             physical_block_bytes: 4096,
             optimal_bytes: 0,
@@ -40,18 +41,27 @@ impl Geometry {
         }
     }
 
-    /// The same in blocks of this size, a part of which at the end does not count.
+    /// The same in blocks of this size, the last of which the file may have a part of only.
     pub fn in_blocks(self, block_bytes: u32) -> Result<Self, BlockSizeError> {
         if !block_bytes.is_power_of_two() || !(SECTOR_BYTES..=Self::BLOCK_BYTES_MAX).contains(&block_bytes) {
-            return Err(BlockSizeError { block_bytes });
+            return Err(BlockSizeError::Size { block_bytes });
         }
         Ok(Self {
-            size_bytes: self.size_bytes - self.size_bytes % u64::from(block_bytes),
+            size_bytes: padded(self.size_bytes, block_bytes),
             block_bytes,
             physical_block_bytes: self.physical_block_bytes.max(block_bytes),
             discard_granularity_bytes: self.discard_granularity_bytes.max(block_bytes),
             ..self
         })
+    }
+
+    /// The same of what cannot be longer than it is: an error if a part of a block is at its end.
+    pub fn in_whole_blocks(self, block_bytes: u32) -> Result<Self, BlockSizeError> {
+        let size_bytes = self.size_bytes;
+        match self.in_blocks(block_bytes)? {
+            whole if whole.size_bytes == size_bytes => Ok(whole),
+            _ => Err(BlockSizeError::Length { size_bytes, block_bytes }),
+        }
     }
 
     /// The range, if it consists of whole blocks inside the disk.
@@ -66,6 +76,12 @@ impl Geometry {
             _ => Err(RangeError::BeyondTheEnd { size_bytes: self.size_bytes }),
         }
     }
+}
+
+/// The length in whole blocks of what has so many bytes; the largest that there is, if no number says that.
+pub(super) fn padded(size_bytes: u64, block_bytes: u32) -> u64 {
+    let block_bytes = u64::from(block_bytes);
+    size_bytes.checked_next_multiple_of(block_bytes).unwrap_or(size_bytes - size_bytes % block_bytes)
 }
 
 /// Some bytes of a disk, one after the other.
@@ -91,12 +107,25 @@ impl Range {
     }
 }
 
-/// A block size that no disk has.
+/// A block size that a disk does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
-#[error("a block size is a power of two from 512 to 65536 bytes, not {block_bytes}")]
-pub struct BlockSizeError {
-    /// What was asked for, in bytes.
-    pub block_bytes: u32,
+pub enum BlockSizeError {
+    /// No disk has it.
+    #[error("a block size is a power of two from 512 to 65536 bytes, not {block_bytes}")]
+    Size {
+        /// What was asked for, in bytes.
+        block_bytes: u32,
+    },
+    /// The disk's end would be lost.
+    #[error(
+        "its {size_bytes} bytes are no multiple of blocks of {block_bytes} bytes: take a smaller block size"
+    )]
+    Length {
+        /// The disk's length, in bytes.
+        size_bytes: u64,
+        /// What was asked for, in bytes.
+        block_bytes: u32,
+    },
 }
 
 /// A range that a disk does not have.
@@ -145,19 +174,22 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_sector_at_the_end_of_a_file_does_not_count() {
-        assert_eq!(Geometry::of_file(1025).size_bytes, 1024);
+    fn a_part_of_a_block_at_the_end_counts_as_one() {
+        let lengths = [0, 1, 512, 1025, u64::MAX].map(|len| Geometry::of_file(len).size_bytes);
+        assert_eq!(lengths, [0, 512, 512, 1536, u64::MAX - 511]);
+        let disk = Geometry::of_file(20_000).in_blocks(8192).expect("a size");
+        assert_eq!((disk.size_bytes, disk.block_bytes, disk.physical_block_bytes), (24_576, 8192, 8192));
     }
 
     #[test]
-    fn a_part_of_a_larger_block_does_not_count_either_and_some_sizes_are_none() {
-        let disk = Geometry::of_file(20_000).in_blocks(8192).expect("a size");
-        assert_eq!((disk.size_bytes, disk.block_bytes, disk.physical_block_bytes), (16_384, 8192, 8192));
+    fn some_block_sizes_are_none_or_do_not_fit() {
+        let disk = Geometry::of_file(1 << 20);
         for block_bytes in [0, 256, 1000, 1 << 17] {
-            assert_eq!(
-                Geometry::of_file(1 << 20).in_blocks(block_bytes),
-                Err(BlockSizeError { block_bytes })
-            );
+            assert_eq!(disk.in_blocks(block_bytes), Err(BlockSizeError::Size { block_bytes }));
         }
+        assert!(disk.in_whole_blocks(4096).is_ok());
+        let (size_bytes, block_bytes) = (1536, 1024);
+        let cut = Geometry::of_file(size_bytes).in_whole_blocks(block_bytes);
+        assert_eq!(cut, Err(BlockSizeError::Length { size_bytes, block_bytes }));
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct OpenFile {
     pub(crate) cx: Ctx,
     pub(crate) file: File,
     profile: Profile,
-    bounds: Bounds,
+    pub(crate) bounds: Bounds,
     loss: FlushLoss,
     /// A flush has succeeded.
     is_flushed: AtomicBool,
@@ -95,6 +95,18 @@ impl OpenFile {
         }
     }
 
+    /// Completes a read that has met the file's end after `count` bytes: what that lacks of the last block is zeroes.
+    fn pad(self: &Arc<Self>, cx: &Ctx, offset: u64, count: usize, mut into: Sink) -> Answer<()> {
+        into.advance(count);
+        let file = self.clone();
+        self.fs.getattr(cx, self.file.node, Some(self.file)).then(move |attr| {
+            match file.bounds.pad(attr.size, offset + count as u64, &into) {
+                true => Answer::ok(()),
+                false => Answer::err(cut_off()),
+            }
+        })
+    }
+
     /// Makes durable what was written. One flush at a time: beside one that fails another would succeed, before it is known that it may not.
     pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
         let (file, cx) = (self.clone(), cx.clone());
@@ -138,6 +150,10 @@ impl OpenFile {
     }
 }
 
+fn cut_off() -> Error {
+    Error::io("the file ends before the disk does: it was cut off")
+}
+
 impl Drop for OpenFile {
     fn drop(&mut self) {
         self.fs.release(&self.cx, self.file);
@@ -156,16 +172,25 @@ impl BlockDevice for FileDisk {
 
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
         let wanted = into.len();
-        if let Err(error) = self.0.bounds.check(Range { offset, len_bytes: wanted as u64 }) {
+        let range = Range { offset, len_bytes: wanted as u64 };
+        if let Err(error) = self.0.bounds.check(range) {
             return Answer::err(error);
         }
         if wanted == 0 {
             return Answer::ok(());
         }
-        read_whole(&self.0.fs, &self.0.cx(cx), self.0.file, offset, into).map_result(move |done| {
-            match done?.count >= wanted {
-                true => Ok(()),
-                false => Err(Error::io("the file ends before the disk does: it was cut off")),
+        let (file, cx) = (&self.0, self.0.cx(cx));
+        let Geometry { size_bytes, block_bytes, .. } = file.bounds.geometry();
+        if range.end() <= size_bytes.saturating_sub(u64::from(block_bytes)) {
+            return read_whole(&file.fs, &cx, file.file, offset, into)
+                .map_result(move |done| if done?.count >= wanted { Ok(()) } else { Err(cut_off()) });
+        }
+        // Of the last block the file may have a part only.
+        let (file, rest) = (file.clone(), into.clone());
+        read_whole(&self.0.fs, &cx.clone(), file.file, offset, into).then(move |done| {
+            match done.count >= wanted {
+                true => Answer::ok(()),
+                false => file.pad(&cx, offset, done.count, rest),
             }
         })
     }
@@ -226,7 +251,7 @@ impl Resize for FileDisk {
         file.fs.getattr(&cx, file.file.node, Some(file.file)).map({
             let file = file.clone();
             move |attr| {
-                let size_bytes = file.bounds.whole_blocks(attr.size);
+                let size_bytes = file.bounds.padded(attr.size);
                 file.bounds.resized(size_bytes);
                 size_bytes
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use thiserror::Error as ThisError;
-use tombolo_core::block::{BlockSizeError, Geometry, OpenOptions};
+use tombolo_core::block::{BlockSizeError, Geometry, OpenOptions, SIZE_BYTES_MAX};
 use tombolo_core::fs::{
     Attr, Entry, File, FileSystem, FileType, Lock, LockFamily, LockKind, LockOwner, LockRange, Name, NodeId,
     OpenFlags,
@@ -24,6 +24,9 @@ pub enum OpenError {
     /// Another has it open as a disk.
     #[error("the file is in use; end that first, or open it read-only where both only read")]
     InUse,
+    /// It says that it is longer than anything can be looked through.
+    #[error("files of more than {max} bytes are not supported as disks, and its size is {0}", max = SIZE_BYTES_MAX)]
+    Size(u64),
     /// The block size is none.
     #[error(transparent)]
     BlockSize(#[from] BlockSizeError),
@@ -51,6 +54,9 @@ impl FileDisk {
         }
         // As it is now that no other changes it.
         let attr: Attr = file.fs.getattr(&file.cx, file.file.node, Some(file.file)).resolve().await?;
+        if attr.size > SIZE_BYTES_MAX {
+            return Err(OpenError::Size(attr.size));
+        }
         let geometry = Geometry::of_file(attr.size).in_blocks(block_bytes)?;
         if geometry.size_bytes == 0 {
             return Err(OpenError::Empty);

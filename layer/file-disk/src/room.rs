@@ -85,11 +85,13 @@ impl OpenFile {
             let mut goes_on = range.len_bytes > 0;
             while goes_on {
                 let at = extents.next_offset();
-                let data = file.seek(&cx, at, Whence::Data).await?;
+                let found = file.seek(&cx, at, Whence::Data).await?;
+                // A block of which a part is data is data.
+                let data = found - found % u64::from(file.bounds.geometry().block_bytes);
                 if !extents.push(data.saturating_sub(at), Allocation::Hole) {
                     break;
                 }
-                let hole = file.seek(&cx, data, Whence::Hole).await?;
+                let hole = file.bounds.padded(file.seek(&cx, found, Whence::Hole).await?);
                 // One that moves while it is looked for is not found; up to the end there may be data.
                 let len = if hole > data { hole - data } else { u64::MAX };
                 goes_on = extents.push(len, Allocation::Data);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_lock::Mutex;
-use tombolo_core::block::{BlockDevice, Bounds, Geometry, OpenOptions, Profile};
+use tombolo_core::block::{BlockDevice, Bounds, Geometry, OpenOptions, Profile, SECTOR_BYTES};
 use tombolo_core::{Answer, Ctx, Result, Stability};
 use tombolo_host_runtime::{task, to_its_end};
 use tombolo_mem::{Buffer, Source};
@@ -26,7 +26,7 @@ pub(crate) struct RedoLog {
     /// Of the base so much is used, in bytes.
     pub(crate) base_bytes: u64,
     pub(crate) log: Arc<dyn BlockDevice>,
-    /// The disk's length, in bytes, which is more than it shows where its last block is not a whole one.
+    /// The disk's length, in bytes: in whole blocks of those that it shows.
     pub(crate) size_bytes: u64,
     pub(crate) states: States,
     /// It was when it was opened.
@@ -83,6 +83,14 @@ impl Header {
 fn check_length(header: &Header, log: &dyn BlockDevice) -> std::result::Result<(), OverlayError> {
     let (found, wanted) = (log.geometry().size_bytes, header.log_bytes());
     if found < wanted { Err(OverlayError::TooShort { found, wanted }) } else { Ok(()) }
+}
+
+/// Whether a base of this length and with this mark is the one that was there. Earlier versions left out the part of a sector that a file may end
+/// with: such a base is a sector longer by now, and its overlay goes on without.
+fn is_base(header: &Header, base_bytes: u64, mark: &[u8]) -> bool {
+    let is_padded =
+        !mark.is_empty() && base_bytes.checked_sub(SECTOR_BYTES.into()) == Some(header.base_bytes);
+    header.base_mark == mark && (is_padded || base_bytes == header.base_bytes)
 }
 
 async fn states_of(
@@ -154,7 +162,7 @@ impl Overlay {
     ) -> std::result::Result<Arc<Self>, OverlayError> {
         let header = Header::read_from(cx, &*log).await?;
         check_length(&header, &*log)?;
-        if header.base_bytes != base.geometry().size_bytes || header.base_mark != base_mark {
+        if !is_base(&header, base.geometry().size_bytes, base_mark) {
             return Err(OverlayError::BaseChanged);
         }
         if header.seal.is_some() && !options.read_only {
@@ -166,14 +174,16 @@ impl Overlay {
             return Err(OverlayError::BaseBlocks { found: base_block_bytes, max: BLOCK_BYTES });
         }
         let block_bytes = options.block_bytes.max(base_block_bytes);
-        let geometry = Geometry::of_file(header.size_bytes).in_blocks(block_bytes)?;
+        // The redo log has room for whole blocks of its own.
+        let geometry = Geometry::of_file(header.size_bytes).in_blocks(block_bytes.min(BLOCK_BYTES as u32));
+        let geometry = geometry?.in_whole_blocks(block_bytes)?;
         let states = states_of(cx, &header, &*log, kept).await?;
         let read_only = options.read_only || log.profile().read_only;
         Ok(Arc::new(Self(Arc::new(RedoLog {
             base,
             base_bytes: header.base_bytes,
             log,
-            size_bytes: header.size_bytes,
+            size_bytes: geometry.size_bytes,
             states,
             is_sealed: header.seal.is_some(),
             bounds: Bounds::new(geometry, read_only),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tombolo_core::block::OpenOptions;
+use tombolo_core::block::{Geometry, OpenOptions};
 
 use super::Qcow2Image;
 use super::header::Header;
@@ -43,8 +43,9 @@ fn walk(opener: &Opener, top: PathBuf, links: &mut Vec<ChainLink>) -> Result<(),
         }
         let file = opener.file(&path, false)?;
         if format == "raw" {
-            let size_bytes =
+            let found =
                 size_of(&file).map_err(|source| Qcow2OpenError::Open { path: path.clone(), source })?;
+            let size_bytes = Geometry::of_file(found).size_bytes;
             links.push(ChainLink { path, format, size_bytes, cluster_bytes: None, data_file: None });
             return Ok(());
         }

@@ -141,7 +141,7 @@ impl Qcow2Image {
             let source = io::Error::other("its tables are damaged: qemu-img check tells more");
             Err(Qcow2OpenError::Format { path: path.clone(), source })
         })?;
-        let geometry = Geometry::of_file(format.size()).in_blocks(options.block_bytes)?;
+        let geometry = Geometry::of_file(format.size()).in_whole_blocks(options.block_bytes)?;
         if geometry.size_bytes == 0 {
             return Err(Qcow2OpenError::Empty { path });
         }
@@ -163,7 +163,7 @@ impl Qcow2Image {
                 Ok(Qcow2::<Storage>::builder(image).backing(None).write(true))
             })
             .map_err(failed)?;
-        let geometry = Geometry::of_file(size_bytes).in_blocks(options.block_bytes)?;
+        let geometry = Geometry::of_file(size_bytes).in_whole_blocks(options.block_bytes)?;
         Ok(Arc::new(Self::new(FormatAccess::new(image), geometry, false, lane)))
     }
 }

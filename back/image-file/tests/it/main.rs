@@ -12,7 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use tombolo_back_image_file::{ImageFile, OpenError};
-use tombolo_core::block::{Allocation, BlockDevice, OpenOptions, Range, SizeWatch, Zeroing};
+use tombolo_core::block::{
+    Allocation, BlockDevice, Extent, Geometry, OpenOptions, Range, SizeWatch, Zeroing,
+};
 use tombolo_core::{Ctx, Error, Result, SessionId, Stability};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_mem::{Buffer, Source};
@@ -44,7 +46,9 @@ impl Bed {
 
     fn read(&self, disk: &ImageFile, offset: u64, len: usize) -> Result<Vec<u8>> {
         let mut buffer = Buffer::new(len);
-        disk.read(&self.cx, offset, buffer.sink(0..len)).wait()?;
+        let answer = disk.read(&self.cx, offset, buffer.sink(0..len));
+        disk.submit();
+        answer.wait()?;
         Ok(buffer.as_slice().expect("ours alone again").to_vec())
     }
 
@@ -105,10 +109,10 @@ fn what_is_no_disk_is_refused() {
     let missing = bed.dir.path().join("missing");
     assert!(matches!(bed.open(&missing, &OpenOptions::default()), Err(OpenError::Open { .. })));
     assert!(matches!(bed.open(bed.dir.path(), &OpenOptions::default()), Err(OpenError::NotADisk { .. })));
-    assert!(matches!(bed.open(&bed.image(511), &OpenOptions::default()), Err(OpenError::Empty { .. })));
+    assert!(matches!(bed.open(&bed.image(0), &OpenOptions::default()), Err(OpenError::Empty { .. })));
     for block_bytes in [0, 256, 1000, 1 << 17] {
         let options = OpenOptions { block_bytes, ..OpenOptions::default() };
-        assert!(matches!(bed.open(&bed.image(MIB), &options), Err(OpenError::BlockSize(_))));
+        assert!(matches!(bed.open(&bed.image(MIB), &options), Err(OpenError::BlockSize { .. })));
     }
 }
 
@@ -140,8 +144,10 @@ fn a_new_size_from_outside_is_told_when_it_is_looked_at() {
     disk.resize().expect("a file can").watch(&watch);
     File::options().write(true).open(&path).expect("opened").set_len(3 * MIB + 100).expect("longer");
     assert_eq!(disk.geometry().size_bytes, MIB);
-    assert_eq!(disk.resize().expect("a file can").follow_size(&bed.cx).wait().expect("looked"), 3 * MIB);
-    assert_eq!((told.load(Ordering::SeqCst), disk.geometry().size_bytes), (3 * MIB, 3 * MIB));
+    let padded = 3 * MIB + 512;
+    assert_eq!(disk.resize().expect("a file can").follow_size(&bed.cx).wait().expect("looked"), padded);
+    assert_eq!((told.load(Ordering::SeqCst), disk.geometry().size_bytes), (padded, padded));
+    assert_eq!(bed.read(&disk, 3 * MIB, 512).expect("read"), [0; 512]);
 }
 
 #[test]
@@ -182,10 +188,56 @@ fn a_block_of_4_kib_makes_a_disk_of_whole_blocks() {
     let options = OpenOptions { block_bytes: 4096, ..OpenOptions::default() };
     let disk = bed.open(&bed.image(MIB + 512), &options).expect("opened");
     let geometry = disk.geometry();
-    assert_eq!((geometry.size_bytes, geometry.block_bytes), (MIB, 4096));
+    assert_eq!((geometry.size_bytes, geometry.block_bytes), (MIB + 4096, 4096));
     assert!(geometry.check(512, 4096).is_err());
     let resize = disk.resize().expect("a file can");
     assert!(matches!(resize.set_size(&bed.cx, MIB + 512).wait(), Err(Error::InvalidArgument)));
     resize.set_size(&bed.cx, 2 * MIB).wait().expect("longer");
     assert_eq!(bed.read(&disk, MIB, 4096).expect("new"), [0; 4096]);
+}
+
+/// Whichever way its transfers go: what a file lacks of its last block is zeroes, and is there when it was written.
+#[test]
+fn an_image_of_no_whole_blocks_is_padded_and_grows() {
+    let bed = Bed::new();
+    for is_direct in [false, true] {
+        for block_bytes in [512, 4096] {
+            let path = bed.image(MIB);
+            fs::write(&path, [vec![1; 1 << 16], b"TAIL".to_vec()].concat()).expect("written");
+            let options = OpenOptions { block_bytes, ..OpenOptions::default() };
+            let open = |options: &OpenOptions| match is_direct {
+                true => ImageFile::open_direct(&path, options, bed.pool.lane()),
+                false => bed.open(&path, options),
+            };
+            let disk = match open(&OpenOptions { read_only: true, ..options }) {
+                Err(OpenError::NotDirect { .. }) => continue,
+                disk => disk.expect("opened"),
+            };
+            let Geometry { size_bytes, block_bytes, .. } = disk.geometry();
+            let block = block_bytes as usize;
+            assert_eq!(size_bytes, (1 << 16) + u64::from(block_bytes));
+            let end = [b"TAIL".to_vec(), vec![0; block - 4]].concat();
+            assert!(bed.read(&disk, 1 << 16, block).expect("read") == end);
+            assert!(bed.read(&disk, 0, (1 << 16) + block).expect("read").ends_with(&end));
+            let all = disk
+                .extents(&bed.cx, Range { offset: 0, len_bytes: size_bytes }, 10)
+                .wait()
+                .expect("extents");
+            assert_eq!(all.as_slice(), [Extent { len_bytes: size_bytes, allocation: Allocation::Data }]);
+            drop(disk);
+            assert_eq!(fs::metadata(&path).expect("stat").len(), (1 << 16) + 4, "looking changes nothing");
+
+            let disk = open(&options).expect("opened");
+            let written = [vec![7; block - 1], vec![8]].concat();
+            let answer = disk.write(&bed.cx, 1 << 16, Stability::DataSync, Source::from(written.clone()));
+            disk.submit();
+            answer.wait().expect("written");
+            drop(disk);
+            assert!(fs::read(&path).expect("read")[1 << 16..] == written);
+            // Cut off is what ends before its last block.
+            let disk = open(&options).expect("opened");
+            File::options().write(true).open(&path).expect("opened").set_len(1 << 16).expect("cut off");
+            assert!(matches!(bed.read(&disk, 1 << 16, block), Err(Error::Io { .. })));
+        }
+    }
 }

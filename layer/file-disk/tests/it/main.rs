@@ -9,7 +9,7 @@ use tombolo_back_memory::Memory;
 use tombolo_core::block::{Allocation, BlockDevice, BlockSizeError, OpenOptions, Range, Zeroing};
 use tombolo_core::fs::{
     Client, Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, Op, OpenFlags, PermissionCheck,
-    SetAttr,
+    SetAttr, Write,
 };
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId, Stability, block_on};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
@@ -102,13 +102,47 @@ fn what_is_no_disk_is_refused() {
     let thirds = OpenOptions { block_bytes: 1536, ..options };
     assert!(matches!(
         bed.open("d/disk", &thirds),
-        Err(OpenError::BlockSize(BlockSizeError { block_bytes: 1536 }))
+        Err(OpenError::BlockSize(BlockSizeError::Size { block_bytes: 1536 }))
     ));
-    bed.set_size(511);
+    bed.set_size(0);
     assert!(matches!(bed.open("/d/disk", &options), Err(OpenError::Empty)));
-    bed.set_size(4096 + 512);
-    let large = OpenOptions { block_bytes: 4096, ..options };
-    assert_eq!(bed.open("/d//disk", &large).expect("opened").geometry().size_bytes, 4096);
+    bed.set_size((1 << 55) + 1);
+    assert!(matches!(bed.open("/d/disk", &options), Err(OpenError::Size(_))));
+}
+
+#[test]
+fn a_file_of_no_whole_blocks_is_padded_and_grows() {
+    let bed = Bed::new(&Memory::default());
+    let put = |offset, bytes: &[u8]| {
+        let how = Write { offset, ..Write::default() };
+        bed.fs.write(&bed.cx, bed.file, &how, Source::from(bytes.to_vec())).wait().expect("written");
+    };
+    for block_bytes in [512_u32, 4096] {
+        bed.set_size(0);
+        put(0, &[1; 8192]);
+        put(8192, b"TAIL");
+        let options = OpenOptions { block_bytes, ..OpenOptions::default() };
+        let disk = bed.open("/d//disk", &options).expect("opened");
+        let (block, size_bytes) = (block_bytes as usize, 8192 + u64::from(block_bytes));
+        assert_eq!(disk.geometry().size_bytes, size_bytes);
+        let read = |offset: u64| {
+            let mut buffer = Buffer::new((size_bytes - offset) as usize);
+            disk.read(&bed.cx, offset, buffer.sink(0..buffer.len())).wait().expect("read");
+            buffer.as_slice().expect("ours alone again").to_vec()
+        };
+        let end = [b"TAIL".to_vec(), vec![0; block - 4]].concat();
+        assert!(read(8192) == end && read(0).ends_with(&end));
+        let all =
+            disk.extents(&bed.cx, Range { offset: 0, len_bytes: size_bytes }, 10).wait().expect("extents");
+        assert_eq!(all.as_slice().iter().map(|extent| extent.len_bytes).sum::<u64>(), size_bytes);
+        let written = [vec![7; block - 1], vec![8]].concat();
+        disk.write(&bed.cx, 8192, Stability::DataSync, Source::from(written.clone()))
+            .wait()
+            .expect("written");
+        assert!(read(8192) == written);
+        let attr = bed.fs.getattr(&bed.cx, bed.file.node, None).wait().expect("attributes");
+        assert_eq!(attr.size, size_bytes);
+    }
 }
 
 #[test]

@@ -144,8 +144,14 @@ fn another_base_a_log_that_is_cut_off_and_what_is_none_are_refused() {
         block_on(Overlay::open(&cx(), base, mark, log, &OpenOptions::default()))
     };
     assert!(matches!(open(base.clone(), b"2", log.clone()), Err(OverlayError::BaseChanged)));
-    let longer = Arc::new(MemoryDisk::new(BASE + 512).expect("a disk"));
-    assert!(matches!(open(longer, b"1", log), Err(OverlayError::BaseChanged)));
+    let longer = Arc::new(MemoryDisk::new(BASE + 1024).expect("a disk"));
+    assert!(matches!(open(longer, b"1", log.clone()), Err(OverlayError::BaseChanged)));
+    // A part of a sector at its end, which earlier versions left out, is a sector by now.
+    let padded = Arc::new(MemoryDisk::new(BASE + 512).expect("a disk"));
+    open(padded.clone(), b"1", log.clone()).expect("the same base");
+    let unmarked = Header { base_mark: Vec::new(), ..header() };
+    block_on(unmarked.write_to(&cx(), &*log)).expect("made");
+    assert!(matches!(open(padded, b"", log), Err(OverlayError::BaseChanged)), "nothing tells that it is");
     let none = Arc::new(MemoryDisk::new(1 << 20).expect("a disk"));
     assert!(matches!(open(base.clone(), b"1", none.clone()), Err(OverlayError::NotAnOverlay)));
     let short: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header().log_bytes() - 4096).expect("a disk"));
@@ -167,11 +173,18 @@ fn blocks_of_the_base_and_of_the_disk_s_end_are_heeded() {
     };
     let disk = open(base.clone(), 1024).expect("opened");
     let shown = disk.geometry().size_bytes;
-    assert_eq!(shown, size_bytes - 512);
-    write(&*disk, shown - 1024, &[7; 1024]);
+    assert_eq!(shown, size_bytes + 512);
+    let last = [[golden(size_bytes / 512 - 1); 512], [0; 512]].concat();
+    assert_eq!(read(&*disk, shown - 1024, 1024), last, "padded with zeroes");
+    write(&*disk, shown - 2048, &[7; 1024]);
     disk.flush(&cx()).wait().expect("flushed");
-    let disk = open(base.clone(), 512).expect("opened");
-    assert_eq!(read(&*disk, shown, 512), [golden(shown / 512); 512], "what lay behind the last whole block");
+    let disk = open(base.clone(), 1024).expect("opened");
+    assert_eq!(read(&*disk, shown - 2048, 2048), [vec![7; 1024], last].concat());
+    write(&*disk, shown - 512, &[8; 512]);
+    disk.flush(&cx()).wait().expect("flushed");
+    let disk = open(base.clone(), 1024).expect("opened");
+    assert_eq!(read(&*disk, shown - 512, 512), [8; 512], "what was written to the padding");
+    assert!(matches!(open(base.clone(), 8192), Err(OverlayError::BlockSize(_))));
     let in_blocks = |block_bytes| Arc::new(InBlocks(base.clone(), block_bytes));
     let whole = Header { size_bytes: 1 << 20, base_bytes: 1 << 20, ..header };
     block_on(whole.write_to(&cx(), &*log)).expect("made");

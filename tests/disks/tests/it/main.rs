@@ -6,6 +6,7 @@ mod driver;
 mod extended;
 mod lost;
 mod model;
+mod odd_length;
 mod qcow2;
 mod qcow2_check;
 mod tls;

@@ -93,16 +93,6 @@ pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     }
 }
 
-/// Bytes behind the last whole sector, which no disk has.
-pub fn stray_bytes(source: &DiskSource) -> Result<u64, Failure> {
-    let len = match source {
-        DiskSource::Raw { path, .. } => fs::metadata(path).map_or(0, |it| it.size()),
-        DiskSource::File(location) => attr_of(location)?.size,
-        DiskSource::Qcow2 { .. } | DiskSource::Overlay(_) | DiskSource::Nbd(_) => 0,
-    };
-    Ok(len % u64::from(tombolo_core::block::SECTOR_BYTES))
-}
-
 /// How long the file is, if there is one.
 pub fn len_of(location: &Location) -> Result<Option<u64>, Failure> {
     let place = Opener::new().open(location, End::Target)?;

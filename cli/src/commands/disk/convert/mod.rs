@@ -186,12 +186,6 @@ impl DiskConvertArgs {
         }
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
         let source = from.open(&options, pool)?.disk;
-        let stray = identity::stray_bytes(&from)?;
-        if stray > 0 {
-            let reason = format!("its last {stray} bytes are no whole sector, and would be lost");
-            return Err(Failure::cannot(format_args!("convert {from}"), reason)
-                .remedy("truncate -s %512 makes them one"));
-        }
         let version = Version::of(&from, &*source)?;
         let size_bytes = source.geometry().size_bytes;
         let mut records = Records::of(&to)?;
