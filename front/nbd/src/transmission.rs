@@ -121,6 +121,9 @@ impl Transmission {
         if changes && self.is_read_only {
             return Err(Status::Perm);
         }
+        if !request.has_known_flags(self.chosen.style) {
+            return Err(Status::Inval);
+        }
         let has_payload = request.payload_bytes(self.chosen.header_style) > 0;
         let is_good = match request.command {
             Command::READ => !has_payload && request.len_bytes <= u64::from(PAYLOAD_BYTES_MAX),

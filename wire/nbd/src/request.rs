@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 use crate::bytes::Reader;
-use crate::{Malformed, PAYLOAD_BYTES_MAX, Result};
+use crate::{Malformed, PAYLOAD_BYTES_MAX, ReplyStyle, Result};
 
 const COMPACT_MAGIC: u32 = 0x2560_9513;
 const EXTENDED_MAGIC: u32 = 0x21e4_1c71;
@@ -100,6 +100,19 @@ impl Request {
             return Err(Malformed::Length(len_bytes));
         }
         Ok(request)
+    }
+
+    /// Whether each of its flags is one of its command, with what was agreed. FUA is for all commands (NBD's proto.md, "Command flags").
+    #[must_use]
+    pub fn has_known_flags(&self, style: ReplyStyle) -> bool {
+        let own = match self.command {
+            Command::READ if style != ReplyStyle::Simple => CommandFlags::DF,
+            Command::WRITE if style == ReplyStyle::Extended => CommandFlags::PAYLOAD_LEN,
+            Command::WRITE_ZEROES => CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO,
+            Command::BLOCK_STATUS => CommandFlags::REQ_ONE,
+            _ => CommandFlags::empty(),
+        };
+        (CommandFlags::FUA | own).contains(self.flags)
     }
 
     /// How many bytes of data follow. Of a WRITE they do, also where extended headers lack the flag that says so: QEMU's client never sets it

@@ -156,6 +156,53 @@ fn bad_requests_are_refused_one_by_one_and_the_next_works() {
 }
 
 #[test]
+fn flags_that_are_unknown_or_of_other_commands_are_refused() {
+    for style in STYLES {
+        let served = Served::new(Disk::new(4));
+        let mut client = served.client(style);
+        let refused = |command| {
+            let own = match command {
+                Command::READ if style == ReplyStyle::Simple => NONE,
+                Command::READ => CommandFlags::DF,
+                Command::WRITE if style == ReplyStyle::Extended => CommandFlags::PAYLOAD_LEN,
+                Command::WRITE_ZEROES => CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO,
+                Command::BLOCK_STATUS => CommandFlags::REQ_ONE,
+                _ => NONE,
+            };
+            let all = (0..16).map(|bit| CommandFlags::from_bits_retain(1 << bit));
+            all.filter(move |flag| !(own | CommandFlags::FUA).contains(*flag))
+        };
+        let commands = [
+            Command::READ,
+            Command::WRITE,
+            Command::FLUSH,
+            Command::TRIM,
+            Command::WRITE_ZEROES,
+            Command::BLOCK_STATUS,
+        ];
+        for command in commands {
+            for flag in refused(command) {
+                // What a payload's length is said to be follows.
+                let has_data = command == Command::WRITE
+                    || style == ReplyStyle::Extended && flag == CommandFlags::PAYLOAD_LEN;
+                let data = vec![9; if has_data { 512 } else { 0 }];
+                client.request(5, command, flag, (0, 512), &data);
+                assert_eq!(client.reply(0).1, Status::Inval, "{style:?} {command:?} {flag:?}");
+            }
+            if command != Command::READ && !(command == Command::BLOCK_STATUS && style == ReplyStyle::Simple)
+            {
+                let data = vec![0; if command == Command::WRITE { 512 } else { 0 }];
+                client.request(6, command, CommandFlags::FUA, (0, 512), &data);
+                assert_eq!(client.reply(0).1, Status::Ok, "{style:?} {command:?}");
+            }
+        }
+        client.request(7, Command::READ, CommandFlags::FUA, (0, 512), &[]);
+        assert_eq!(client.reply(512).1, Status::Ok);
+        assert_eq!(served.disk.bytes(), vec![0; 4 * PAGE]);
+    }
+}
+
+#[test]
 fn a_read_only_disk_refuses_changes() {
     let mut disk = Disk::new(4);
     disk.read_only = true;
