@@ -12,6 +12,7 @@ mod disk_config;
 mod disk_convert;
 mod disk_direct;
 mod disk_kept;
+mod disk_modes;
 mod disk_mount;
 mod disk_overlay;
 mod disk_overlay_power;

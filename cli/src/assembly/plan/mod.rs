@@ -1,5 +1,6 @@
 //! What to serve and how, checked as far as it can be before anything is opened.
 
+pub mod access;
 pub mod cache;
 pub mod disk;
 pub mod layers;

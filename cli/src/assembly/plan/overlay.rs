@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -23,6 +23,7 @@ use tombolo_layer_basic::record;
 use tombolo_layer_overlay::{HEADER_BYTES, Header, Identity, Kept, Overlay, OverlayError};
 use tombolo_sys::memfd;
 
+use super::access::Access;
 use super::disk::{DiskSource, OpenedDisk, open_file};
 use super::layers::Layer;
 use super::needs;
@@ -329,8 +330,8 @@ impl OverlaySource {
         Ok(overlay)
     }
 
-    /// Makes one in which nothing is. There must be no file of its name.
-    pub fn create(&self, size_bytes: Option<u64>) -> Outcome {
+    /// Makes one in which nothing is, with this access. There must be no file of its name.
+    pub fn create(&self, size_bytes: Option<u64>, access: Access) -> Outcome {
         let base = self.base()?;
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         let base_bytes = self.open_base(&base, &read_only(), &pool)?.disk.geometry().size_bytes;
@@ -340,7 +341,8 @@ impl OverlaySource {
         if let Some(file) = base.file() {
             self.way_to_base().read(file).and_then(|file| file.sync_all()).map_err(failed)?;
         }
-        File::create_new(&self.path).map_err(failed)?;
+        let file =
+            File::options().write(true).create_new(true).mode(0o600).open(&self.path).map_err(failed)?;
         let written = || -> Outcome {
             let header = Header {
                 size_bytes: size_bytes.unwrap_or(base_bytes),
@@ -353,7 +355,7 @@ impl OverlaySource {
                 ImageFile::create(&self.path, header.log_bytes(), &DiskOpenOptions::default(), pool.lane())
                     .map_err(|error| Failure::cannot(&making, &error))?;
             block_on(header.write_to(&cx(), &*log)).map_err(|error| Failure::cannot(&making, &error))?;
-            sync_name(&self.path).map_err(failed)
+            access.give(&file).and_then(|()| sync_name(&self.path)).map_err(failed)
         };
         written().inspect_err(|_| drop(fs::remove_file(&self.path)))
     }

@@ -12,8 +12,10 @@ use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
 use super::checked;
 use crate::assembly::options::disk::{ImageOptions, size};
+use crate::assembly::plan::access::Access;
 use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::overlay::{OverlaySource, sync_name};
+use crate::commands::files::user::Myself;
 use crate::failure::{Failure, Outcome};
 
 /// Make a disk: an empty image, or an overlay, which begins as another disk and keeps what is written to it in a file of its own.
@@ -49,7 +51,9 @@ impl DiskCreateArgs {
                     Failure::usage("an overlay needs a disk that it begins as").remedy("add --base DISK")
                 );
             }
-            return overlay.create(size_bytes);
+            // Before a directory is opened, which has the umask cleared.
+            let Myself { umask, .. } = Myself::ask();
+            return overlay.create(size_bytes, Access::of(&overlay.base()?, umask)?);
         }
         let Some(size_bytes) = size_bytes else {
             return Err(Failure::usage("how long is the disk to be?").remedy("add --size SIZE, such as 20G"));

@@ -21,6 +21,7 @@ use super::ledger::Ledger;
 use super::origin::CacheArgs;
 use super::shares::Share;
 use crate::assembly::options::disk::ImageOptions;
+use crate::assembly::plan::access::Access;
 use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::overlay::{OverlaySource, sync_name};
 use crate::commands::files::print;
@@ -357,5 +358,5 @@ const BOOT_DRAFT: &str = "boot.new";
 
 /// Makes an overlay over these.
 pub fn begin_at(path: &Path, bases: Bases) -> Outcome {
-    OverlaySource::new(path.to_owned(), &bases.options()).create(None)
+    OverlaySource::new(path.to_owned(), &bases.options()).create(None, Access::PRIVATE)
 }

@@ -17,6 +17,7 @@ use tombolo_core::fs::{NAME_MAX, Name};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_layer_overlay::{Header, Overlay};
 
+use super::super::access::Access;
 use super::super::disk::{DiskSource, OpenedDisk};
 use super::{OverlaySource, cx, read_only, sync_name};
 use crate::commands::files::shown::size;
@@ -158,7 +159,7 @@ impl OverlaySource {
             empty.bases.push(self.named()?);
             empty.bases_no_links = true;
         }
-        empty.create(Some(size_bytes))?;
+        empty.create(Some(size_bytes), Access::PRIVATE)?;
         let replaced = || {
             let (old, new) = (fs::metadata(&self.path)?, File::open(&empty.path)?);
             like(&old, &new)?;

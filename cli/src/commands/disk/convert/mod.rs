@@ -21,6 +21,7 @@ use tombolo_core::block::{BlockDevice, OpenOptions};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
 use crate::assembly::options::disk::{HostCache, ImageFormat, ImageOptions};
+use crate::assembly::plan::access::Access;
 use crate::assembly::plan::disk::DiskSource;
 use crate::cli::LogArgs;
 use crate::commands::files::shown::size;
@@ -190,7 +191,8 @@ impl DiskConvertArgs {
         let size_bytes = source.geometry().size_bytes;
         let mut records = Records::of(&to)?;
         let record = records.read().filter(|_| self.resume);
-        let target = Target::of(&to, size_bytes, self.force, record.as_ref(), &myself)?;
+        let access = Access::of(&from, myself.umask)?;
+        let target = Target::of(&to, size_bytes, self.force, record.as_ref(), (access, &myself))?;
         let left = record.as_ref().and_then(|record| left_by(record, &from, &version, &target, screen));
         if left.is_none() {
             if self.resume && record.is_none() {

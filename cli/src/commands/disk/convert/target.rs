@@ -1,11 +1,11 @@
 //! Where a disk is converted to.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ use tombolo_sys::namespace::{RenameFlags, rename};
 use super::identity;
 use super::record::Record;
 use crate::assembly::options::disk::HostCache;
+use crate::assembly::plan::access::Access;
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::user::Myself;
 use crate::failure::{Failure, Outcome};
@@ -35,7 +36,7 @@ pub struct Target {
 
 enum Place {
     /// A file of this host, which gets its name when it is complete.
-    Beside { name: PathBuf, mode: u32, old: Option<Old> },
+    Beside { name: PathBuf, access: Access, old: Option<Old> },
     /// A file of a file system that is not there yet, or was made by a conversion that has come no further.
     New { mode: Mode, is_begun: bool },
     /// What is there already, and is written over.
@@ -57,16 +58,16 @@ pub struct Prepared {
 }
 
 impl Target {
-    /// Looks what is there, for a disk of `size_bytes`. What holds something is taken if it may be written over, or if an earlier conversion
-    /// into it is known.
+    /// Looks what is there, for a disk of `size_bytes`; a new file has `access`. What holds something is taken if it may be written over, or if
+    /// an earlier conversion into it is known.
     pub fn of(
         to: &DiskSource,
         size_bytes: u64,
         overwrites: bool,
         record: Option<&Record>,
-        myself: &Myself,
+        (access, myself): (Access, &Myself),
     ) -> Result<Self, Failure> {
-        let mode = Mode::new(0o666 & !myself.umask.bits());
+        let mode = access.in_group(myself.identity.gid);
         let of_place = |place| Self { disk: to.clone(), place };
         let may_write = || if record.is_some() { Ok(()) } else { there_already(to, overwrites, WRITES_OVER) };
         match to {
@@ -79,11 +80,11 @@ impl Target {
                         let _lock = Locked::take(&name)
                             .map_err(|error| Failure::cannot(format_args!("replace {to}"), &error))?;
                         let old = Old { _lock, uid: found.uid(), gid: found.gid() };
-                        Self::beside(to, name, found.mode() & 0o7777, Some(old)).map_err(failed)
+                        Self::beside(to, name, Access::like(&found), Some(old)).map_err(failed)
                     }
                     Ok(_) => may_write().map(|()| of_place(Place::There)),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                        Self::beside(to, name, mode.bits(), None).map_err(failed)
+                        Self::beside(to, name, access, None).map_err(failed)
                     }
                     Err(error) => Err(failed(error)),
                 }
@@ -119,7 +120,7 @@ impl Target {
         matches!(self.place, Place::New { .. })
     }
 
-    fn beside(to: &DiskSource, name: PathBuf, mode: u32, old: Option<Old>) -> io::Result<Self> {
+    fn beside(to: &DiskSource, name: PathBuf, access: Access, old: Option<Old>) -> io::Result<Self> {
         let own = Name::new(name.file_name().unwrap_or_default().as_bytes()).map_err(io::Error::other)?;
         let part = part_name(own, NAME_MAX as u32).map_err(io::Error::other)?;
         let path = name.with_file_name(OsStr::from_bytes(part.as_name().as_bytes()));
@@ -127,7 +128,7 @@ impl Target {
             DiskSource::Qcow2 { .. } => DiskSource::Qcow2 { path, backing_dir: None },
             _ => DiskSource::Raw { path, cache: HostCache::Host },
         };
-        Ok(Self { disk, place: Place::Beside { name, mode, old } })
+        Ok(Self { disk, place: Place::Beside { name, access, old } })
     }
 
     /// The file that is written to under another name than its own.
@@ -187,7 +188,7 @@ impl Target {
 
     /// Gives it its name. All data are durable before.
     pub fn finish(&self) -> Outcome {
-        let (Place::Beside { name, mode, old }, Some(part)) = (&self.place, self.part()) else {
+        let (Place::Beside { name, access, old }, Some(part)) = (&self.place, self.part()) else {
             return Ok(());
         };
         let named = || -> io::Result<()> {
@@ -196,7 +197,7 @@ impl Target {
                 // Where that is not allowed the copy is this user's.
                 let _ = fchown(&file, Some(*uid), Some(*gid));
             }
-            file.set_permissions(Permissions::from_mode(*mode))?;
+            access.give(&file)?;
             file.sync_all()?;
             let dir = File::open(name.parent().unwrap_or(Path::new("/")))?;
             let flags = if old.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
