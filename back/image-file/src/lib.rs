@@ -20,5 +20,5 @@ mod room;
 mod transfer;
 
 pub use image::ImageFile;
-pub use opening::{Locked, OpenError, Way};
+pub use opening::{Locked, OpenError, Way, claim_open};
 pub use qcow2::{ChainLink, Checked, Damage, Qcow2Image, Qcow2OpenError, Unsupported};

@@ -83,6 +83,16 @@ impl ImageFile {
         Self::open_with(path, options, true, lane)
     }
 
+    /// An image that another process has opened for this one, and locked ([`claim_open`]). `path` is what is said of it in failures.
+    pub fn passed(
+        path: &Path,
+        file: File,
+        options: &OpenOptions,
+        lane: Lane,
+    ) -> Result<Arc<Self>, OpenError> {
+        Self::of_file(path, file, options, false, lane)
+    }
+
     fn open_with(
         path: &Path,
         options: &OpenOptions,
@@ -197,6 +207,11 @@ fn claimed(path: &Path, way: Way, is_writer: bool, user: User) -> Result<File, O
             return Ok(file);
         }
     }
+}
+
+/// Locks an open file of an image as one that is opened with these options is, for all that have the file from this process.
+pub fn claim_open(path: &Path, file: &File, options: &OpenOptions) -> Result<(), OpenError> {
+    claim(path, file, User::of(options))
 }
 
 fn is_same(one: &Metadata, other: &Metadata) -> bool {

@@ -43,6 +43,9 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
     if let (DiskSource::Overlay(overlay), Some(descriptor)) = (&mut plan.source, options.kept_states) {
         overlay.keep_states_in(descriptor)?;
     }
+    if let (DiskSource::Overlay(overlay), Some(layers)) = (&mut plan.source, options.layers) {
+        overlay.hand_out_below(layers);
+    }
     if let Some(file) = &options.record {
         let DiskSource::Overlay(overlay) = &mut plan.source else {
             return Err(Failure::usage(format!("--record is for overlays, and {} is none", plan.source)));

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::absolute;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tombolo_back_nfs_client::NfsExport;
@@ -15,11 +16,13 @@ use tombolo_host_service::control::{Answers, Start};
 use tombolo_host_service::sandbox::Needs;
 use tombolo_host_vhost::{Device, GuestId, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::{self, Counters};
+use tombolo_layer_basic::switch::Switch;
 
 use crate::assembly::hints;
+use crate::assembly::layers::PreparedLayers;
 use crate::assembly::options::disk;
 use crate::assembly::options::virtiofs::VirtioFsSocket;
-use crate::assembly::plan::disk::{DiskPlan, OpenedDisk};
+use crate::assembly::plan::disk::{DiskPlan, DiskSource, OpenedDisk};
 use crate::assembly::plan::needs::{directories_of, with_targets};
 use crate::assembly::servers::guest_socket::{GuestSocket, SocketAccess};
 use crate::assembly::servers::nbd::{NbdPlace, NbdPlan, NbdSockets};
@@ -30,6 +33,9 @@ use crate::service::status::{EndpointStatus, ExportStatus};
 /// Requests that may wait for the host's disks at a time: more than the queues of all guests hold.
 const PENDING_MAX: usize = 1 << 17;
 
+/// A request that a device state has lost is never answered: what makes one waits for it, less than for its VMM.
+const CHECKPOINT_DRAIN_TIMEOUT: Duration = Duration::from_secs(45);
+
 /// What of a disk is opened before the sandbox closes.
 pub struct PreparedDisk {
     plan: DiskPlan,
@@ -37,7 +43,9 @@ pub struct PreparedDisk {
     nbd: NbdSockets,
     /// A file of this host. Other disks are reached from inside.
     opened: Option<OpenedDisk>,
-    pool: ThreadPool,
+    /// Where what lies beneath it is changed while it is served.
+    layers: Option<PreparedLayers>,
+    pool: Arc<ThreadPool>,
 }
 
 impl PreparedDisk {
@@ -54,10 +62,16 @@ impl PreparedDisk {
         };
         let nbd = NbdSockets::open(&nbd, &plan.name)?;
         let limits = ThreadPoolLimits { queue_len: PENDING_MAX, ..ThreadPoolLimits::default() };
-        let pool = ThreadPool::new("disk", limits);
+        let pool = Arc::new(ThreadPool::new("disk", limits));
         let is_here = plan.source.is_of_this_host();
         let opened = is_here.then(|| plan.source.open(&how(plan), &pool)).transpose()?;
-        Ok(Self { plan: plan.clone(), sockets, nbd, opened, pool })
+        let bottom = match &plan.source {
+            DiskSource::Overlay(overlay) => overlay.bottom(),
+            _ => None,
+        };
+        let layers = bottom.map(PreparedLayers::new).transpose();
+        let layers = layers.map_err(|error| Failure::cannot("take its layers at standard input", &error))?;
+        Ok(Self { plan: plan.clone(), sockets, nbd, opened, layers, pool })
     }
 
     /// What serving it goes on to need.
@@ -71,11 +85,14 @@ impl PreparedDisk {
 
     /// Opens what is not of this host, and serves what is called by address. Guests come with [`admit`](ServedDisk::admit).
     pub fn start(self) -> Result<ServedDisk, Failure> {
-        let Self { plan, sockets, nbd, opened, pool } = self;
+        let Self { plan, sockets, nbd, opened, layers, pool } = self;
         let OpenedDisk { disk, client } = match opened {
             Some(opened) => opened,
             None => plan.source.open(&how(&plan), &pool)?,
         };
+        let switch = layers.map(|layers| layers.start(disk.clone(), &pool)).transpose();
+        let switch = switch.map_err(|error| Failure::cannot("take its layers", &error))?;
+        let disk = switch.as_ref().map_or(disk, Switch::disk);
         let counters = Counters::of_disk();
         let disk = stats::disk::over(disk, Arc::clone(&counters));
         let (nbd, nbd_places) = nbd.serve(&plan.name, &disk)?;
@@ -85,6 +102,7 @@ impl PreparedDisk {
             nbd_places,
             sockets,
             disk,
+            switch,
             counters,
             client,
             plan,
@@ -126,11 +144,12 @@ pub struct ServedDisk {
     nbd_places: Vec<NbdPlace>,
     sockets: Vec<GuestSocket>,
     disk: Arc<dyn BlockDevice>,
+    switch: Option<Switch>,
     counters: Arc<Counters>,
     client: Option<Arc<NfsExport>>,
     plan: DiskPlan,
     /// What waits for the host's disks.
-    _pool: ThreadPool,
+    _pool: Arc<ThreadPool>,
 }
 
 impl ServedDisk {
@@ -146,7 +165,10 @@ impl ServedDisk {
 
     fn guests_of(&self, socket: &GuestSocket) -> io::Result<VhostServer> {
         // Two guests that write destroy each other's file system.
-        let settings = Settings { one_at_a_time: !self.disk.profile().read_only, ..Settings::default() };
+        let mut settings = Settings { one_at_a_time: !self.disk.profile().read_only, ..Settings::default() };
+        if self.switch.is_some() {
+            settings.drain_timeout = CHECKPOINT_DRAIN_TIMEOUT;
+        }
         let DiskPlan { name, options, .. } = &self.plan;
         let serial = options.serial_of(name);
         let device = DeviceOptions { name: name.clone(), serial, queues: options.queues };
@@ -210,11 +232,19 @@ impl ServedDisk {
         if self.disk.profile().read_only {
             return Ok(());
         }
-        let flushed = self.disk.flush(&Ctx::root(SessionId(0)));
-        self.disk.submit();
+        let cx = Ctx::root(SessionId(0));
+        // Also what a checkpoint has frozen that did not come to its end.
+        let settled = self
+            .switch
+            .as_ref()
+            .map_or(Ok(()), |switch| switch.settle(&cx).wait().inspect(|()| switch.go_on()));
         let name = &self.plan.name;
-        flushed
-            .wait()
+        settled
+            .and_then(|()| {
+                let flushed = self.disk.flush(&cx);
+                self.disk.submit();
+                flushed.wait()
+            })
             .map_err(|error| Failure::cannot(format_args!("make durable what was written to {name}"), &error))
     }
 }

@@ -49,6 +49,8 @@ pub enum Flaw {
     Silent(&'static str),
     /// It dies when it has saved its devices.
     DiesSaved,
+    /// It cannot save its devices.
+    SavesNot,
     /// It never has taken its devices in.
     NeverLoads,
     /// It has no room for a network.
@@ -262,6 +264,9 @@ impl Session {
             "device_del" => ["card", "identity", "share-1"].iter().for_each(|device| {
                 self.say(&format!(r#"{{"event": "DEVICE_DELETED", "data": {{"device": "{device}"}}}}"#));
             }),
+            "migrate" if flaw == Flaw::SavesNot => {
+                self.say(r#"{"event": "MIGRATION", "data": {"status": "failed"}}"#);
+            }
             "migrate" => {
                 let mut state = File::from(self.state.take().expect("a file"));
                 state.write_all(format!("{STATE}{moment}").as_bytes()).expect("write");

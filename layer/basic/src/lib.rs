@@ -7,6 +7,7 @@
 //! - [`readonly`] refuses every change.
 //! - [`recall`] recalls the leases of clients before every change.
 //! - [`record`] writes down what is read of a disk, in order.
+//! - [`switch`] puts another disk behind one that is in use.
 //!
 //! `stats`, `delay` and `fault` are also for disks.
 //!
@@ -25,5 +26,6 @@ pub mod readonly;
 pub mod recall;
 pub mod record;
 pub mod stats;
+pub mod switch;
 
 pub use around::{Around, Layered};

@@ -32,7 +32,10 @@ pub struct Header {
 
 impl Header {
     /// As it is written.
-    pub(crate) fn to_page(&self) -> Result<Vec<u8>, OverlayError> {
+    ///
+    /// # Errors
+    /// [`OverlayError::Size`] and [`OverlayError::NameTooLong`] of what no redo log can be.
+    pub fn to_page(&self) -> Result<Vec<u8>, OverlayError> {
         let Self { size_bytes, base_bytes, base_name, base_mark, seal } = self;
         if !(512..=SIZE_MAX).contains(size_bytes) || size_bytes % 512 != 0 {
             return Err(OverlayError::Size { size_bytes: *size_bytes, max: SIZE_MAX });

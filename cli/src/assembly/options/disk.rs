@@ -120,6 +120,10 @@ pub struct DiskServerOptions {
     /// single pages then.
     #[arg(long, value_name = "FILE", hide = true)]
     pub record: Option<PathBuf>,
+    /// Standard input is a socket of messages by which what lies beneath an overlay is changed while it is served. So many overlays lie between it and
+    /// what is never changed.
+    #[arg(long, value_name = "N", hide = true)]
+    pub layers: Option<u32>,
     /// What the server may still do once it is ready: off, auto (what kernel and user allow of strict), or strict: nothing that it does
     /// not need, or it does not start.
     #[arg(long, value_name = "HOW", default_value = "auto")]

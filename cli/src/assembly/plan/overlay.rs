@@ -7,13 +7,13 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
 use libtombolo::block_on;
-use tombolo_back_image_file::{ImageFile, Way};
+use tombolo_back_image_file::{ImageFile, Way, claim_open};
 use tombolo_core::block::{BlockDevice, OpenOptions as DiskOpenOptions};
 use tombolo_core::fs::Timestamp;
 use tombolo_core::{Ctx, SessionId};
@@ -57,6 +57,24 @@ pub struct OverlaySource {
     record: Option<Arc<File>>,
     /// The same of its own redo log.
     record_log: Option<Arc<File>>,
+    /// Where what lies beneath so many more of them is handed out when it is opened.
+    bottom: Option<(u32, Bottom)>,
+}
+
+/// A disk that overlays stand on which change, once it is open.
+#[derive(Clone, Default)]
+pub struct Bottom(Arc<OnceLock<Arc<dyn BlockDevice>>>);
+
+impl Bottom {
+    pub fn disk(&self) -> Option<Arc<dyn BlockDevice>> {
+        self.0.get().cloned()
+    }
+}
+
+impl std::fmt::Debug for Bottom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bottom").finish_non_exhaustive()
+    }
 }
 
 impl OverlaySource {
@@ -73,6 +91,7 @@ impl OverlaySource {
             states: None,
             record: None,
             record_log: None,
+            bottom: None,
         }
     }
 
@@ -113,6 +132,8 @@ impl OverlaySource {
         if let DiskSource::Overlay(below) = &mut base {
             below.depth = self.depth + 1;
             below.no_links = self.way_to_base().no_links;
+            below.bottom =
+                self.bottom.as_ref().and_then(|(more, place)| Some((more.checked_sub(1)?, place.clone())));
         }
         Ok(base)
     }
@@ -238,6 +259,16 @@ impl OverlaySource {
         Ok(())
     }
 
+    /// Hands out what the lowest of so many overlays beneath it stands on, from its opening on.
+    pub fn hand_out_below(&mut self, layers: u32) {
+        self.bottom = Some((layers, Bottom::default()));
+    }
+
+    /// Where [`hand_out_below`](Self::hand_out_below) has it handed out.
+    pub fn bottom(&self) -> Option<Bottom> {
+        self.bottom.as_ref().map(|(_, place)| place.clone())
+    }
+
     pub fn is_recorded(&self) -> bool {
         self.record.is_some()
     }
@@ -272,6 +303,9 @@ impl OverlaySource {
             }
             _ => opened.disk,
         };
+        if let Some((0, place)) = &self.bottom {
+            let _ = place.0.set(below.clone());
+        }
         let disk = self.open_over(&base, below, log.disk, options)?;
         Ok(OpenedDisk { disk, client: opened.client.or(log.client) })
     }
@@ -422,6 +456,47 @@ fn mark_of(disk: &DiskSource, way: Way) -> Result<Vec<u8>, Failure> {
         }
     }
     Ok(mark)
+}
+
+impl OverlaySource {
+    /// Makes a redo log at `path` in which nothing is, to be put over this one, which is written to until then and has this name afterwards. It is
+    /// locked as by its writer as long as the result is open. Durable but for its name; its base is known once it is [marked](mark_base).
+    pub fn draft(&self, path: &Path, base_name: &str) -> Result<File, Failure> {
+        let header = self.header()?;
+        let drafted = || -> std::io::Result<File> {
+            // Of one that was killed.
+            let _ = fs::remove_file(path);
+            let (size_bytes, base_mark) = (header.size_bytes, vec![0; mark_of_time(0, 0).len()]);
+            let base_name = base_name.as_bytes().to_vec();
+            let header = Header { size_bytes, base_bytes: size_bytes, base_name, base_mark, seal: None };
+            let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+            file.set_len(header.log_bytes())?;
+            file.write_all_at(&header.to_page().map_err(std::io::Error::other)?, 0)?;
+            claim_open(path, &file, &DiskOpenOptions::default()).map_err(std::io::Error::other)?;
+            file.sync_all()?;
+            Ok(file)
+        };
+        drafted().map_err(|error| Failure::cannot(format_args!("make {}", path.display()), &error))
+    }
+}
+
+/// Writes down what the base of a [draft](OverlaySource::draft) is, to which nothing is written any more, durably.
+pub fn mark_base(draft: &File, base: &Path) -> std::io::Result<()> {
+    let base = File::open(base)?;
+    // When it was changed is durable too: a flush of a disk does not see to that.
+    base.sync_all()?;
+    let mut page = vec![0; HEADER_BYTES as usize];
+    draft.read_exact_at(&mut page, 0)?;
+    let header = Header::from_page(&page).map_err(std::io::Error::other)?;
+    let header = Header { base_mark: mark_of_overlay(&base)?, ..header };
+    draft.write_all_at(&header.to_page().map_err(std::io::Error::other)?, 0)?;
+    draft.sync_all()
+}
+
+/// The mark of an overlay that others stand on.
+pub fn mark_of_overlay(file: &File) -> std::io::Result<Vec<u8>> {
+    let it = file.metadata()?;
+    Ok(mark_of_time(it.mtime(), it.mtime_nsec() as u32).to_vec())
 }
 
 fn mark_of_time(secs: i64, nanos: u32) -> [u8; 12] {

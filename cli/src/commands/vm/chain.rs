@@ -17,11 +17,11 @@ use super::config::{DISK, HERE, Here, MEMORY, STATE};
 use super::home::Home;
 use super::image::{begin_at, overlay};
 use crate::assembly::options::disk::ImageOptions;
-use crate::assembly::plan::overlay::{OverlaySource, sync_name};
+use crate::assembly::plan::overlay::{OverlaySource, mark_base, sync_name};
 use crate::failure::{Failure, Outcome};
 
 /// What a VM writes to.
-const KINDS: [&str; 2] = [DISK, MEMORY];
+pub const KINDS: [&str; 2] = [DISK, MEMORY];
 
 /// The overlay of a checkpoint.
 fn layer(what: &str, number: u32) -> String {
@@ -180,16 +180,88 @@ pub fn checkpoints(home: &Home) -> Result<Vec<Checkpoint>, Failure> {
     Ok(numbers(home, STATE, "")?.into_iter().map(checkpoint).collect())
 }
 
+/// The number of the next checkpoint.
+pub fn next_number(home: &Home) -> Result<u32, Failure> {
+    let mut taken = numbers(home, STATE, "")?;
+    for what in KINDS {
+        taken.extend(numbers(home, what, ".overlay")?);
+    }
+    Ok(taken.into_iter().max().unwrap_or(0) + 1)
+}
+
+/// How many overlays of its own lie below the one that is written to.
+pub fn own_below(home: &Home, what: &str) -> Result<usize, Failure> {
+    Ok(layers(home, what)?.len())
+}
+
+/// What is to be put on top of an overlay that a server writes to, and is a checkpoint's then.
+pub struct Draft<'a> {
+    home: &'a Home,
+    pub what: &'static str,
+    number: u32,
+    pub file: File,
+}
+
+impl<'a> Draft<'a> {
+    /// Makes it, and gives what is frozen below it its name. Nothing stands on it yet.
+    pub fn make(home: &'a Home, what: &'static str, number: u32) -> Result<Self, Failure> {
+        let top = source(home, &overlay(what), Bases::default());
+        let file = top.draft(&home.file(&new(what)), &layer(what, number))?;
+        let draft = Self { home, what, number, file };
+        let frozen = draft.frozen();
+        fs::hard_link(home.file(&overlay(what)), &frozen)
+            .and_then(|()| sync_name(&frozen))
+            .map_err(|error| Failure::cannot(format_args!("make {}", frozen.display()), &error))?;
+        Ok(draft)
+    }
+
+    fn frozen(&self) -> PathBuf {
+        self.home.file(&layer(self.what, self.number))
+    }
+
+    /// Makes it what is written to from the next start on, too, once what it stands on is durable. May be called again.
+    pub fn take_its_name(&self) -> io::Result<()> {
+        let top = self.home.file(&overlay(self.what));
+        mark_base(&self.file, &self.frozen())?;
+        fs::rename(self.home.file(&new(self.what)), &top)?;
+        sync_name(&top)
+    }
+
+    /// Takes it back, before anything was written to it.
+    pub fn discard(self) {
+        let _ = fs::remove_file(self.home.file(&new(self.what)));
+        let _ = fs::remove_file(self.frozen());
+    }
+}
+
+fn new(what: &str) -> String {
+    format!("{what}.new.overlay")
+}
+
+/// The overlays of its own below the one that is written to, open, from the bottom up.
+pub fn open_layers(home: &Home, what: &str) -> Result<Vec<(PathBuf, File)>, Failure> {
+    let open = |number: u32| {
+        let path = home.file(&layer(what, number));
+        let file = File::open(&path);
+        let file = file.map_err(|error| Failure::cannot(format_args!("open {}", path.display()), &error))?;
+        Ok((path, file))
+    };
+    layers(home, what)?.into_iter().rev().map(open).collect()
+}
+
+/// Makes the device state in this file of the VM's directory the last part of a checkpoint: it is there from then on.
+pub fn complete(home: &Home, draft: &str, number: u32) -> io::Result<()> {
+    let state = home.file(&state(number));
+    fs::rename(home.file(draft), &state)?;
+    sync_name(&state)
+}
+
 /// Makes what a VM is, which is suspended, a checkpoint, whose number is returned.
 pub fn freeze(home: &Home) -> Result<u32, Failure> {
     let cannot =
         |error: io::Error| Failure::cannot(format_args!("make a checkpoint of the VM {}", home.name), &error);
     adopt_memory(home)?;
-    let mut taken = numbers(home, STATE, "")?;
-    for what in KINDS {
-        taken.extend(numbers(home, what, ".overlay")?);
-    }
-    let number = taken.into_iter().max().unwrap_or(0) + 1;
+    let number = next_number(home)?;
     let link = |from: &str, to: &str| fs::hard_link(home.file(from), home.file(to)).map_err(cannot);
     for what in KINDS {
         link(&overlay(what), &layer(what, number))?;
@@ -218,7 +290,7 @@ fn adopt_memory(home: &Home) -> Outcome {
 
 /// Has an empty overlay over these be what is written to.
 fn put_on_top(home: &Home, what: &str, over: Bases) -> Outcome {
-    let (new, top) = (home.file(&format!("{what}.new.overlay")), home.file(&overlay(what)));
+    let (new, top) = (home.file(&new(what)), home.file(&overlay(what)));
     // Of one that was killed.
     let _ = fs::remove_file(&new);
     begin_at(&new, over)?;

@@ -2,7 +2,8 @@
 
 use std::fs::{File, TryLockError};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use clap::Args;
 use tombolo_core::fs::Timestamp;
@@ -10,7 +11,7 @@ use tombolo_core::fs::Timestamp;
 use super::chain;
 use super::home::{GLANCE, Home, Phase, checked_name};
 use super::ledger::Ledger;
-use super::running;
+use super::{live, running};
 use crate::commands::files::shown::{size, time};
 use crate::commands::files::{print, stop};
 use crate::failure::{Failure, Outcome};
@@ -31,10 +32,21 @@ pub struct CheckpointArgs {
 }
 
 /// What changes a VM's checkpoints has it alone.
-struct Turn(#[expect(dead_code, reason = "the lock is its open file's")] File);
+pub struct Turn(#[expect(dead_code, reason = "the lock is its open file's")] File);
 
 impl Turn {
-    fn take(home: &Home) -> Result<Self, Failure> {
+    /// Waits for what another command does, for a while.
+    pub fn wait(home: &Home) -> Result<Self, Failure> {
+        let end = Instant::now() + running::PATIENCE;
+        loop {
+            match Self::take(home) {
+                Err(_) if Instant::now() < end => thread::sleep(LOOK_EVERY),
+                taken => return taken,
+            }
+        }
+    }
+
+    pub fn take(home: &Home) -> Result<Self, Failure> {
         let changing = format!("change the checkpoints of the VM {}", home.name);
         let file = File::create(home.file("checkpoints.lock"))
             .map_err(|error| Failure::cannot(&changing, &error))?;
@@ -66,13 +78,18 @@ impl CheckpointArgs {
     }
 
     fn make(&self, home: &Home) -> Outcome {
-        let _turn = Turn::take(home)?;
         let runs = home.lock_within(GLANCE)?.is_none();
+        if runs && home.here()?.memory.is_some() {
+            let (number, still) = live::ask(home, self.keep.into())?;
+            return told(home, number, Some(still));
+        }
+        let _turn = Turn::take(home)?;
         // What the last one has not come to: no more overlays than there may be stand on each other.
         if runs || home.phase()? == Phase::Suspended {
             chain::forget_oldest(home, self.keep.into())?;
         }
-        let stands = if runs { Some(running::suspend(home)?) } else { None };
+        // A memory that is a file of its own becomes an overlay, once, which its VMM has to map. The guest goes on, however long that takes.
+        let stands = if runs { Some(running::suspend(home, Duration::MAX)?) } else { None };
         let made = freeze(home);
         // It goes on whether there is one or not.
         let went_on = match runs {
@@ -80,12 +97,17 @@ impl CheckpointArgs {
             false => None,
         };
         let number = made?;
-        let still = stands.zip(went_on).map(|(from, to)| to.duration_since(from));
-        let still = still.map(|still| format!(": it stood still for {} ms", still.as_millis()));
-        print(&format!("checkpoint {number} of {}{}", home.name, still.unwrap_or_default()))?;
+        told(home, number, stands.zip(went_on).map(|(from, to)| to.duration_since(from)))?;
         chain::forget_oldest(home, self.keep.into())
     }
 }
+
+fn told(home: &Home, number: u32, still: Option<Duration>) -> Outcome {
+    let still = still.map(|still| format!(": it stood still for {} ms", still.as_millis()));
+    print(&format!("checkpoint {number} of {}{}", home.name, still.unwrap_or_default()))
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Whether it is to end within that time.
 fn has_ended(stopped: &Receiver<()>, within: Duration) -> bool {

@@ -191,10 +191,10 @@ impl Home {
 
     /// Waits for the end of what runs it. `None` if it runs longer.
     pub fn lock_within(&self, within: Duration) -> Result<Option<ServerState>, Failure> {
-        let end = Instant::now() + within;
+        let began = Instant::now();
         loop {
             match self.lock()? {
-                None if Instant::now() > end => return Ok(None),
+                None if began.elapsed() > within => return Ok(None),
                 Some(state) => return Ok(Some(state)),
                 None => std::thread::sleep(LOOK_EVERY),
             }
@@ -262,6 +262,7 @@ impl Home {
             monitor: own.join("monitor"),
             disk: own.join("disk"),
             memory: own.join("memory"),
+            checkpoints: own.join("checkpoints"),
             disk_control: control("disk"),
             memory_control: control("memory"),
             supervisor: self.file(PID),
@@ -298,6 +299,8 @@ pub struct Run {
     pub disk: PathBuf,
     /// Where its memory is mounted, if that is an overlay.
     pub memory: PathBuf,
+    /// Where the process that watches it makes checkpoints.
+    pub checkpoints: PathBuf,
     pub disk_control: PathBuf,
     pub memory_control: PathBuf,
 }
@@ -330,6 +333,12 @@ impl Run {
         Ok(process::kill(self.supervisor()?)?)
     }
 
+    /// A file as the process that watches it sees it.
+    pub fn in_its_namespace(&self, file: &Path) -> io::Result<PathBuf> {
+        let root = PathBuf::from(format!("/proc/{}/root", self.supervisor()?));
+        Ok(root.join(file.strip_prefix("/").map_err(io::Error::other)?))
+    }
+
     fn supervisor(&self) -> io::Result<u32> {
         fs::read_to_string(&self.supervisor)?.parse().map_err(io::Error::other)
     }
@@ -348,7 +357,9 @@ impl Run {
     pub fn remove(&self) {
         // Of a server that was killed.
         let _ = fuse_dev::unmount(&self.memory, true);
-        for file in [&self.supervisor, &self.monitor, &self.disk, &self.disk_control, &self.memory_control] {
+        let sockets =
+            [&self.monitor, &self.checkpoints, &self.disk, &self.disk_control, &self.memory_control];
+        for file in [&self.supervisor].into_iter().chain(sockets) {
             let _ = fs::remove_file(file);
         }
         shares::files(self).for_each(|file| drop(fs::remove_file(file)));

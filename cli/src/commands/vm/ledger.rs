@@ -141,6 +141,11 @@ pub fn of_cache(control: &Path) -> Vec<(String, u64)> {
     counters(control).map_or_else(Vec::new, |counted| of_line(&counted))
 }
 
+/// How many requests a server of one disk has taken and not answered.
+pub fn under_way(socket: &Path) -> Option<u64> {
+    counters(socket)?.exports.into_values().next()?.under_way
+}
+
 /// The bytes that a server of one disk has read and written.
 pub fn moved(socket: &Path) -> Option<(u64, u64)> {
     let counters = counters(socket)?;

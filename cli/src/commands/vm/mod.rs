@@ -10,6 +10,7 @@ mod home;
 mod image;
 mod ledger;
 mod linger;
+mod live;
 mod origin;
 pub mod rehearsal;
 mod running;
@@ -357,7 +358,10 @@ fn suspend(name: &str, to: Option<&Path>, how: &ImageArgs) -> Outcome {
     match (&to, is_suspended) {
         (None, true) => return Ok(()),
         (Some(_), true) => {}
-        (_, false) => drop(running::suspend(&home)?),
+        (_, false) => {
+            let _turn = checkpoint::Turn::wait(&home)?;
+            running::suspend(&home, running::PATIENCE)?;
+        }
     }
     to.map_or(Ok(()), |dir| image::make(&home, &dir, how))
 }

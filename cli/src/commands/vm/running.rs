@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use tombolo_host_vmm::network::Network;
 use tombolo_host_vmm::{Monitor, MonitorError};
 
-use super::config::{CONFIG, IDENTITY, MEMORY, STATE, identity};
+use super::config::{CONFIG, DISK, IDENTITY, MEMORY, STATE, identity};
 use super::home::{GLANCE, Home, Phase, UNSTARTED};
-use super::image::fetch_boot_files;
-use super::ledger::{LEDGER, Ledger};
+use super::image::{fetch_boot_files, overlay};
+use super::ledger::{self, LEDGER, Ledger};
 use super::origin::Origin;
 use super::{shares, supervisor};
 use crate::assembly::plan::overlay::sync_name;
 use crate::failure::{Failure, Outcome};
 
 /// For each answer of a VMM. One that starts reads its kernel before.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// For what watches a VM and is to end it. It waits less for what may hold it up.
 const STOP_PATIENCE: Duration = Duration::from_secs(40);
@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The device state as it is being written.
-const DRAFT: &str = "state.new";
+pub const DRAFT: &str = "state.new";
 
 /// The device state of a guest that is put to sleep. What has run it says that it sleeps, when all has ended well.
 pub const SAVED: &str = "state.saved";
@@ -189,35 +189,137 @@ fn plug(home: &Home, monitor: &mut Monitor) -> Outcome {
     shared
 }
 
-/// Puts a guest to sleep: device state, memory and disk are then of one moment, which is returned, and durable.
-pub fn suspend(home: &Home) -> Result<Instant, Failure> {
-    let failed = failed(home, "suspend");
+/// A guest that runs, and what it takes to save it: all that can fail before it stands still was tried.
+pub struct Asleep<'a> {
+    home: &'a Home,
+    monitor: Monitor,
+    /// The file that the VMM has mapped.
+    pub memory: File,
+    /// For the device state.
+    pub state: File,
+}
+
+impl<'a> Asleep<'a> {
+    /// Makes durable what memory and disk have by now, while the guest runs, and takes from it what it has of this host.
+    pub fn prepare(home: &'a Home, doing: &str) -> Result<Self, Failure> {
+        let saving = format!("{doing} the VM {}", home.name);
+        let mut monitor =
+            Monitor::connect(&home.run().monitor, || false, PATIENCE).map_err(failed(home, doing))?;
+        if matches!(&*monitor.status().map_err(failed(home, doing))?, "inmigrate" | "prelaunch") {
+            let reason = "it has not begun to run";
+            return Err(Failure::cannot(&saving, reason)
+                .remedy(format_args!("wait; if that does not help, tombolo vm stop {}", home.name)));
+        }
+        let memory = open_memory(home)?;
+        let mut config = home.config()?;
+        config.machine = monitor.machine_type().map_err(failed(home, doing))?;
+        home.write(CONFIG, &config)?;
+        let draft = home.file(DRAFT);
+        let state = File::create(&draft)
+            .map_err(|error| Failure::cannot(format_args!("write {}", draft.display()), &error))?;
+        let mut asleep = Self { home, monitor, memory, state };
+        asleep.make_durable()?;
+        asleep.monitor.unplug(home.here()?.shares.len(), GUEST_PATIENCE).map_err(|error| {
+            let remedy =
+                "the guest has to give up its network card, its identity and its shares: has it booted?";
+            failed(home, doing)(error).remedy(remedy)
+        })?;
+        // What was written meanwhile.
+        asleep.sync().inspect_err(|_| asleep.plug())?;
+        Ok(asleep)
+    }
+
+    /// Makes durable what there is, until what comes meanwhile is little, or does not become less.
+    fn make_durable(&self) -> Outcome {
+        let mut last = Duration::MAX;
+        for _ in 0..ROUNDS_MAX {
+            let began = Instant::now();
+            self.sync()?;
+            let took = began.elapsed();
+            if took < LITTLE || took > last.mul_f64(0.7) {
+                break;
+            }
+            last = took;
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Outcome {
+        let disk = self.home.file(&overlay(DISK));
+        let sync = self.memory.sync_all().and_then(|()| File::open(&disk)?.sync_all());
+        sync.map_err(|error| Failure::cannot(format_args!("make the VM {} durable", self.home.name), &error))
+    }
+
+    /// Stops the guest and writes its device state down.
+    pub fn stop(&mut self, doing: &str) -> Outcome {
+        self.monitor.save(&self.state, PATIENCE).map_err(failed(self.home, doing))?;
+        // A request that was taken and is not answered by then is in no device state: its guest would wait for it for ever.
+        if ledger::under_way(&self.home.run().disk_control).is_some_and(|requests| requests > 0) {
+            let reason = "its disk has not answered all that it was asked for";
+            return Err(Failure::cannot(format_args!("{doing} the VM {}", self.home.name), reason)
+                .remedy("try again when the disks of this host are less busy"));
+        }
+        Ok(())
+    }
+
+    /// Has the guest run on.
+    pub fn proceed(&mut self) -> Result<(), MonitorError> {
+        match self.monitor.proceed() {
+            // Its connection alone may have ended.
+            Err(MonitorError::Gone(_)) => {
+                self.monitor = Monitor::connect(&self.home.run().monitor, || false, PATIENCE)?;
+                self.monitor.proceed()
+            }
+            done => done,
+        }
+    }
+
+    /// Gives the guest back what it had of this host.
+    pub fn plug(&mut self) {
+        let plugged = prepare(self.home, &mut self.monitor).and_then(|()| plug(self.home, &mut self.monitor));
+        if let Err(failure) = plugged {
+            tracing::warn!(%failure, "the guest runs without what it has of this host");
+        }
+    }
+}
+
+/// So often what memory and disk have is made durable before a guest stands still.
+const ROUNDS_MAX: u32 = 6;
+
+/// What takes no longer is little.
+const LITTLE: Duration = Duration::from_millis(200);
+
+/// The file that the VMM has mapped. Where it is mounted in another mount namespace than this process's, it is found by way of the process that watches the VM.
+fn open_memory(home: &Home) -> Result<File, Failure> {
+    let memory = memory_of(home)?;
+    let elsewhere = || home.run().in_its_namespace(&memory).and_then(File::open);
+    File::open(&memory)
+        .or_else(|error| elsewhere().map_err(|_| error))
+        .map_err(|error| Failure::cannot(format_args!("reach the memory of the VM {}", home.name), &error))
+}
+
+/// Puts a guest to sleep: device state, memory and disk are then of one moment, which is returned, and durable. That is waited for so long.
+pub fn suspend(home: &Home, within: Duration) -> Result<Instant, Failure> {
     let suspending = format!("suspend the VM {}", home.name);
     if home.lock()?.is_some() {
         return Err(Failure::cannot(&suspending, "it does not run").remedy("see tombolo vm list"));
     }
-    let mut monitor = Monitor::connect(&home.run().monitor, || false, PATIENCE).map_err(&failed)?;
-    if matches!(&*monitor.status().map_err(&failed)?, "inmigrate" | "prelaunch") {
-        let reason = "it has not begun to run";
-        return Err(Failure::cannot(&suspending, reason)
-            .remedy(format_args!("wait; if that does not help, tombolo vm stop {}", home.name)));
-    }
     // Of a suspension that did not come to its end.
     forget(home, SAVED)?;
-    let shares = home.here()?.shares.len();
-    monitor.unplug(shares, GUEST_PATIENCE).map_err(|error| {
-        let failure = failed(error);
-        failure
-            .remedy("the guest has to give up its network card, its identity and its shares: has it booted?")
-    })?;
+    let mut asleep = Asleep::prepare(home, "suspend")?;
     let stopped = Instant::now();
-    if let Err(failure) = save(home, &mut monitor) {
+    let synced = |state: &File| {
+        state
+            .sync_all()
+            .map_err(|error| Failure::cannot(format_args!("write {}", home.file(DRAFT).display()), &error))
+    };
+    if let Err(failure) = asleep.stop("suspend").and_then(|()| synced(&asleep.state)) {
         // The guest goes on as before.
-        let _ = monitor.proceed();
-        let _ = prepare(home, &mut monitor).and_then(|()| plug(home, &mut monitor));
+        let _ = asleep.proceed();
+        asleep.plug();
         return Err(failure);
     }
-    if let Err(failure) = sync_memory(home) {
+    if let Err(failure) = sync_memory(home, &asleep.memory) {
         // A kernel may have dropped already what it could not write.
         let _ = stop(home);
         return Err(
@@ -225,11 +327,16 @@ pub fn suspend(home: &Home) -> Result<Instant, Failure> {
         );
     }
     let saved = home.file(SAVED);
-    fs::rename(home.file(DRAFT), &saved)
-        .and_then(|()| sync_name(&saved))
-        .map_err(|error| Failure::cannot(format_args!("write {}", saved.display()), &error))?;
-    monitor.quit().map_err(&failed)?;
-    let Some(_lock) = home.lock_within(PATIENCE)? else {
+    if let Err(error) = fs::rename(home.file(DRAFT), &saved).and_then(|()| sync_name(&saved)) {
+        let _ = fs::remove_file(&saved);
+        let _ = asleep.proceed();
+        asleep.plug();
+        return Err(Failure::cannot(format_args!("write {}", saved.display()), &error));
+    }
+    asleep.monitor.quit().map_err(failed(home, "suspend"))?;
+    // What is open there keeps it mounted.
+    drop(asleep);
+    let Some(_lock) = home.lock_within(within)? else {
         let reason = "what it has written is not durable yet";
         return Err(Failure::cannot(&suspending, reason)
             .remedy("it goes on with that by itself: tombolo vm list says when it is suspended"));
@@ -243,25 +350,11 @@ pub fn suspend(home: &Home) -> Result<Instant, Failure> {
         .remedy(format_args!("its memory is lost; tombolo vm boot {}", home.name)))
 }
 
-/// Stops the guest and writes its device state down, with the machine that it is of.
-fn save(home: &Home, monitor: &mut Monitor) -> Outcome {
-    let failed = failed(home, "suspend");
-    let mut config = home.config()?;
-    config.machine = monitor.machine_type().map_err(&failed)?;
-    home.write(CONFIG, &config)?;
-    let draft = home.file(DRAFT);
-    let saving = |error: &std::io::Error| Failure::cannot(format_args!("write {}", draft.display()), error);
-    let state = File::create(&draft).map_err(|error| saving(&error))?;
-    monitor.save(&state, PATIENCE).map_err(failed)?;
-    state.sync_all().map_err(|error| saving(&error))
-}
-
 /// What the kernel has of the memory fails here, where that can be told.
-fn sync_memory(home: &Home) -> Outcome {
-    let memory = memory_of(home)?;
-    File::open(&memory)
-        .and_then(|memory| memory.sync_all())
-        .map_err(|error| Failure::cannot(format_args!("make {} durable", memory.display()), &error))
+fn sync_memory(home: &Home, memory: &File) -> Outcome {
+    memory.sync_all().map_err(|error| {
+        Failure::cannot(format_args!("make the memory of the VM {} durable", home.name), &error)
+    })
 }
 
 /// Removes a file of a VM, if it is there.

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tombolo_host_service::daemon;
 use tombolo_host_vmm::{End, Events, Launch};
+use tombolo_sys::packet;
 use tombolo_sys::process::{self, Death};
 
 use super::ahead::{self, Ahead};
@@ -19,6 +21,7 @@ use super::chain::{self, Bases, Ground};
 use super::config::{DISK, MEMORY, uuid};
 use super::home::{Home, Phase, Run, UNSTARTED};
 use super::image::{fetch_boot_files, overlay};
+use super::live::{Channels, Checkpoints};
 use super::rehearsal::RECORD;
 use super::running::{SAVED, begin, forget, settled};
 use super::shares::{self, Share};
@@ -122,6 +125,8 @@ struct Parts {
     shares: Vec<Server>,
     /// What is read of the memory before the guest touches it.
     ahead: Option<Ahead>,
+    /// Where its memory is an overlay.
+    checkpoints: Option<Checkpoints>,
     /// What both are read through is started again as long as this is here.
     _ground: Ground,
 }
@@ -152,9 +157,12 @@ impl Parts {
             share.is_ready(vm, Part::Share(number))?;
         }
         drop(steady);
+        let channels = memory.as_mut().and_then(|memory| Some([disk.layers.take()?, memory.layers.take()?]));
+        let checkpoints = channels.map(|channels| Checkpoints::serve(home, Channels(channels))).transpose();
+        let checkpoints = checkpoints.map_err(|error| Failure::cannot("listen for checkpoints", &error))?;
         let (vmm, events) = start_vmm(vm, incoming)?;
         watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
-        Ok(Self { vmm, events: Some(events), disk, memory, shares, ahead, _ground: ground })
+        Ok(Self { vmm, events: Some(events), disk, memory, shares, ahead, checkpoints, _ground: ground })
     }
 
     /// Whether the VMM has ended as its guest was reset.
@@ -202,6 +210,8 @@ impl Parts {
             memory.kill();
         }
         let vmm = said("the VMM", self.vmm.wait());
+        // What was frozen for a checkpoint becomes durable under the names that it is to have.
+        let _none = self.checkpoints.as_ref().map(Checkpoints::end);
         [&mut self.disk].into_iter().chain(&mut self.memory).chain(&mut self.shares).for_each(Server::ask);
         let disk = self.disk.end(watch, None);
         let memory = self.memory.as_mut().map_or(Ok(()), |memory| memory.end(watch, None));
@@ -284,6 +294,8 @@ struct Server {
     what: &'static str,
     child: Child,
     output: Option<ChildStdout>,
+    /// By which what lies beneath its overlay is changed.
+    layers: Option<OwnedFd>,
 }
 
 impl Server {
@@ -303,7 +315,11 @@ impl Server {
         if record.exists() {
             command.arg("--record").arg(record);
         }
-        Self::start(what, command)
+        let (ours, theirs) = packet::pair().map_err(|errno| cannot(&errno.into()))?;
+        command.arg("--layers").arg(chain::own_below(home, what)?.to_string()).stdin(theirs);
+        let mut server = Self::start(what, command)?;
+        server.layers = Some(ours);
+        Ok(server)
     }
 
     /// Those of what the guest can mount.
@@ -316,17 +332,17 @@ impl Server {
         let command = beside("serve", Some(vm.log));
         let mut command = command.map_err(|error| Failure::cannot(format_args!("share {share}"), &error))?;
         shares::add_words(&mut command, share, vm.run, number);
-        command.process_group(0);
+        command.process_group(0).stdin(Stdio::null());
         Self::start("share", command)
     }
 
     fn start(what: &'static str, mut command: Command) -> Result<Self, Failure> {
         process::ends_with_this_thread(&mut command, Death::Asked);
-        let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let spawned = command.stdout(Stdio::piped()).spawn();
         let mut child =
             spawned.map_err(|error| Failure::cannot(format_args!("serve the {what} of a VM"), &error))?;
         let output = child.stdout.take();
-        Ok(Self { what, child, output })
+        Ok(Self { what, child, output, layers: None })
     }
 
     /// Waits until it can be used.

@@ -1,6 +1,9 @@
 //! Checkpoints: what a VM goes back to, and what is left of a process that was killed while it made one.
 
+use std::process::Command;
+
 use super::*;
+use crate::common::Ran;
 
 impl Bed {
     /// A clone, which runs.
@@ -17,16 +20,30 @@ impl Bed {
     }
 
     fn checkpoint(&self, words: &[&str]) -> String {
-        // The VM that runs has its VMM, and what runs it next has another number.
-        let run = self.vm("one").join("pid");
-        let supervisor = move || fs::read_to_string(&run).unwrap_or_default();
-        let before = [supervisor(), String::new()];
-        let _told =
-            self.vmm_when("one", self.monitor("one"), Flaw::None, move || !before.contains(&supervisor()));
         let made = self.0.run(&[&["vm", "checkpoint", "one"], words].concat());
         made.succeeded();
         assert!(made.out.contains("it stood still for"), "{}", made.out);
         made.out
+    }
+
+    fn supervisor(&self) -> String {
+        fs::read_to_string(self.vm("one").join("pid")).expect("it runs")
+    }
+
+    /// Runs a command in a mount namespace that lacks the VM's memory.
+    fn run_elsewhere(&self, words: &[&str]) -> Ran {
+        let mount = self.memory_of_clone("one");
+        let mount = mount.parent().and_then(Path::to_str).expect("a name");
+        let mut command = self.0.tombolo(words);
+        let mut elsewhere = Command::new("unshare");
+        let script = format!("umount {mount} && exec \"$0\" \"$@\"");
+        elsewhere.args(["--mount", "sh", "-c", &script]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            value.map(|value| elsewhere.env(name, value));
+        }
+        command.get_current_dir().map(|dir| elsewhere.current_dir(dir));
+        command = elsewhere;
+        Ran::new(command)
     }
 
     /// What it has in its memory when it goes on, which it does for a moment.
@@ -183,40 +200,129 @@ fn a_start_waits_for_a_merge_of_checkpoints_which_gives_way_to_one_that_has_begu
 }
 
 #[test]
-fn a_checkpoint_of_a_guest_that_runs_costs_nothing_wherever_it_is_killed() {
+fn a_checkpoint_leaves_a_vm_running_in_its_vmm() {
+    let bed = Bed::new();
+    bed.make_image();
+    let told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["clone", "image", "one", "--net", "user", "--qemu", "./vmm"]).succeeded();
+    let supervisor = bed.supervisor();
+    bed.remember("kept  ");
+    let _ = told.try_iter().count();
+    bed.checkpoint(&[]);
+    assert_eq!(bed.supervisor(), supervisor);
+    let told: Vec<_> = told.try_iter().map(|(command, _)| command).collect();
+    let place = |word: &str| told.iter().position(|command| command == word);
+    assert_eq!((place("quit"), place("migrate-incoming")), (None, None), "{told:?}");
+    // What may fail comes before it stands still.
+    assert!(place("device_del") < place("stop") && place("migrate") < place("cont"), "{told:?}");
+    assert!(place("device_add") > place("cont"), "{told:?}");
+    assert_eq!(bed.numbered(), ["disk.1.overlay", "memory.1.overlay", "state.1"]);
+    // Many make no chain that grows, and keep nothing in use that was merged.
+    for number in 2..12 {
+        bed.remember(&format!("is {number:3}"));
+        bed.checkpoint(&["--keep", "2"]);
+    }
+    assert_eq!(bed.numbered().len(), 6, "{:?}", bed.numbered());
+    assert_eq!(at(&bed.memory_of_clone("one"), 0, 6), "is  11");
+    assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory", "of the image");
+    let in_use = |pid: u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").flatten();
+        let gone = open.filter_map(|file| fs::read_link(file.path()).ok());
+        gone.filter(|file| file.to_string_lossy().ends_with(".overlay (deleted)")).count()
+    };
+    for pid in bed.pids("one") {
+        assert_eq!(in_use(pid), 0);
+    }
+    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    assert_eq!(bed.resumed(), "is  11");
+    bed.0.run(&["vm", "restore", "one", "10"]).succeeded();
+    assert_eq!(bed.resumed(), "is  10");
+}
+
+#[test]
+fn a_checkpoint_that_fails_leaves_the_vm_running() {
+    let bed = Bed::new();
+    bed.make_image();
+    let _told = bed.vmm("one", Flaw::SavesNot);
+    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    bed.remember("kept  ");
+    for command in ["checkpoint", "suspend"] {
+        bed.0.run(&["vm", command, "one"]).failed(1, &["device state"]);
+        assert!(bed.is("one", "running"), "{}", bed.list());
+    }
+    assert_eq!(bed.numbered(), [""; 0]);
+    bed.remember("later ");
+    assert_eq!(at(&bed.memory_of_clone("one"), 0, 6), "later ");
+    bed.0.run(&["vm", "stop", "one"]).succeeded();
+}
+
+#[test]
+fn a_vm_is_saved_from_another_mount_namespace() {
     let bed = Bed::new();
     bed.clone_one();
-    bed.0.run(&["vm", "suspend", "one"]).succeeded();
-    // Of the VMM that is put to sleep, and of the one that goes on.
-    for (sleeps, word) in [(true, "migrate"), (true, "quit"), (false, "migrate-incoming"), (false, "cont")] {
+    bed.remember("kept  ");
+    bed.run_elsewhere(&["vm", "checkpoint", "one"]).succeeded();
+    assert!(bed.is("one", "running"), "{}", bed.list());
+    bed.remember("later ");
+    bed.run_elsewhere(&["vm", "suspend", "one"]).succeeded();
+    assert_eq!(bed.resumed(), "later ");
+    bed.0.run(&["vm", "restore", "one"]).succeeded();
+    assert_eq!(bed.resumed(), "kept  ");
+}
+
+#[test]
+fn a_checkpoint_is_completed_without_the_command_that_asked_for_it() {
+    let bed = Bed::new();
+    bed.make_image();
+    for word in ["device_del", "migrate", "cont"] {
         let _ = fs::remove_file(bed.0.path("vmm.one.free"));
-        let flaw = |is_its| if is_its { Flaw::Silent(word) } else { Flaw::None };
-        let first = bed.vmm("one", flaw(sleeps));
-        bed.0.run(&["vm", "resume", "one"]).succeeded();
-        bed.remember(word);
-        let (pid, monitor) = (bed.vm("one").join("pid"), bed.monitor("one"));
-        let supervisor = move || fs::read_to_string(&pid).unwrap_or_default();
-        let before = [supervisor(), String::new()];
-        let second = (!sleeps)
-            .then(|| bed.vmm_when("one", monitor, flaw(true), move || !before.contains(&supervisor())));
+        let told = bed.vmm("one", Flaw::None);
+        bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+        let _ = told.try_iter().count();
+        bed.remember("kept  ");
         let mut checkpoint = bed.begun(&["vm", "checkpoint", "one"]);
-        let told = second.as_ref().unwrap_or(&first);
         told.iter().find(|(command, _)| command == word).expect("it is told");
         checkpoint.kill().and_then(|()| checkpoint.wait()).expect("killed");
-        fs::write(bed.0.path("vmm.one.free"), "").expect("write");
-        // It runs, or sleeps when it was told to end what had not begun to run.
-        if word == "migrate-incoming" {
-            bed.0.run(&["vm", "stop", "one"]).succeeded();
-        } else {
-            bed.0.run(&["vm", "suspend", "one"]).succeeded();
-        }
-        until("it sleeps", || bed.is("one", "suspended"));
-        let kept = &word[..word.len().min(6)];
-        assert_eq!(bed.resumed().trim_end_matches('\0').get(..kept.len()), Some(kept), "{word}");
-        if !sleeps {
-            bed.0.run(&["vm", "restore", "one"]).succeeded();
-            assert_eq!(bed.resumed().get(..kept.len()), Some(kept), "the checkpoint of {word}");
-        }
+        until("it is there", || bed.vm("one").join("state.1").exists());
+        assert!(bed.is("one", "running"), "{}", bed.list());
+        bed.remember("later ");
+        // It waits for the end of what the checkpoint has begun.
+        bed.0.run(&["vm", "suspend", "one"]).succeeded();
+        assert_eq!(bed.resumed(), "later ");
+        bed.0.run(&["vm", "restore", "one"]).succeeded();
+        assert_eq!(bed.resumed(), "kept  ");
+        bed.0.run(&["vm", "rm", "one"]).succeeded();
+    }
+}
+
+#[test]
+fn a_vm_killed_in_a_checkpoint_has_its_disk_and_the_one_before() {
+    let bed = Bed::new();
+    bed.make_image();
+    for word in ["device_del", "migrate", "cont", "device_add"] {
+        let _ = fs::remove_file(bed.0.path("vmm.one.free"));
+        let _told = bed.vmm("one", Flaw::None);
+        bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+        bed.remember("first ");
+        bed.checkpoint(&[]);
+        bed.0.run(&["vm", "suspend", "one"]).succeeded();
+        let told = bed.vmm("one", Flaw::None);
+        bed.0.run(&["vm", "resume", "one"]).succeeded();
+        let _ = told.try_iter().count();
+        bed.remember("second");
+        let mut checkpoint = bed.begun(&["vm", "checkpoint", "one"]);
+        told.iter().find(|(command, _)| command == word).expect("it is told");
+        crate::common::signal(bed.supervisor().parse().expect("a number"), "KILL");
+        let _ = checkpoint.wait();
+        until("the rest ends by itself", || bed.pids("one").is_empty());
+        bed.0.run(&["vm", "stop", "one"]).succeeded();
+        let _told = bed.vmm("one", Flaw::None);
+        let _ = fs::remove_file(bed.0.path("vmm.one"));
+        bed.0.run(&["vm", "boot", "one"]).succeeded();
+        bed.0.run(&["vm", "stop", "one"]).succeeded();
+        bed.0.run(&["vm", "restore", "one", "1"]).succeeded();
+        assert_eq!(bed.resumed(), "first ", "{word}");
+        bed.0.run(&["vm", "rm", "one"]).succeeded();
     }
 }
 
@@ -252,19 +358,8 @@ fn checkpoints_are_made_every_so_often_until_that_is_ended_and_the_guest_goes_on
     let bed = Bed::new();
     bed.clone_one();
     bed.remember("kept  ");
-    let next = || {
-        let (pid, monitor) = (bed.vm("one").join("pid"), bed.monitor("one"));
-        let supervisor = move || fs::read_to_string(&pid).unwrap_or_default();
-        let before = [supervisor(), String::new()];
-        bed.vmm_when("one", monitor, Flaw::None, move || !before.contains(&supervisor()))
-    };
-    let mut told = next();
     let mut every = bed.begun(&["vm", "checkpoint", "one", "--every", "1", "--keep", "2"]);
-    for _ in 0..3 {
-        let goes_on = told;
-        goes_on.iter().find(|(command, _)| command == "cont").expect("it goes on");
-        told = next();
-    }
+    until("there are three", || bed.vm("one").join("state.3").exists());
     crate::common::signal(every.id(), "TERM");
     assert!(!every.wait().expect("its end").success(), "it was ended");
     assert!(bed.is("one", "running"), "{}", bed.list());

@@ -53,6 +53,11 @@ impl Bed {
         all.filter_map(of_number).filter_map(with_words).filter(|(_, words)| is_its(words)).collect()
     }
 
+    pub fn pids(&self, name: &str) -> Vec<u32> {
+        let all = self.processes(name).into_iter();
+        all.map(|(pid, _)| pid.as_raw_nonzero().get().unsigned_abs()).collect()
+    }
+
     fn kill(&self, name: &str, victim: Victim, command: &mut Child) {
         let its = |part: &str| {
             let all = self.processes(name);

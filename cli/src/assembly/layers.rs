@@ -1,0 +1,162 @@
+//! What lies beneath an overlay, changed while it is served: what it has is frozen, and another one is put on top of it. The process that started the server says
+//! when, by messages at its standard input, and opens the files, since this one may be in a sandbox.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use libtombolo::block_on;
+use tombolo_back_image_file::ImageFile;
+use tombolo_core::block::{BlockDevice, OpenOptions};
+use tombolo_core::{Ctx, SessionId};
+use tombolo_host_runtime::thread_pool::ThreadPool;
+use tombolo_layer_basic::switch::Switch;
+use tombolo_layer_overlay::{Header, Overlay};
+use tombolo_sys::packet;
+
+use super::plan::overlay::{Bottom, mark_of_overlay};
+
+/// The messages. Each is answered by [`DONE`], or by a reason.
+pub const REST: &str = "rest";
+/// With a file: an overlay in which nothing is over the present one.
+pub const TOP: &str = "top";
+pub const TAKE_BACK: &str = "take back";
+pub const SETTLE: &str = "settle";
+/// With a file: an overlay beneath the uppermost, from the bottom up.
+pub const LAYER: &str = "layer";
+pub const GO_ON: &str = "go on";
+pub const DONE: &str = "done";
+
+/// The longest reason.
+pub const BYTES_MAX: usize = 1024;
+
+/// What of it is known before the disk is open.
+pub struct PreparedLayers {
+    channel: OwnedFd,
+    bottom: Bottom,
+}
+
+/// An overlay that is served, over others that are its own too.
+pub struct Layers {
+    disk: Switch,
+    /// What the disk stands on, since it was put on top.
+    below: Option<Switch>,
+    /// The same before that, while it can be taken back.
+    before: Option<Option<Switch>>,
+    bottom: Bottom,
+    /// Passed so far, from the bottom up.
+    passed: Vec<File>,
+    pool: Arc<ThreadPool>,
+}
+
+impl PreparedLayers {
+    pub fn new(bottom: Bottom) -> io::Result<Self> {
+        Ok(Self { channel: io::stdin().as_fd().try_clone_to_owned()?, bottom })
+    }
+
+    /// Takes messages from now on, until the other side has ended. What is to be served of the disk.
+    pub fn start(self, disk: Arc<dyn BlockDevice>, pool: &Arc<ThreadPool>) -> io::Result<Switch> {
+        let Self { channel, bottom } = self;
+        let disk = Switch::new(disk);
+        let (passed, pool) = (Vec::new(), pool.clone());
+        let mut layers = Layers { disk: disk.clone(), below: None, before: None, bottom, passed, pool };
+        thread::Builder::new().name("layers".into()).spawn(move || layers.serve(&channel))?;
+        Ok(disk)
+    }
+}
+
+impl Layers {
+    fn serve(&mut self, channel: &OwnedFd) {
+        let mut buffer = [0; BYTES_MAX];
+        while packet::wait(channel).is_ok() {
+            let Ok(packet) = packet::receive(channel, &mut buffer) else { continue };
+            if packet.len == 0 {
+                return;
+            }
+            let request = String::from_utf8_lossy(buffer.get(..packet.len).unwrap_or_default()).into_owned();
+            let done = self.answer(&request, packet.descriptors.into_iter().next().map(File::from));
+            let mut answer = done.err().map_or_else(|| DONE.to_owned(), |reason| reason.to_string());
+            answer.truncate(answer.floor_char_boundary(BYTES_MAX));
+            if packet::send(channel, answer.as_bytes(), &[]).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&mut self, request: &str, file: Option<File>) -> io::Result<()> {
+        match (request, file) {
+            (REST, None) => self.disk.rest(),
+            (TOP, Some(file)) => self.put_on_top(file)?,
+            (TAKE_BACK, None) => {
+                self.disk.take_back();
+                if let Some(before) = self.before.take() {
+                    self.below = before;
+                }
+                self.passed.clear();
+            }
+            (SETTLE, None) => self.disk.settle(&cx()).wait().map_err(io::Error::other)?,
+            (LAYER, Some(file)) => self.passed.push(file),
+            (GO_ON, None) => {
+                let renewed = self.renew();
+                self.disk.go_on();
+                renewed?;
+            }
+            _ => return Err(io::Error::other(format!("it knows no {request:?}"))),
+        }
+        Ok(())
+    }
+
+    fn put_on_top(&mut self, file: File) -> io::Result<()> {
+        let old = Switch::new(self.disk.now());
+        // It was written for what it is put on.
+        let top = self.overlay(old.disk(), file, None, &OpenOptions::default())?;
+        self.disk.replace(top).map_err(|_| io::Error::other("a request is under way"))?;
+        self.before = Some(self.below.replace(old));
+        Ok(())
+    }
+
+    /// Reads from now on what was passed, in which there may be fewer and other files that are the same disk.
+    fn renew(&mut self) -> io::Result<()> {
+        let passed = std::mem::take(&mut self.passed);
+        self.before = None;
+        let (Some(below), Some(bottom)) = (&self.below, self.bottom.disk()) else { return Ok(()) };
+        if passed.is_empty() {
+            return Ok(());
+        }
+        let (mut disk, mut mark) = (bottom, None);
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        for file in passed {
+            let own = mark_of_overlay(&file)?;
+            disk = self.overlay(disk, file, mark, &options)?;
+            mark = Some(own);
+        }
+        below.renew(disk);
+        Ok(())
+    }
+
+    fn overlay(
+        &self,
+        base: Arc<dyn BlockDevice>,
+        file: File,
+        mark: Option<Vec<u8>>,
+        options: &OpenOptions,
+    ) -> io::Result<Arc<Overlay>> {
+        let log = ImageFile::passed(Path::new("the next layer"), file, options, self.pool.lane());
+        let log = log.map_err(io::Error::other)?;
+        let overlay = async {
+            let mark = match mark {
+                Some(mark) => mark,
+                None => Header::read_from(&cx(), &*log).await?.base_mark,
+            };
+            Overlay::open(&cx(), base, &mark, log.clone(), options).await
+        };
+        block_on(overlay).map_err(io::Error::other)
+    }
+}
+
+fn cx() -> Ctx {
+    Ctx::root(SessionId(0))
+}

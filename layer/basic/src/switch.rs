@@ -1,0 +1,398 @@
+//! A disk behind which another one can be put while it is used: what its writes go to is frozen, and they go on elsewhere.
+//!
+//! That takes three steps, so that what uses the disk stands still for none that waits for a disk of the host. While it *rests* flushes are answered at once:
+//! whoever has it rest is told first. After [`replace`](Switch::replace) writes go to the new disk, and what has to be durable waits
+//! until the old one is ([`settle`](Switch::settle)). [`take_back`](Switch::take_back) undoes both.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::{Poll, Waker};
+
+use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_mem::{Sink, Source};
+
+/// A disk that is replaced by others of its length.
+#[derive(Clone)]
+pub struct Switch(Arc<Inner>);
+
+struct Inner {
+    now: RwLock<Arc<dyn BlockDevice>>,
+    /// Changes and flushes that were handed down and not answered.
+    under_way: AtomicUsize,
+    durability: Mutex<Durability>,
+}
+
+#[derive(Default)]
+struct Durability {
+    phase: Phase,
+    /// Those that wait for another phase.
+    waiting: Vec<Waker>,
+}
+
+#[derive(Clone, Default)]
+enum Phase {
+    /// A flush is the disk's.
+    #[default]
+    Usual,
+    /// A flush is answered at once.
+    Resting,
+    /// A flush waits. The disk that was replaced is to be durable first.
+    Unsettled(Arc<dyn BlockDevice>),
+    /// The disk that was replaced could not be made durable: no flush says that all is.
+    Lost,
+}
+
+/// A request that has not ended: it does when this is dropped, also unanswered.
+struct UnderWay(Arc<Inner>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What is changed now is under way still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+impl Inner {
+    fn durability(&self) -> MutexGuard<'_, Durability> {
+        self.durability.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Arc<dyn BlockDevice> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the disk unless something is under way.
+    fn put(&self, disk: Arc<dyn BlockDevice>) -> std::result::Result<Arc<dyn BlockDevice>, Busy> {
+        // What begins counts itself under this lock.
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        if self.under_way.load(Ordering::Acquire) > 0 {
+            return Err(Busy);
+        }
+        Ok(std::mem::replace(&mut now, disk))
+    }
+
+    fn enter(&self, phase: Phase) {
+        let mut durability = self.durability();
+        durability.phase = phase;
+        durability.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    fn change<T: Send + 'static>(
+        self: &Arc<Self>,
+        ask: impl FnOnce(&dyn BlockDevice) -> Answer<T>,
+    ) -> Answer<T> {
+        let (disk, under_way) = {
+            let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
+            self.under_way.fetch_add(1, Ordering::AcqRel);
+            (now.clone(), UnderWay(self.clone()))
+        };
+        match ask(&*disk) {
+            Answer::Done(result) => Answer::Done(result),
+            Answer::Later(later) => Answer::later(async move {
+                let result = later.await;
+                drop(under_way);
+                result
+            }),
+        }
+    }
+
+    fn flush(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
+        let phase = self.durability().phase.clone();
+        match phase {
+            Phase::Usual => self.change(|disk| disk.flush(cx)),
+            Phase::Resting => Answer::ok(()),
+            Phase::Lost => Answer::err(lost()),
+            Phase::Unsettled(_) => {
+                let (inner, cx) = (self.clone(), cx.clone());
+                Answer::later(async move {
+                    inner.settled().await?;
+                    let flushed = inner.change(|disk| {
+                        let flushed = disk.flush(&cx);
+                        disk.submit();
+                        flushed
+                    });
+                    flushed.resolve().await
+                })
+            }
+        }
+    }
+
+    async fn settled(&self) -> Result<()> {
+        poll_fn(|context| {
+            let mut durability = self.durability();
+            match durability.phase {
+                Phase::Unsettled(_) => {
+                    durability.waiting.push(context.waker().clone());
+                    Poll::Pending
+                }
+                Phase::Lost => Poll::Ready(Err(lost())),
+                Phase::Usual | Phase::Resting => Poll::Ready(Ok(())),
+            }
+        })
+        .await
+    }
+
+    /// A change that is to be durable when it is answered, in a phase in which it cannot be by itself.
+    fn in_two_steps(
+        self: &Arc<Self>,
+        cx: &Ctx,
+        change: impl FnOnce(&dyn BlockDevice) -> Answer<()>,
+    ) -> Answer<()> {
+        let (inner, cx) = (self.clone(), cx.clone());
+        let changed = self.change(change);
+        self.now().submit();
+        changed.then(move |()| inner.flush(&cx))
+    }
+
+    fn is_usual(&self) -> bool {
+        matches!(self.durability().phase, Phase::Usual)
+    }
+}
+
+fn lost() -> Error {
+    Error::io("what was written before cannot be made durable")
+}
+
+impl Switch {
+    /// Begins with this disk.
+    pub fn new(disk: Arc<dyn BlockDevice>) -> Self {
+        Self(Arc::new(Inner {
+            now: RwLock::new(disk),
+            under_way: AtomicUsize::new(0),
+            durability: Mutex::default(),
+        }))
+    }
+
+    /// The disk itself, by which it is used.
+    pub fn disk(&self) -> Arc<dyn BlockDevice> {
+        Arc::new(self.clone())
+    }
+
+    /// The disk that it is at present.
+    pub fn now(&self) -> Arc<dyn BlockDevice> {
+        self.0.now()
+    }
+
+    /// Answers flushes at once from now on.
+    pub fn rest(&self) {
+        self.0.enter(Phase::Resting);
+    }
+
+    /// Has all that begins from now on go to `disk`, which reads as the present one. What has to be durable waits for [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// [`Busy`] while a change or a flush is under way: nothing is replaced then.
+    pub fn replace(&self, disk: Arc<dyn BlockDevice>) -> std::result::Result<(), Busy> {
+        let old = self.0.put(disk)?;
+        self.0.enter(Phase::Unsettled(old));
+        Ok(())
+    }
+
+    /// Goes on with the disk that was replaced, if one was: nothing may have been written since.
+    pub fn take_back(&self) {
+        let phase = self.0.durability().phase.clone();
+        if let Phase::Unsettled(old) = phase {
+            *self.0.now.write().unwrap_or_else(PoisonError::into_inner) = old;
+        }
+        self.0.enter(Phase::Usual);
+    }
+
+    /// Makes durable the disk that was replaced. Flushes wait still: names may have to follow. If it cannot be made durable, all fail from then on.
+    pub fn settle(&self, cx: &Ctx) -> Answer<()> {
+        let phase = self.0.durability().phase.clone();
+        match phase {
+            Phase::Usual | Phase::Resting => Answer::ok(()),
+            Phase::Lost => Answer::err(lost()),
+            Phase::Unsettled(old) => {
+                let flushed = old.flush(cx);
+                old.submit();
+                let inner = self.0.clone();
+                flushed.map_result(move |done| done.inspect_err(|_| inner.enter(Phase::Lost)))
+            }
+        }
+    }
+
+    /// Lets flushes go on.
+    pub fn go_on(&self) {
+        if !matches!(self.0.durability().phase, Phase::Lost) {
+            self.0.enter(Phase::Usual);
+        }
+    }
+
+    /// Replaces a disk that is only read by another one that reads the same.
+    pub fn renew(&self, disk: Arc<dyn BlockDevice>) {
+        *self.0.now.write().unwrap_or_else(PoisonError::into_inner) = disk;
+    }
+}
+
+impl BlockDevice for Switch {
+    fn profile(&self) -> Profile {
+        self.now().profile()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.now().geometry()
+    }
+
+    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
+        self.now().read(cx, offset, into)
+    }
+
+    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
+        if stability == Stability::Unstable || self.0.is_usual() {
+            return self.0.change(|disk| disk.write(cx, offset, stability, from));
+        }
+        self.0.in_two_steps(cx, |disk| disk.write(cx, offset, Stability::Unstable, from))
+    }
+
+    fn flush(&self, cx: &Ctx) -> Answer<()> {
+        self.0.flush(cx)
+    }
+
+    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
+        self.0.change(|disk| disk.discard(cx, range))
+    }
+
+    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+        if how.stability == Stability::Unstable || self.0.is_usual() {
+            return self.0.change(|disk| disk.write_zeroes(cx, range, how));
+        }
+        let how = Zeroing { stability: Stability::Unstable, ..how };
+        self.0.in_two_steps(cx, |disk| disk.write_zeroes(cx, range, how))
+    }
+
+    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+        self.now().extents(cx, range, count_max)
+    }
+
+    fn submit(&self) {
+        self.now().submit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use tombolo_back_memory::MemoryDisk;
+    use tombolo_core::SessionId;
+    use tombolo_mem::Buffer;
+
+    use super::*;
+
+    /// A disk that tells of its flushes, which may fail.
+    struct Told {
+        inner: Arc<dyn BlockDevice>,
+        flushes: AtomicUsize,
+        fails: AtomicBool,
+    }
+
+    impl Told {
+        fn new() -> Arc<Self> {
+            let inner = Arc::new(MemoryDisk::new(1 << 20).expect("a disk"));
+            Arc::new(Self { inner, flushes: AtomicUsize::new(0), fails: AtomicBool::new(false) })
+        }
+
+        fn flushes(&self) -> usize {
+            self.flushes.load(Ordering::Acquire)
+        }
+    }
+
+    impl BlockDevice for Told {
+        fn profile(&self) -> Profile {
+            self.inner.profile()
+        }
+        fn geometry(&self) -> Geometry {
+            self.inner.geometry()
+        }
+        fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
+            self.inner.read(cx, offset, into)
+        }
+        fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
+            self.inner.write(cx, offset, stability, from)
+        }
+        fn flush(&self, _cx: &Ctx) -> Answer<()> {
+            self.flushes.fetch_add(1, Ordering::AcqRel);
+            if self.fails.load(Ordering::Acquire) { Answer::err(lost()) } else { Answer::ok(()) }
+        }
+        fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
+            self.inner.discard(cx, range)
+        }
+        fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+            self.inner.write_zeroes(cx, range, how)
+        }
+        fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+            self.inner.extents(cx, range, count_max)
+        }
+    }
+
+    fn cx() -> Ctx {
+        Ctx::root(SessionId(0))
+    }
+
+    fn write(disk: &dyn BlockDevice, stability: Stability, byte: u8) -> Answer<()> {
+        disk.write(&cx(), 0, stability, Source::from(vec![byte; 512]))
+    }
+
+    fn first_byte(disk: &dyn BlockDevice) -> u8 {
+        let mut buffer = Buffer::new(512);
+        disk.read(&cx(), 0, buffer.sink(0..512)).wait().expect("read");
+        buffer.as_slice().expect("read")[0]
+    }
+
+    #[test]
+    fn writes_go_elsewhere_and_flushes_wait_until_both_are_durable() {
+        let (old, new) = (Told::new(), Told::new());
+        let switch = Switch::new(old.clone());
+        write(&switch, Stability::Unstable, 1).wait().expect("written");
+        switch.rest();
+        switch.flush(&cx()).wait().expect("answered at once");
+        assert_eq!(old.flushes(), 0);
+        switch.replace(new.clone()).expect("nothing is under way");
+        write(&switch, Stability::Unstable, 2).wait().expect("written");
+        assert_eq!((first_byte(&*old), first_byte(&*new)), (1, 2));
+        let waits = [switch.flush(&cx()), write(&switch, Stability::DataSync, 3)];
+        assert!(waits.iter().all(|answer| !answer.is_done()));
+        let waiting = thread::spawn(move || waits.map(Answer::wait));
+        switch.settle(&cx()).wait().expect("durable");
+        assert_eq!((old.flushes(), new.flushes()), (1, 0), "names are to follow");
+        switch.go_on();
+        let done = waiting.join().expect("no panic");
+        assert!(done.iter().all(Result::is_ok) && new.flushes() == 2);
+        assert_eq!(first_byte(&*new), 3);
+    }
+
+    #[test]
+    fn it_is_not_replaced_while_something_is_under_way() {
+        let switch = Switch::new(Told::new());
+        let under_way = switch.0.change(|_| Answer::<()>::later(std::future::pending()));
+        assert_eq!(switch.replace(Told::new()), Err(Busy));
+        drop(under_way);
+        let old = Told::new();
+        let switch = Switch::new(old.clone());
+        switch.replace(Told::new()).expect("nothing is under way");
+        switch.take_back();
+        write(&switch, Stability::Unstable, 7).wait().expect("written");
+        switch.flush(&cx()).wait().expect("flushed");
+        assert_eq!((first_byte(&*old), old.flushes()), (7, 1));
+    }
+
+    #[test]
+    fn no_flush_succeeds_after_the_old_one_was_lost() {
+        let old = Told::new();
+        old.fails.store(true, Ordering::Release);
+        let switch = Switch::new(old);
+        switch.replace(Told::new()).expect("nothing is under way");
+        let waits = switch.flush(&cx());
+        switch.settle(&cx()).wait().expect_err("it fails");
+        switch.go_on();
+        waits.wait().expect_err("not durable");
+        switch.flush(&cx()).wait().expect_err("not durable");
+    }
+}
