@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::finished::Finished;
 use super::low_water::LowWater;
+use super::probe::Probe;
 use super::reply_reader::{ProtocolError, Received, ReplyReader, Step};
 use super::shared::Shared;
 use super::state::State;
@@ -27,6 +28,7 @@ pub struct Engine {
     pub(super) shared: Arc<Shared>,
     pub(super) lanes: Vec<Option<ConnectionIo>>,
     pub(super) finished: Finished,
+    pub(super) probe: Probe,
     pub(super) ended: bool,
 }
 
@@ -56,7 +58,7 @@ impl Engine {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let count = shared.lock().connections.len();
         let lanes = (0..count).map(|_| None).collect();
-        Self { shared, lanes, finished: Finished::default(), ended: false }
+        Self { shared, lanes, finished: Finished::default(), probe: Probe::default(), ended: false }
     }
 
     /// Something happened to a socket. Events of sockets that are gone are ignored.

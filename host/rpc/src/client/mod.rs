@@ -17,7 +17,7 @@
 //! Main types: [`RpcClient`], [`Call`], [`Pending`], [`Reply`], [`CallError`], [`Options`]; [`Engine`], [`Wire`], [`Socket`].
 //!
 //! Reading order: `rpc_client`, `state` and `call_entry`; `sending`, `connection` and `batch` for what goes out; `engine`,
-//! `reply_reader` and `reply` for what comes in; `reconnect` for time-outs and connections; `limit` and `round_trip`; `secure_socket`; `tunnel`.
+//! `reply_reader` and `reply` for what comes in; `reconnect` for time-outs and connections, `probe` for lines that were cut; `limit` and `round_trip`; `secure_socket`; `tunnel`.
 
 mod adaptive_limit;
 mod batch;
@@ -34,6 +34,7 @@ mod low_water;
 mod options;
 mod pending;
 mod permit;
+mod probe;
 mod receiver;
 mod reconnect;
 mod reply;

@@ -31,6 +31,7 @@ impl Engine {
         if self.shared.lock().becomes_unresponsive(now) {
             tracing::warn!("server {} not responding, still trying", self.shared.host());
         }
+        self.probe(now);
         self.give_up(now);
         self.watch_interrupts(now);
         self.interrupt(now);
@@ -274,7 +275,9 @@ impl State {
         };
         let silent = self.silent_since().filter(|_| self.unresponsive_since.is_none());
         let unresponsive = silent.map(|since| since + NOT_RESPONDING);
-        of_connections.chain(of_calls).chain(silence).chain(unresponsive).chain(self.timers.next()).min()
+        let probe = self.probe_deadline();
+        let all = of_connections.chain(of_calls).chain(silence).chain(unresponsive).chain(probe);
+        all.chain(self.timers.next()).min()
     }
 
     /// How long to wait before this call is sent again.

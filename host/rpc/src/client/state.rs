@@ -57,6 +57,10 @@ pub(super) struct State {
     pub(super) unresponsive_since: Option<Instant>,
     /// The server has answered a call.
     pub(super) known: bool,
+    /// When to look again whether the server can be reached, while it is silent.
+    pub(super) probe_at: Option<Instant>,
+    /// The wire has no probes.
+    pub(super) has_no_probes: bool,
     /// Times that the server was silent for long.
     pub(super) silences: u64,
     pub(super) ended: bool,
@@ -94,6 +98,8 @@ impl State {
             watching: false,
             unresponsive_since: None,
             known: false,
+            probe_at: None,
+            has_no_probes: target.transport == Transport::Udp,
             silences: 1,
             ended: false,
             retransmissions: 0,

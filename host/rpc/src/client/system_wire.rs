@@ -145,6 +145,14 @@ impl Wire for SystemWire {
         Ok(Box::new(SystemSocket { fd, transport: target.transport }))
     }
 
+    fn probe(&self, target: &Target) -> Result<Box<dyn Socket>> {
+        if self.tunnel.is_some() || target.transport != Transport::Tcp {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let fd = Self::open(target, None)?;
+        Ok(Box::new(SystemSocket { fd, transport: target.transport }))
+    }
+
     fn now(&self) -> Instant {
         Instant::now()
     }

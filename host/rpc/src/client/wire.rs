@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::error::Fault;
 use super::options::Target;
 use tombolo_mem::Sink;
-use tombolo_sys::Result;
 use tombolo_sys::gather::Gather;
+use tombolo_sys::{Errno, Result};
 
 /// Makes sockets, and tells the time. Nothing that it does waits.
 pub trait Wire: Send + Sync {
@@ -18,6 +18,12 @@ pub trait Wire: Send + Sync {
         token: SocketToken,
         reserved_port: Option<bool>,
     ) -> Result<Box<dyn Socket>>;
+
+    /// Begins to connect, only to see whether that can be done: the socket is in no events, and is asked by
+    /// [`finish_connecting`](Socket::finish_connecting). EOPNOTSUPP where nothing would be learnt from it.
+    fn probe(&self, _target: &Target) -> Result<Box<dyn Socket>> {
+        Err(Errno::OPNOTSUPP)
+    }
 
     /// The time by this wire's clock.
     fn now(&self) -> Instant;

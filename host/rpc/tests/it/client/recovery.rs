@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tombolo_host_rpc::client::{CallError, Options, Recovery};
+use tombolo_host_rpc::client::{CallError, Options, Recovery, Transport};
 
 use super::common::*;
+use super::script::Script;
 
 #[test]
 fn calls_go_on_when_the_server_starts_again() {
@@ -39,4 +40,50 @@ fn a_soft_call_to_an_unused_port_fails_soon_and_says_why() {
     assert!(matches!(error, CallError::Unreachable { .. }), "{error:?}");
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     assert_eq!(error.to_string(), "there:/export: cannot connect: Connection refused (os error 111)");
+}
+
+#[test]
+fn calls_go_on_soon_after_a_cut_of_the_line() {
+    let (mut script, line, first) = Script::connected(Options::default());
+    assert_eq!(line.calls().len(), 1);
+    script.set_reachable(false);
+    script.pass(Duration::from_secs(8));
+    assert_eq!(script.line_count(), 1, "nothing is gained before the line is back");
+    script.set_reachable(true);
+    script.pass(Duration::from_millis(1500));
+    assert_eq!(script.line_count(), 2);
+    assert!(line.is_shut_down());
+    let line = script.line(1);
+    script.connect(&line);
+    let calls = line.calls();
+    assert_eq!(calls.len(), 1, "the same once more");
+    script.bring(&line, &calls[0].reply(b"late"));
+    assert_eq!(wait(first).expect("an answer").results, b"late");
+}
+
+#[test]
+fn an_attempt_to_connect_is_made_anew_after_a_cut() {
+    let mut script = Script::new(Transport::Tcp, Options::default());
+    let first = echo(&script.client, ECHO, b"first");
+    script.set_reachable(false);
+    script.pass(Duration::from_secs(8));
+    assert_eq!(script.line_count(), 1);
+    script.set_reachable(true);
+    script.pass(Duration::from_millis(1500));
+    assert_eq!(script.line_count(), 2);
+    let line = script.line(1);
+    script.connect(&line);
+    script.bring(&line, &line.calls()[0].reply(b"here"));
+    assert_eq!(wait(first).expect("an answer").results, b"here");
+}
+
+#[test]
+fn a_server_that_takes_its_time_keeps_its_connection() {
+    let (mut script, line, first) = Script::connected(Options::default());
+    let calls = line.calls();
+    script.set_reachable(true);
+    script.pass(Duration::from_secs(50));
+    assert_eq!(script.line_count(), 1);
+    script.bring(&line, &calls[0].reply(b"late"));
+    assert_eq!(wait(first).expect("an answer").results, b"late");
 }

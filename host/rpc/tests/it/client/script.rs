@@ -27,6 +27,8 @@ pub struct ScriptWire {
     now: Mutex<Instant>,
     lines: Mutex<Vec<Arc<Line>>>,
     refusal: Mutex<Option<Errno>>,
+    /// Whether probes come to something, if there are any.
+    reachable: Arc<Mutex<Option<bool>>>,
 }
 
 /// One socket, from its other end.
@@ -60,6 +62,7 @@ impl Script {
             now: Mutex::new(Instant::now()),
             lines: Mutex::default(),
             refusal: Mutex::default(),
+            reachable: Arc::default(),
         });
         let target: Target = target(([127, 0, 0, 1], 1).into(), transport);
         let (client, engine) = RpcClient::over(wire.clone(), target, options);
@@ -103,6 +106,11 @@ impl Script {
     /// All attempts to connect fail from now on, or none do.
     pub fn refuse(&self, refusal: Option<Errno>) {
         *self.wire.refusal.lock().unwrap() = refusal;
+    }
+
+    /// Probes come to something from now on, or do not.
+    pub fn set_reachable(&self, reachable: bool) {
+        *self.wire.reachable.lock().unwrap() = Some(reachable);
     }
 
     pub fn line_count(&self) -> usize {
@@ -216,6 +224,11 @@ impl Wire for ScriptWire {
         Ok(Box::new(OurEnd(line)))
     }
 
+    fn probe(&self, _: &Target) -> Result<Box<dyn Socket>> {
+        let began_reachable = self.reachable.lock().unwrap().ok_or(Errno::OPNOTSUPP)?;
+        Ok(Box::new(Probe(began_reachable)))
+    }
+
     fn now(&self) -> Instant {
         *self.now.lock().unwrap()
     }
@@ -223,6 +236,25 @@ impl Wire for ScriptWire {
     fn random(&self) -> u64 {
         0xffff_fff0
     }
+}
+
+/// An attempt to connect comes to something if it began when the line was there.
+struct Probe(bool);
+
+impl Socket for Probe {
+    fn finish_connecting(&self) -> Result<()> {
+        if self.0 { Ok(()) } else { Err(Errno::AGAIN) }
+    }
+
+    fn send(&self, _: &mut Gather<'_>) -> Result<usize> {
+        Err(Errno::NOTCONN)
+    }
+
+    fn receive(&self, _: &[&Sink]) -> Result<usize> {
+        Err(Errno::NOTCONN)
+    }
+
+    fn shut_down(&self) {}
 }
 
 struct OurEnd(Arc<Line>);
