@@ -523,7 +523,7 @@ mod tests {
             File::create(file).and_then(|file| file.set_len(1 << 20)).expect("made");
         }
         let said = ImageOptions { base: vec![base.clone()], ..ImageOptions::default() };
-        OverlaySource::new(log.clone(), &said).create(None).expect("made");
+        OverlaySource::new(log.clone(), &said).create(None, Access::PRIVATE).expect("made");
         let source = OverlaySource::new(log, &ImageOptions::default());
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         let named = source.base().expect("beside it");
