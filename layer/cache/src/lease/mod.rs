@@ -80,7 +80,7 @@ pub enum LeaseError {
     #[error("{holder} has it for itself, and said so {} s ago by the server's clock", age.as_secs())]
     Held {
         /// The other.
-        holder: Holder,
+        holder: Box<Holder>,
         /// How long ago it was renewed.
         age: Duration,
     },
@@ -326,7 +326,7 @@ impl Keeper {
             thread::sleep(period * SETTLE_TENTHS / 10);
             let began = Instant::now();
             if let Some(holder) = block_on(lease.confirm(true))? {
-                return Err(LeaseError::Held { holder, age: Duration::ZERO });
+                return Err(LeaseError::Held { holder: holder.into(), age: Duration::ZERO });
             }
             *lock(&lease.renewed) = began;
         }

@@ -46,7 +46,7 @@ impl Taking<'_> {
             let Some((found, holder)) = self.look().await? else { continue };
             return self.replace(&found, &holder, &text).await;
         }
-        Err(LeaseError::Held { holder: Holder::default(), age: Duration::ZERO })
+        Err(LeaseError::Held { holder: Box::default(), age: Duration::ZERO })
     }
 
     /// Puts a file in the place of one that is there: this cache's own from an earlier life, one that is out of date, or any.
@@ -68,7 +68,7 @@ impl Taking<'_> {
         let is_stale = age >= self.period * STALE_PERIODS && known != Some(Known::Living);
         if !is_own && !is_stale && !self.takes {
             self.root.remove(beside.as_bytes()).await;
-            return Err(LeaseError::Held { holder: holder.clone(), age });
+            return Err(LeaseError::Held { holder: Box::new(holder.clone()), age });
         }
         if !is_own {
             tracing::warn!(%holder, age_s = age.as_secs(), is_stale, "takes {LEASE_NAME} from another");
