@@ -110,15 +110,15 @@ impl Databases {
     }
 
     /// Returns what `of` finds in the lines of a file. One that is not there has none.
-    fn lines<T>(&self, name: &str, of: impl FnMut(&[u8]) -> Option<T>) -> Result<Vec<T>, LookUpError> {
+    fn lines<T>(&self, name: &str, of: impl Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, LookUpError> {
         let path = self.etc.join(name);
         let read = || -> io::Result<Vec<T>> {
             let file = match File::open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
                 file => file?.take(FILE_BYTES_MAX),
             };
-            let lines = BufReader::new(file).split(b'\n').collect::<io::Result<Vec<_>>>()?;
-            Ok(lines.iter().map(Vec::as_slice).filter_map(of).collect())
+            let lines = BufReader::new(file).split(b'\n');
+            lines.filter_map(|line| line.map(|line| of(&line)).transpose()).collect()
         };
         read().map_err(|error| LookUpError::File(path.clone(), error))
     }

@@ -192,9 +192,9 @@ impl Names {
 
     fn more_groups(&self, user: &User, deadline: Deadline) -> Result<Vec<u32>, LookUpError> {
         const DATABASE: &str = "initgroups";
-        let answer = self.ask(DATABASE, &user.name, deadline)?.unwrap_or_default();
-        let groups = answer.strip_prefix(&user.name).unwrap_or_default().split_whitespace();
-        groups.map(|group| group.parse().map_err(|_| LookUpError::Answer(DATABASE))).collect()
+        let Some(answer) = self.ask(DATABASE, &user.name, deadline)? else { return Ok(Vec::new()) };
+        let groups = answer.strip_prefix(&user.name).ok_or(LookUpError::Answer(DATABASE))?;
+        groups.split_whitespace().map(|group| group.parse().map_err(|_| LookUpError::Answer(DATABASE))).collect()
     }
 
     /// Asks the services of users and groups.
