@@ -20,7 +20,7 @@ use thiserror::Error as ThisError;
 use time::OffsetDateTime;
 
 use crate::certificate::{common_name, hexadecimal};
-use crate::credentials::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE};
+use crate::credentials::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE, REVOKES};
 
 const CA_KEY_FILE: &str = "ca-key.pem";
 /// What was issued, a certificate a line: serial number, end and time of revocation (`-` if it is good) in seconds of Unix, name.
@@ -179,9 +179,9 @@ impl Authority {
         fs::create_dir_all(out).map_err(|source| AuthorityError::File { path: out.into(), source })?;
         write(&out.join(KEY_FILE), key.serialize_pem().as_bytes(), 0o600)?;
         write(&out.join(CERTIFICATE_FILE), certificate.pem().as_bytes(), 0o644)?;
-        for file in [CA_FILE, REVOKED_FILE] {
-            write(&out.join(file), &read(&self.dir.join(file))?, 0o644)?;
-        }
+        write(&out.join(REVOKED_FILE), &read(&self.revocation_list())?, 0o644)?;
+        let authority = [REVOKES.as_bytes(), &read(&self.dir.join(CA_FILE))?].concat();
+        write(&out.join(CA_FILE), &authority, 0o644)?;
         Ok(issued)
     }
 

@@ -26,8 +26,10 @@ pub(crate) const CA_FILE: &str = "ca.pem";
 /// What is shown: the certificate, and what leads from it to its CA.
 pub(crate) const CERTIFICATE_FILE: &str = "cert.pem";
 pub(crate) const KEY_FILE: &str = "key.pem";
-/// What the CAs have revoked. It need not be there.
+/// What the CAs have revoked. It need not be there, unless [`REVOKES`] stands in [`CA_FILE`].
 pub(crate) const REVOKED_FILE: &str = "crl.pem";
+/// The line before a CA that has lists (RFC 7468 §5.2 allows text there): without it a list that was lost would be one that never was.
+pub(crate) const REVOKES: &str = "# This CA revokes: crl.pem has to lie beside.\n";
 const FILES: [&str; 4] = [CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE];
 
 /// Why the files cannot be used.
@@ -94,7 +96,7 @@ impl ServerTls {
     /// # Errors
     /// They cannot be used.
     pub fn open(dir: &Path) -> Result<Self, SetupError> {
-        Loaded::open(dir, server_config).map(Self)
+        Loaded::open(dir, server_config).map(Self::warned)
     }
 
     /// The same for NBD, which asks for TLS in words of its own and has no name in the handshake.
@@ -102,7 +104,15 @@ impl ServerTls {
     /// # Errors
     /// They cannot be used.
     pub fn open_for_nbd(dir: &Path) -> Result<Self, SetupError> {
-        Loaded::open(dir, nameless_server_config).map(Self)
+        Loaded::open(dir, nameless_server_config).map(Self::warned)
+    }
+
+    fn warned(loaded: Loaded<ServerConfig>) -> Self {
+        if !loaded.made.lock().unwrap_or_else(PoisonError::into_inner).revokes {
+            let dir = loaded.dir.display();
+            tracing::warn!(%dir, "there is no crl.pem: certificates of lost keys are good until they expire");
+        }
+        Self(loaded)
     }
 
     /// The server's side of a session, before its handshake.
@@ -167,9 +177,34 @@ impl ClientTls {
 /// What was made of the files, and made again once they have changed.
 struct Loaded<T> {
     dir: PathBuf,
-    make: fn(&Path) -> Result<T, SetupError>,
-    made: Mutex<(Stamp, Arc<T>)>,
+    make: Make<T>,
+    made: Mutex<Made<T>>,
     log: RateLimit,
+}
+
+type Lists = Vec<CertificateRevocationListDer<'static>>;
+type Make<T> = fn(&Path, Lists) -> Result<T, SetupError>;
+
+struct Made<T> {
+    stamp: Stamp,
+    /// A revocation list is among the files, and has to be from then on.
+    revokes: bool,
+    config: Arc<T>,
+}
+
+impl<T> Made<T> {
+    fn of(dir: &Path, make: Make<T>, must_revoke: bool) -> Result<Self, SetupError> {
+        // Before they are read: what changes meanwhile is read again.
+        let stamp = stamp(dir);
+        let lists = revocation_lists(dir)?;
+        let revokes = !lists.is_empty();
+        if must_revoke && !revokes {
+            let why =
+                "it is missing, and certificates may be revoked in it: copy that of the CA there".into();
+            return Err(SetupError::Revoked { path: dir.join(REVOKED_FILE), why });
+        }
+        Ok(Self { stamp, revokes, config: Arc::new(make(dir, lists)?) })
+    }
 }
 
 /// By which a changed file is known: when each was written, and how long it is.
@@ -182,20 +217,23 @@ fn stamp(dir: &Path) -> Stamp {
 }
 
 impl<T> Loaded<T> {
-    fn open(dir: &Path, make: fn(&Path) -> Result<T, SetupError>) -> Result<Self, SetupError> {
-        // Before they are read: what changes meanwhile is read again.
-        let stamp = stamp(dir);
-        let made = Mutex::new((stamp, Arc::new(make(dir)?)));
+    fn open(dir: &Path, make: Make<T>) -> Result<Self, SetupError> {
+        // An unreadable file is an error below.
+        let must_revoke = read(&dir.join(CA_FILE))
+            .unwrap_or_default()
+            .windows(REVOKES.len() - 1)
+            .any(|line| line == REVOKES.trim_end().as_bytes());
+        let made = Mutex::new(Made::of(dir, make, must_revoke)?);
         Ok(Self { dir: dir.to_owned(), make, made, log: RateLimit::default() })
     }
 
-    /// What the files say now. While they are of no use it stays what they said before: a half-written file shall stop no session.
+    /// What the files say now. While they are of no use it stays what they said before: a half-written file shall stop no session, and a lost list revokes on.
     fn config(&self) -> Arc<T> {
         let now = stamp(&self.dir);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if made.0 != now {
-            match (self.make)(&self.dir) {
-                Ok(config) => *made = (now, Arc::new(config)),
+        if made.stamp != now {
+            match Made::of(&self.dir, self.make, made.revokes) {
+                Ok(anew) => *made = anew,
                 Err(error) => {
                     if self.log.allow().is_some() {
                         let source = std::error::Error::source(&error).map(ToString::to_string);
@@ -204,7 +242,7 @@ impl<T> Loaded<T> {
                 }
             }
         }
-        made.1.clone()
+        made.config.clone()
     }
 }
 
@@ -219,10 +257,10 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 /// No session is resumed: each connection shows its certificate anew, or a revoked one would be good for as long as a ticket is.
-fn server_config(dir: &Path) -> Result<ServerConfig, SetupError> {
+fn server_config(dir: &Path, lists: Lists) -> Result<ServerConfig, SetupError> {
     let unusable = |source| SetupError::Unusable { dir: dir.to_owned(), source };
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(dir)?, provider())
-        .with_crls(revocation_lists(dir)?)
+        .with_crls(lists)
         .only_check_end_entity_revocation()
         .build()
         .map_err(|error| SetupError::Revoked { path: dir.join(REVOKED_FILE), why: error.to_string() })?;
@@ -236,36 +274,37 @@ fn server_config(dir: &Path) -> Result<ServerConfig, SetupError> {
     Ok(config)
 }
 
-fn nameless_server_config(dir: &Path) -> Result<ServerConfig, SetupError> {
-    let mut config = server_config(dir)?;
+fn nameless_server_config(dir: &Path, lists: Lists) -> Result<ServerConfig, SetupError> {
+    let mut config = server_config(dir, lists)?;
     config.alpn_protocols.clear();
     Ok(config)
 }
 
-fn client_config(dir: &Path) -> Result<ClientConfig, SetupError> {
+fn client_config(dir: &Path, lists: Lists) -> Result<ClientConfig, SetupError> {
     let (certificates, key) = own(dir)?;
-    client_config_of(dir, |builder| builder.with_client_auth_cert(certificates, key))
+    client_config_of(dir, lists, |builder| builder.with_client_auth_cert(certificates, key))
 }
 
-fn nameless_client_config(dir: &Path) -> Result<ClientConfig, SetupError> {
-    let mut config = client_config(dir)?;
+fn nameless_client_config(dir: &Path, lists: Lists) -> Result<ClientConfig, SetupError> {
+    let mut config = client_config(dir, lists)?;
     config.alpn_protocols.clear();
     Ok(config)
 }
 
-fn anonymous_client_config(dir: &Path) -> Result<ClientConfig, SetupError> {
-    client_config_of(dir, |builder| Ok(builder.with_no_client_auth()))
+fn anonymous_client_config(dir: &Path, lists: Lists) -> Result<ClientConfig, SetupError> {
+    client_config_of(dir, lists, |builder| Ok(builder.with_no_client_auth()))
 }
 
 type ClientBuilder = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
 
 fn client_config_of(
     dir: &Path,
+    lists: Lists,
     finish: impl FnOnce(ClientBuilder) -> Result<ClientConfig, rustls::Error>,
 ) -> Result<ClientConfig, SetupError> {
     let unusable = |source| SetupError::Unusable { dir: dir.to_owned(), source };
     let verifier = WebPkiServerVerifier::builder_with_provider(roots(dir)?, provider())
-        .with_crls(revocation_lists(dir)?)
+        .with_crls(lists)
         .only_check_end_entity_revocation()
         .build()
         .map_err(|error| SetupError::Revoked { path: dir.join(REVOKED_FILE), why: error.to_string() })?;
@@ -292,7 +331,7 @@ fn roots(dir: &Path) -> Result<Arc<RootCertStore>, SetupError> {
     Ok(Arc::new(roots))
 }
 
-fn revocation_lists(dir: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, SetupError> {
+fn revocation_lists(dir: &Path) -> Result<Lists, SetupError> {
     let path = dir.join(REVOKED_FILE);
     // That it is not there must be certain: what cannot be seen may revoke.
     match path.try_exists() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use tombolo_host_tls::{
-    Authority, AuthorityError, HostName, Presents, Request, ServerTls, SetupError, TlsError,
+    Authority, AuthorityError, ClientTls, HostName, Presents, Request, ServerTls, SetupError, TlsError,
 };
 
 use crate::world::{DAY, Ends, World};
@@ -80,6 +80,46 @@ fn a_revoked_certificate_is_refused_from_the_next_session_on() {
     world.authority().revoke("server").unwrap();
     fs::copy(world.at("ca/crl.pem"), world.at("alice/crl.pem")).unwrap();
     assert_eq!(outcome().0, Err(TlsError::Revoked));
+}
+
+#[test]
+fn a_lost_list_revokes_what_it_revoked_before() {
+    let world = World::new();
+    world.authority().revoke("alice").unwrap();
+    let (list, good) = (world.at("server/crl.pem"), fs::read(world.at("ca/crl.pem")).unwrap());
+    fs::write(&list, &good).unwrap();
+    let server = world.server("server");
+    let outcome =
+        || Ends::new(&server, &world.client("alice", "localhost", Presents::Certificate)).outcome().1;
+    let losses: [(&str, &dyn Fn()); 5] = [
+        ("removed", &|| fs::remove_file(&list).unwrap()),
+        ("emptied", &|| fs::write(&list, "").unwrap()),
+        ("torn", &|| fs::write(&list, &good[..good.len() / 2]).unwrap()),
+        ("of another kind", &|| fs::write(&list, fs::read(world.at("ca/ca.pem")).unwrap()).unwrap()),
+        ("unreadable", &|| {
+            fs::remove_file(&list).unwrap();
+            fs::create_dir(&list).unwrap();
+        }),
+    ];
+    for (how, lose) in losses {
+        assert_eq!(outcome(), Err(TlsError::Revoked));
+        lose();
+        for _ in 0..2 {
+            assert_eq!(outcome(), Err(TlsError::Revoked), "{how}");
+        }
+        let again = ServerTls::open(&world.at("server")).expect_err(how).to_string();
+        assert!(again.contains("crl.pem"), "{how}: {again}");
+        let client =
+            ClientTls::open(&world.at("server"), "localhost".parse().unwrap(), Presents::Certificate);
+        assert!(client.is_err(), "{how}");
+        if how != "unreadable" {
+            fs::write(&list, &good).unwrap();
+        }
+    }
+    // A CA that never had one needs none.
+    fs::remove_dir(&list).unwrap();
+    fs::copy(world.at("ca/ca.pem"), world.at("server/ca.pem")).unwrap();
+    assert!(ServerTls::open(&world.at("server")).is_ok());
 }
 
 #[test]
