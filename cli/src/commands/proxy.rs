@@ -32,7 +32,7 @@ pub struct ProxyArgs {
     cache: PathBuf,
     #[command(flatten)]
     cache_options: CacheOptions,
-    /// End when no process has had a link over shared memory for so many seconds. For --shm alone.
+    /// End when no process has had a link over shared memory for so many seconds. For --shm alone. It takes no sessions then, and so is confined to its own tree.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     end_when_unused: Option<u32>,
 }

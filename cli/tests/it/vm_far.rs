@@ -69,6 +69,7 @@ fn the_clones_of_a_host_share_a_cache_and_go_on_when_it_was_killed() {
     let (_server, image) = far_image(&bed);
     clone(&bed, &image, "one", &[]);
     let first = cache(&bed);
+    assert_is_confined(first);
     clone(&bed, &image, "two", &[]);
     assert_eq!(cache(&bed), first);
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
@@ -79,6 +80,17 @@ fn the_clones_of_a_host_share_a_cache_and_go_on_when_it_was_killed() {
     for name in ["one", "two"] {
         assert!(bed.is(name, "running"), "{}", bed.list());
         assert_eq!(at(&bed.memory_of_clone(name), MIB, 6), "memory");
+    }
+}
+
+/// All of its threads are confined, and none has a right of root but to call from a low port.
+fn assert_is_confined(process: u32) {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("its threads").flatten();
+    for status in threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok()) {
+        let value = |field| status.lines().find_map(|line| line.strip_prefix(field)).expect(field).trim();
+        assert_eq!(value("Seccomp:"), "2");
+        let held = u64::from_str_radix(value("CapEff:"), 16).expect("a set");
+        assert_eq!(held & !(1 << 10), 0, "{held:x}");
     }
 }
 
@@ -127,6 +139,7 @@ fn a_proxy_that_no_process_uses_ends() {
     let (_server, url) = bed.0.serve_nfs();
     let words = ["proxy", &url, "--cache", "cache", "--shm", "proxy.link", "--end-when-unused", "1"];
     let mut proxy = bed.0.serve(&words, "ready control");
+    assert!(proxy.said.contains("ready sandbox landlock=on seccomp=on"), "{}", proxy.said);
     assert_eq!(bed.0.run(&["cat", &format!("shm:{}/tree/file", bed.0.text("proxy.link"))]).out, "content\n");
     assert_eq!(proxy.wait().code(), Some(0));
     let more = ["proxy", &url, "--cache", "cache", "--nfs", "127.0.0.1:0", "--end-when-unused", "1"];

@@ -44,6 +44,11 @@ pub fn on_stop(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()>
     Ok(())
 }
 
+/// Stops this process as SIGTERM does, also from a sandbox, in which no call sends signals to processes.
+pub fn stop_this_process() -> io::Result<()> {
+    low_level::raise(SIGTERM)
+}
+
 /// A signal that means what the program says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserSignal {

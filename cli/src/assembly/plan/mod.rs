@@ -168,6 +168,11 @@ impl Plan {
         })
     }
 
+    /// Returns true if it may be given more trees while it runs. One that ends when nothing uses its own would end under them.
+    pub fn takes_sessions(&self) -> bool {
+        self.cache.is_some() && self.sandbox != Strictness::Strict && self.end_when_unused.is_none()
+    }
+
     /// The same, and it ends when no process has had a link for so long.
     pub fn ending_when_unused(self, after: Option<Duration>) -> Result<Self, Failure> {
         let FrontEnds { guests, mounts, nfs, shm, .. } = &self.front_ends;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf, absolute};
 use tombolo_host_links::registry::Directory;
 use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_host_service::control;
-use tombolo_host_service::sandbox::{Needs, Strictness, Unconfinable};
+use tombolo_host_service::sandbox::{Needs, Unconfinable};
 use tombolo_host_service::state_dir::StateDir;
 
 use tombolo_sys::mountinfo;
@@ -115,7 +115,7 @@ impl Plan {
         }
         self.need_of_front_ends(&mut needs);
         match &self.cache {
-            Some(cache) if self.sandbox == Strictness::Strict => join(&mut needs, cache.needs()),
+            Some(cache) if !self.takes_sessions() => join(&mut needs, cache.needs()),
             Some(_) => needs.unconfinable = Some(Unconfinable::TakesSessions),
             None => {}
         }

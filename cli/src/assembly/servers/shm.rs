@@ -15,8 +15,8 @@ use tombolo_host_links::registry::Announcement;
 use tombolo_host_links::rendezvous::MemoryListener;
 use tombolo_host_links::server::Server;
 use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
+use tombolo_host_runtime::signals;
 use tombolo_shm::link::{Limits, Protocol};
-use tombolo_sys::process;
 
 use super::nfs_over_links::NfsOverLinks;
 use super::shm_registry::Listed;
@@ -97,7 +97,9 @@ impl ShmServers {
                 }
             }
             tracing::info!("no client for {} seconds", after.as_secs());
-            let _ = process::terminate(std::process::id());
+            if let Err(error) = signals::stop_this_process() {
+                tracing::error!(%error, "an unused server cannot be stopped");
+            }
         };
         thread::Builder::new().name("unused".into()).spawn(look).map(drop)
     }

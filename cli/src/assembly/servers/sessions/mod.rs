@@ -17,7 +17,6 @@ use std::time::Duration;
 use tombolo_host_runtime::signals::{self, UserSignal};
 use tombolo_host_runtime::{lock, private};
 use tombolo_host_service::control::{Answers, Start};
-use tombolo_host_service::sandbox::Strictness;
 
 use super::{Left, Places, Serving};
 use crate::assembly::options::session::SessionOptions;
@@ -41,7 +40,7 @@ pub struct Sessions {
     dir: PathBuf,
     /// The proxy's, for those that name none.
     state: Option<PathBuf>,
-    /// The proxy is in a sandbox, in which no more sessions have room.
+    /// The proxy takes no sessions: in its sandbox they have no room.
     is_confined: bool,
     inner: Mutex<Inner>,
     /// A session has another state now.
@@ -71,7 +70,7 @@ impl Sessions {
     /// Of a proxy that is being started.
     pub fn new(plan: &Plan, cache: &CachePlan, service: &Arc<Service>) -> Result<Arc<Self>, Failure> {
         let saved = Saved::read(&cache.dir)?;
-        let is_confined = plan.sandbox == Strictness::Strict;
+        let is_confined = !plan.takes_sessions();
         if is_confined && let Some(name) = saved.all().keys().next() {
             return Err(has_no_room(&format!("bring back the session {name}")));
         }
@@ -390,7 +389,7 @@ impl Inner {
 
 fn has_no_room(doing: &str) -> Failure {
     Failure::cannot(doing, "the proxy is in a sandbox that leaves it one tree")
-        .remedy("start a proxy for it alone, or this one with --sandbox auto")
+        .remedy("start a proxy for it alone, or this one with --sandbox auto and without --end-when-unused")
 }
 
 fn fault(name: &str) -> Failure {
