@@ -141,6 +141,13 @@ impl ShmLocation {
                 }
             }
         }
+        if fs::metadata(&self.path).is_ok_and(|metadata| fits(&metadata.file_type())) {
+            let usage = self.scheme.usage();
+            return Err(lasting(format!(
+                "{} is a {kind}, and the name of an export is missing: write {usage}",
+                self.path
+            )));
+        }
         Err(NotReachable { away: true, reason: format!("there is no {kind}, only directories"), file })
     }
 }
@@ -204,6 +211,11 @@ mod tests {
         assert_eq!(away("shm", "none/src"), Err(true));
         assert_eq!(away("shm", "dir/src"), Err(true));
         assert_eq!(away("shm", "plain/src"), Err(false));
+        for (scheme, rest) in [("shm", "s"), ("shm", "dir/../s"), ("shm+file", "plain")] {
+            let why = parts(scheme, rest).expect_err(rest);
+            assert!(!why.away && why.reason.contains("the name of an export is missing"), "{why:?}");
+        }
+        assert!(parts("shm", "plain").expect_err("a file").reason.contains("no socket"));
         assert_eq!(away("shm+file", "s/src"), Err(false));
         assert_eq!(parts("shm+file", "plain/src").expect("a file").rest, "/src");
     }

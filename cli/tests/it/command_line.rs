@@ -250,3 +250,22 @@ fn doctor_speaks_to_people_and_programs() {
         ["ok", "warn", "missing"].contains(&level) && (level == "ok" || finding["mend"].is_string())
     }));
 }
+
+#[test]
+fn unknown_schemes_are_told_and_no_names_of_files() {
+    let scratch = Scratch::new();
+    let told: &[&str] = &["s3:// is not understood", "nfs://HOST"];
+    let cases = [
+        "serve s3://bucket/src --nfs 0 --state kept",
+        "proxy s3://bucket/src --cache cache --nfs 0 --state kept",
+        "disk s3://bucket/disk.img --vhost-user vm.sock",
+        "disk info s3://bucket/disk.img",
+        "disk convert s3://bucket/disk.img out.img",
+        "disk convert plain s3://bucket/out.img",
+        "clone s3://bucket/image vm",
+        "vm start vm --disk s3://bucket/disk.img",
+        "mount s3://bucket/src mnt",
+        "ls s3://bucket/src",
+    ];
+    scratch.all_fail(&cases.map(|line| (line, 2, told)));
+}

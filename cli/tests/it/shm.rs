@@ -30,6 +30,8 @@ fn a_server_says_what_to_type_and_leaves_nothing_behind() {
     top.succeeded();
     assert!(top.out.contains(&format!("/tree by shm {link}")), "{}", top.out);
     scratch.run(&["ls", "shm:one/tree"]).failed(1, &["shm:one/tree", "no such export"]);
+    let nameless = scratch.run(&["mount", &format!("shm:{link}"), "mnt"]);
+    nameless.failed(1, &["the name of an export is missing", "shm:SOCKET/NAME"]);
     server.stop();
     assert_eq!(scratch.listing(), before);
 }

@@ -61,7 +61,9 @@ impl Tree {
         word.is_some_and(|(front, rest)| match front {
             "dir" => true,
             "nfs" | "nfs+ssh" => rest.starts_with("//"),
-            _ => ShmLocation::is_scheme(front) || NfsShmUrl::is_scheme(front),
+            _ if ShmLocation::is_scheme(front) || NfsShmUrl::is_scheme(front) => true,
+            // A scheme that is not known is told so; a directory of such a name is written with ./ in front.
+            _ => rest.starts_with("//") && is_scheme(front),
         })
     }
 
@@ -132,6 +134,12 @@ impl fmt::Display for Tree {
     }
 }
 
+/// Returns true if a word is written as a scheme of URLs is (RFC 3986 §3.1).
+fn is_scheme(word: &str) -> bool {
+    word.starts_with(|letter: char| letter.is_ascii_alphabetic())
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,5 +156,12 @@ mod tests {
         assert!(place.dir().is_none());
         assert!(tree(Path::new("shm:s")).expect_err("no name").contains("write shm:SOCKET/NAME"));
         assert!(tree(&top.path().join("none")).is_err());
+        for word in ["s3://bucket/src", "https://host/src", "nbd://host/src"] {
+            let mistake = tree(Path::new(word)).expect_err(word);
+            assert!(mistake.contains(":// is not understood"), "{mistake}");
+        }
+        for word in ["./s3://bucket", "3s://bucket", "a/b://c", "host:/src"] {
+            assert!(!Tree::is_location(Path::new(word)), "{word}");
+        }
     }
 }
