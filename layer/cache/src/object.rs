@@ -59,6 +59,8 @@ pub(crate) struct State {
     pub changed: Option<Instant>,
     /// When mode, owner or time of change last turned out to be others.
     turned: Option<Turned>,
+    /// Others may have changed it since it was last seen, whatever the contract says.
+    pub is_suspect: bool,
     /// The directory that it was last met in.
     pub parent: Option<ObjectId>,
     /// The target of a symbolic link.
@@ -153,6 +155,7 @@ impl Object {
             came: None,
             changed: None,
             turned: None,
+            is_suspect: false,
             parent: None,
             link: None,
             names: NamesOfObject::default(),
@@ -283,6 +286,7 @@ impl Object {
         state.asked = Some(asked);
         state.latest = Some(asked);
         state.came = Some(Instant::now());
+        state.is_suspect = false;
         true
     }
 
@@ -327,6 +331,7 @@ impl Object {
     pub(crate) fn doubt_all(&self) {
         self.doubt();
         let mut state = self.state();
+        state.is_suspect = true;
         // What follows is not taken for our own doing, which rights outlive.
         state.forget_rights();
         match state.is_written_in_parts() {
@@ -517,7 +522,7 @@ impl State {
     fn follow(&mut self, attr: &Attr, asked: Instant, contract: Contract) {
         if self.attr.file_type == FileType::Directory {
             let is_ours = contract == Contract::Exclusive && self.is_changed_here_since(asked);
-            if is_ours {
+            if is_ours || self.is_version(&WeakAttr::from(attr), contract) {
                 return self.advance(attr, asked);
             }
             self.changed();
@@ -572,6 +577,16 @@ impl State {
     /// Whether a directory whose attributes differ, as was asked at `asked`, may differ by what is changed here alone.
     fn is_changed_here_since(&self, asked: Instant) -> bool {
         !self.names.changes.is_empty() || self.changed.is_some_and(|changed| changed > asked)
+    }
+
+    /// Whether the origin tells this of the version that is known; of a directory, whether its names are those that are known. Where all changes come by
+    /// here (*exclusive*) another time of change alone tells of another name or mode of the directory itself: changes of names set the time of
+    /// its data too.
+    pub(crate) fn is_version(&self, told: &WeakAttr, contract: Contract) -> bool {
+        let is_only_ours = contract == Contract::Exclusive && !self.is_suspect;
+        let may_be_renamed = is_only_ours && self.attr.file_type == FileType::Directory;
+        let has_same_names = (told.size, told.mtime) == (self.attr.size, self.attr.mtime);
+        *told == self.version() || may_be_renamed && has_same_names
     }
 
     /// A change was made here: answers to what was asked before it has ended come too late.

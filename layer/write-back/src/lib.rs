@@ -7,6 +7,7 @@
 //! `trial` (what the origin allows).
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod data_file;
 mod database;
 mod extents;
@@ -25,7 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_core::fs::{Client, Export, FileSystem, NodeId};
-use tombolo_core::{Ctx, Result};
+use tombolo_core::{Ctx, Identity, Result};
+use tombolo_host_runtime::task;
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 
 pub use database::JournalError;
@@ -113,6 +115,11 @@ pub fn kept_in(dir: &Path) -> std::result::Result<usize, JournalError> {
 }
 
 impl WriteBackExport {
+    /// Asks in the background for what it takes to work in the root while the origin is away: its names, and what this user may do there.
+    pub fn learn_root(&self, user: &Identity) {
+        task::spawn(ahead::learn_root(self.shared.below.clone(), self.sender.cx(), user.clone()));
+    }
+
     /// Waits until the origin has all that was changed before this call.
     ///
     /// # Errors

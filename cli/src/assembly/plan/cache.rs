@@ -171,6 +171,7 @@ impl CachePlan {
         try_out(&serving, &self.dir, &**cache)?;
         let export = write_back::over(&**cache, &dir_in(&self.dir), options);
         let export = export.map_err(|error| Failure::cannot(&serving, &error))?;
+        export.learn_root(&Myself::ask().identity);
         let cache = Arc::downgrade(cache);
         export.grant_locks_while(move || cache.upgrade().is_some_and(|cache| !cache.has_lost_lease()));
         Ok(Some(Arc::new(export)))

@@ -76,8 +76,8 @@ impl View {
             let mut state = object.state();
             let (keeps_data, before) = (set.size.is_none(), state.attr);
             let is_late = state.latest.is_some_and(|latest| asked < latest);
-            let is_ours =
-                keeps_data && !is_late && change.before == Some(state.version()) && state.data.is_none();
+            let is_version = change.before.is_some_and(|before| state.is_version(&before, contract));
+            let is_ours = keeps_data && !is_late && is_version && state.data.is_none();
             if is_ours {
                 state.advance(attr, asked);
                 state.asked = Some(asked);
@@ -264,7 +264,8 @@ impl View {
         patch: impl FnOnce(&mut Names, Seen),
     ) {
         let dir = &change.dir;
-        let is_only_ours = self.cache().options_of(dir).contract == Contract::Exclusive;
+        let contract = self.cache().options_of(dir).contract;
+        let is_only_ours = contract == Contract::Exclusive;
         {
             let mut state = dir.state();
             // Within a tick of the origin's clock one state may look like another: it is not known then which of two changes came last.
@@ -274,7 +275,7 @@ impl View {
             let is_sure = ticked || !is_late;
             match done {
                 Change { before: Some(before), after: Some(after) }
-                    if is_sure && *before == state.version() =>
+                    if is_sure && state.is_version(before, contract) =>
                 {
                     state.advance(after, change.asked);
                     state.asked = Some(change.asked);
@@ -335,7 +336,7 @@ impl NameChange {
     /// have come between.
     pub(super) fn knows_before(&self, done: &Change, contract: Contract) -> bool {
         let state = self.dir.state();
-        done.before == Some(state.version())
+        done.before.is_some_and(|before| state.is_version(&before, contract))
             || (contract == Contract::Exclusive && !state.names.changes.has_rival(self.id))
     }
 }

@@ -16,9 +16,9 @@ use std::sync::{Arc, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tombolo_core::{Error, Interrupt, Result};
+use tombolo_core::{Ctx, Error, Interrupt, Result};
 
-use crate::shared::{ControlState, Shared};
+use crate::shared::{ControlState, SESSION, Shared};
 
 pub(crate) use attributes::is_refusal;
 use round::{Failure, How, Outcome, Round};
@@ -85,6 +85,11 @@ impl Sender {
         let thread = thread::Builder::new().name("write-back".into());
         let thread = thread.spawn(move || run(&sending, &ending)).map_err(Error::io)?;
         Ok(Self { shared: shared.clone(), interrupt, thread: Some(thread) })
+    }
+
+    /// Returns what operations are for that end with it.
+    pub(crate) fn cx(&self) -> Ctx {
+        Ctx { interrupt: self.interrupt.clone(), ..Ctx::root(SESSION) }
     }
 
     /// Waits until the origin has all that was changed so far, or says why not.

@@ -7,6 +7,7 @@ mod cut;
 mod disk;
 mod image;
 mod locks;
+mod offline;
 mod order;
 mod random;
 mod refused;

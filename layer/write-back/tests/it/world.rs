@@ -10,7 +10,7 @@ use tombolo_core::fs::{
     Client, Create, Entry, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
     PermissionCheck, RenameFlags, Volume, Write,
 };
-use tombolo_core::{Ctx, Result, SessionId};
+use tombolo_core::{Ctx, Identity, Result, SessionId};
 use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract};
@@ -81,6 +81,7 @@ impl Origin {
         let cache = tombolo_layer_cache::over(&*self.export, store, contract).expect("a cache");
         let dir = self.dir.path().join("write-back");
         let write_back = tombolo_layer_write_back::over(&cache, &dir, options).expect("write-back");
+        write_back.learn_root(&Identity::ROOT);
         Proxy { session: attach(&write_back), write_back, cache }
     }
 
@@ -105,6 +106,13 @@ impl Origin {
     /// How many files there are with data that are to be brought.
     pub fn data_files(&self) -> usize {
         std::fs::read_dir(self.dir.path().join("write-back/data")).expect("list").count()
+    }
+
+    /// How often it has asked for anything but what ends by itself.
+    pub fn asked_in_all(&self) -> u64 {
+        let all = self.counters.snapshot().operations;
+        let all = all.iter().filter(|each| !["release", "forget", "statfs"].contains(&&*each.name));
+        all.map(|each| each.count).sum()
     }
 
     /// How often the proxy has asked for an operation.

@@ -1,0 +1,55 @@
+//! What is asked for before it is needed, so that it is known when the origin is away.
+
+use std::sync::Arc;
+
+use tombolo_core::fs::{AccessMask, Cookie, DirBudget, DirPage, File, FileSystem, NodeId, OpenFlags};
+use tombolo_core::{Ctx, Identity, Result};
+
+/// A page of names.
+const PAGE: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 24, align: 8, plus: false };
+
+/// A root with names for more pages is not read to its end.
+const PAGES_MAX: usize = 256;
+
+/// Asks for the names of the root and a user's rights there. What lies below keeps them.
+pub(crate) async fn learn_root(below: Arc<dyn FileSystem>, cx: Ctx, user: Identity) {
+    let alone = Identity { groups: None, ..user.clone() };
+    let has_groups = user != alone;
+    for identity in [Some(user), has_groups.then_some(alone)].into_iter().flatten() {
+        learn_rights(&*below, &Ctx { identity: identity.clone(), ..cx.clone() }).await;
+        if let Err(error) = learn_names(&*below, &Ctx { identity, ..cx.clone() }).await {
+            tracing::debug!(%error, "the root is not listed ahead");
+        }
+    }
+}
+
+/// An origin that denies several rights at once does not say which.
+async fn learn_rights(below: &dyn FileSystem, cx: &Ctx) {
+    let reads = AccessMask::READ | AccessMask::EXECUTE;
+    for mask in [reads | AccessMask::WRITE, reads] {
+        if below.access(cx, NodeId::ROOT, mask).resolve().await.is_ok() {
+            return;
+        }
+    }
+}
+
+async fn learn_names(below: &dyn FileSystem, cx: &Ctx) -> Result<()> {
+    let opened = below.open(cx, NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).resolve().await?;
+    let file = File { node: NodeId::ROOT, open: opened.open };
+    let listed = list(below, cx, file).await;
+    below.release(cx, file);
+    listed
+}
+
+async fn list(below: &dyn FileSystem, cx: &Ctx, file: File) -> Result<()> {
+    let (mut cookie, mut page) = (Cookie::START, DirPage::new(PAGE));
+    for _ in 0..PAGES_MAX {
+        page.reset(PAGE);
+        page = below.readdir(cx, file, cookie, page).resolve().await?;
+        match page.iter().last() {
+            Some(last) if !page.is_end() => cookie = last.cookie,
+            _ => break,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! Work in directories that were just made, with an origin that is away: under *exclusive*, through the cache alone and with write-back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tombolo_core::fs::{Export, Mode, NodeId, RenameFlags, SetAttr};
+use tombolo_core::{Answer, Error};
+use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
+
+use crate::shown::names;
+use crate::world::{Origin, Proxy, Session, attach};
+
+/// A line that can be cut: then everything fails.
+struct Line(AtomicBool);
+
+impl Around for Line {
+    fn around<T: Payload>(&self, _: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        match self.0.load(Ordering::SeqCst) {
+            true => Answer::err(Error::Disconnected),
+            false => inner(),
+        }
+    }
+}
+
+/// How changes get to the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    WriteThrough,
+    WriteBack,
+}
+
+/// What is done before the origin goes away, and the directories that are worked in then.
+struct Case {
+    name: &'static str,
+    work: fn(&Session, &dyn Fn()),
+    dirs: &'static [&'static str],
+}
+
+fn mkdir(at: &Session, path: &str) {
+    at.mkdir(path).expect("made");
+}
+
+fn put(at: &Session, path: &str) {
+    at.put(path, path.as_bytes()).expect("written");
+}
+
+fn rename(at: &Session, from: &str, to: &str) {
+    at.rename(from, to, RenameFlags::empty()).expect("renamed");
+}
+
+fn chmod(at: &Session, path: &str) {
+    let node = at.find(path).expect("there").node;
+    let set = SetAttr { mode: Some(Mode::new(0o700)), ..SetAttr::default() };
+    at.fs.setattr(&at.cx, node, None, &set).wait().expect("set");
+}
+
+const CASES: [Case; 8] = [
+    Case { name: "nothing", work: |_, _| {}, dirs: &[""] },
+    Case {
+        name: "new names in the root",
+        work: |at, _| (0..3).for_each(|name| put(at, &name.to_string())),
+        dirs: &[""],
+    },
+    Case {
+        name: "a directory with files",
+        work: |at, _| {
+            mkdir(at, "dir");
+            (0..5).for_each(|name| put(at, &format!("dir/{name}")));
+            at.unlink("dir/0").expect("removed");
+        },
+        dirs: &["dir", ""],
+    },
+    Case {
+        name: "directories in it",
+        work: |at, _| {
+            mkdir(at, "dir");
+            mkdir(at, "dir/sub");
+            mkdir(at, "dir/sub/empty");
+            put(at, "dir/sub/file");
+        },
+        dirs: &["dir", "dir/sub", "dir/sub/empty"],
+    },
+    Case {
+        name: "more in it once it has arrived",
+        work: |at, arrived| {
+            mkdir(at, "dir");
+            put(at, "dir/file");
+            arrived();
+            put(at, "dir/later");
+            mkdir(at, "dir/sub");
+            rename(at, "dir/file", "dir/moved");
+        },
+        dirs: &["dir", "dir/sub"],
+    },
+    Case {
+        name: "renamed once it has arrived",
+        work: |at, arrived| {
+            mkdir(at, "before");
+            put(at, "before/file");
+            arrived();
+            rename(at, "before", "dir");
+            put(at, "dir/later");
+            arrived();
+            put(at, "dir/last");
+        },
+        dirs: &["dir", ""],
+    },
+    Case {
+        name: "moved to another directory",
+        work: |at, arrived| {
+            mkdir(at, "dir");
+            mkdir(at, "other");
+            put(at, "other/file");
+            arrived();
+            rename(at, "other", "dir/moved");
+            put(at, "dir/moved/later");
+        },
+        dirs: &["dir", "dir/moved"],
+    },
+    Case {
+        name: "another mode",
+        work: |at, arrived| {
+            mkdir(at, "dir");
+            put(at, "dir/file");
+            arrived();
+            chmod(at, "dir");
+        },
+        dirs: &["dir"],
+    },
+];
+
+fn run(case: &Case, way: Way) {
+    let context = format!("{}, {way:?}", case.name);
+    eprintln!("{context}");
+    let line = Arc::new(Line(AtomicBool::new(false)));
+    let layer = line.clone();
+    let origin = Origin::with(|inner| Arc::new(Layered::new(inner, layer)) as Arc<dyn Export>);
+    origin.direct.put("old", b"old").expect("written");
+    let proxy: Proxy = origin.proxy();
+    let at = match way {
+        Way::WriteBack => proxy.session.clone(),
+        Way::WriteThrough => attach(&proxy.cache),
+    };
+    if way == Way::WriteThrough {
+        names(&at, NodeId::ROOT);
+    }
+    let arrived = || {
+        proxy.write_back.flush().expect("it arrives");
+    };
+    (case.work)(&at, &arrived);
+    arrived();
+    line.0.store(true, Ordering::SeqCst);
+    let asked = origin.asked_in_all();
+    for dir in case.dirs {
+        let node = at.find(dir).unwrap_or_else(|error| panic!("{context}: {dir}: {error}")).node;
+        let listed = names(&at, node);
+        // A file that was written through has other attributes, which only the origin knows.
+        for name in listed.iter().filter(|_| way == Way::WriteBack) {
+            at.find(&format!("{dir}/{name}"))
+                .unwrap_or_else(|error| panic!("{context}: {dir}/{name}: {error}"));
+        }
+        assert!(matches!(at.find(&format!("{dir}/none")), Err(Error::NotFound)), "{context}: {dir}");
+        if way == Way::WriteBack {
+            put(&at, &format!("{dir}/new"));
+            mkdir(&at, &format!("{dir}/new-dir"));
+            assert_eq!(names(&at, node).len(), listed.len() + 2, "{context}: {dir}");
+        }
+    }
+    assert_eq!(origin.asked_in_all() - asked, 0, "{context}");
+    line.0.store(false, Ordering::SeqCst);
+    arrived();
+    for dir in case.dirs {
+        let there = names(&origin.direct, origin.direct.find(dir).expect("there").node);
+        assert_eq!(there, names(&at, at.find(dir).expect("there").node), "{context}: {dir}");
+    }
+}
+
+#[test]
+fn directories_made_here_are_worked_in_without_the_origin() {
+    for case in &CASES {
+        [Way::WriteThrough, Way::WriteBack].into_iter().for_each(|way| run(case, way));
+    }
+}
+
+#[test]
+fn what_others_may_have_changed_is_listed_anew() {
+    let origin = Origin::new();
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    mkdir(at, "dir");
+    put(at, "dir/file");
+    proxy.write_back.flush().expect("it arrives");
+    rename(at, "dir", "moved");
+    proxy.write_back.flush().expect("it arrives");
+    origin.direct.put("moved/theirs", b"theirs").expect("written");
+    let mtime = at.find("moved").expect("there").attr.mtime;
+    crate::shown::set_mtime(&origin.direct, "moved", mtime.secs).expect("set");
+    proxy.cache.invalidate();
+    let node = at.find("moved").expect("there").node;
+    assert_eq!(names(at, node), ["file", "theirs"]);
+}
