@@ -64,7 +64,7 @@ fn hidden_attributes_are_told_of_on_the_ready_line() {
     let ready = " tag=tombolo export=/tree xattrs=off hides=acls,capabilities\n";
     assert!(server.said.contains(ready), "{}", server.said);
     let refused = scratch.run(&["serve", "tree", "--nfs", "0", "--xattrs", "off"]);
-    refused.failed(2, &["--xattrs requires --virtiofs or --fuse"]);
+    refused.failed(2, &["--xattrs requires --virtiofs, --fuse, --shm or --shm-file"]);
 }
 
 #[test]

@@ -5,6 +5,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::process::Stdio;
 
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::io::Errno;
+
 use crate::common::{MountPlace, Scratch, is_mounted, numbers, signal, until};
 
 #[test]
@@ -144,6 +147,31 @@ fn an_export_is_mounted_used_and_gone() {
     until("the supervisors have ended", || !scratch.is_served());
     assert_eq!(scratch.0.listing(), before);
     server.stop();
+}
+
+#[test]
+fn without_xattrs_no_client_sees_any() {
+    let Some(place) = MountPlace::new() else { return };
+    let name = "user.comment";
+    setxattr(place.0.path("tree/file"), name, b"seen", XattrFlags::empty()).expect("set");
+    let found = |source: &str, options: &str| {
+        place.0.run(&["mount", source, "mnt", "-o", options]).succeeded();
+        let found = getxattr(place.mnt().join("file"), name, &mut [0; 16]);
+        place.umount();
+        found
+    };
+    for (more, suffix, shown) in [
+        (&[][..], "", Ok(4)),
+        (&["--xattrs", "off"], " xattrs=off hides=acls,capabilities", Err(Errno::OPNOTSUPP)),
+    ] {
+        let server = place.0.serve_shm(more);
+        assert!(server.said.contains(&format!(" export=/tree{suffix}\n")), "{}", server.said);
+        assert_eq!(found("shm:link.sock/tree", "rw"), shown);
+        assert_eq!(found("shm:link.sock/tree", "xattrs=off"), Err(Errno::OPNOTSUPP));
+        server.stop();
+    }
+    assert_eq!(found("dir:tree", "xattrs=on"), Ok(4));
+    assert_eq!(found("dir:tree", "xattrs=off"), Err(Errno::OPNOTSUPP));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::FileSystem;
+use tombolo_core::fs::{FileSystem, Xattrs};
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Resource, Result};
 use tombolo_host_links::ProtocolError;
 use tombolo_host_links::server::Responder;
@@ -40,6 +40,11 @@ impl<'a> Exchange<'a> {
     pub(crate) fn fs(&self) -> &'a dyn FileSystem {
         let shared: &'a Shared = self.shared;
         &*shared.file_system
+    }
+
+    /// The extended attributes, if the file system has them and this session offers them.
+    pub(crate) fn xattrs(&self) -> Option<&'a dyn Xattrs> {
+        self.fs().xattrs().filter(|_| self.shared.options.xattrs)
     }
 
     /// Answers with what the operation gives, in the words of the wire.

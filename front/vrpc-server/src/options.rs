@@ -17,10 +17,12 @@ pub struct Options {
     pub transfer_bytes_max: u32,
     /// How many identities a peer may have at a time.
     pub callers_max: u16,
+    /// Offers extended attributes, where the file system has them.
+    pub xattrs: bool,
 }
 
 impl Default for Options {
-    /// Checks by the back end, no caller squashed, transfers of 4 MiB, 1024 identities.
+    /// Checks by the back end, no caller squashed, transfers of 4 MiB, 1024 identities, extended attributes.
     fn default() -> Self {
         Options {
             checks: PermissionCheck::BackEnd,
@@ -28,6 +30,7 @@ impl Default for Options {
             limits: Limits::default(),
             transfer_bytes_max: 4 << 20,
             callers_max: 1024,
+            xattrs: true,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Plan;
-use super::programs::{find_newer, git_status, make_repository};
+use super::programs::{find_newer, git_status, list_long, make_repository};
 use super::sides::{Place, Side};
 use super::small_tree::SmallTree;
 use crate::args::VnfsArgs;
@@ -23,8 +23,9 @@ const NFS: &str = "nfs:, strict";
 const STAT: &str = "stat";
 const FIND: &str = "find -newer";
 const STATUS: &str = "git status";
+const LIST: &str = "ls -lR";
 /// What a row may take through push: 1.15 × local, and 1.3 × local.
-const ROWS: [(&str, f64); 3] = [(STAT, 0.87), (FIND, 0.769), (STATUS, 0.769)];
+const ROWS: [(&str, f64); 4] = [(STAT, 0.87), (FIND, 0.769), (LIST, 0.769), (STATUS, 0.769)];
 /// How much faster than over NFS.
 const NFS_TARGET: f64 = 5.0;
 
@@ -32,6 +33,8 @@ const FILES: usize = 50_000;
 const QUICK_FILES: usize = 1_000;
 /// Files that are looked at over and over.
 const HOT: usize = 1_000;
+/// Files that are listed with all that is known of them.
+const LISTED: usize = 20_000;
 /// A round goes through the tree with each policy.
 const ROUNDS: usize = 7;
 
@@ -103,7 +106,7 @@ fn conditions(report: &mut Report, contest: &Contest, files: usize, disk: &Path)
     ));
     report.condition(format!(
         "`{STAT}`: stat(2) of {HOT} files from all over the tree, one after the other, by one thread, pinned, servers unpinned. `{FIND}`: GNU find, for \
-         files newer than one that is newer than all. `{STATUS}`: git as it comes, of a repository of all files, without changes, in which it \
+         files newer than one that is newer than all. `{LIST}`: of the directories of {LISTED} files, which asks for the label and the access list of each. `{STATUS}`: git as it comes, of a repository of all files, without changes, in which it \
          may not write what it has found out; nothing is pinned"
     ));
     report.condition(format!(
@@ -140,6 +143,7 @@ fn work(side: &Side, row: &str, tree: &SmallTree) -> Work<'static> {
     match row {
         FIND => find_newer(&side.root, &tree.newest()),
         STATUS => git_status(&side.root),
+        LIST => list_long(&side.root, &tree.folders(LISTED)),
         _ => stat(side, tree),
     }
 }

@@ -16,6 +16,16 @@ pub fn find_newer(root: &Path, than: &Path) -> Work<'static> {
     })
 }
 
+/// `ls -lR` of some directories of a tree.
+pub fn list_long(root: &Path, folders: &[PathBuf]) -> Work<'static> {
+    let folders: Vec<PathBuf> = folders.iter().map(|folder| root.join(folder)).collect();
+    once(move || {
+        let mut command = Command::new("ls");
+        command.arg("-lR").args(&folders).stdout(Stdio::null());
+        command
+    })
+}
+
 /// `git status` in a repository where nothing has changed. It writes nothing, not even what it has found out.
 pub fn git_status(root: &Path) -> Work<'static> {
     let root = root.to_owned();

@@ -68,6 +68,12 @@ impl SmallTree {
         format!("d{:03}/f{:05}", number / PER_FOLDER, number).into()
     }
 
+    /// The directories with the first so many files, relative to the root.
+    pub fn folders(&self, files: usize) -> Vec<PathBuf> {
+        let firsts = (0..self.files.min(files)).step_by(PER_FOLDER);
+        firsts.filter_map(|number| Self::file(number).parent().map(PathBuf::from)).collect()
+    }
+
     /// So many files from all over the tree, relative to the root.
     pub fn some(&self, count: usize) -> Vec<PathBuf> {
         let step = (self.files / count.max(1)).max(1);

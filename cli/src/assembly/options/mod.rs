@@ -116,7 +116,7 @@ pub struct ServerOptions {
     /// What guests may cache without asking (by default auto).
     #[arg(long, value_name = "POLICY")]
     pub coherence: Option<Coherence>,
-    /// Whether guests and mounts of this server see extended attributes (by default on).
+    /// Extended attributes for guests, mounts and clients over shared memory (by default on).
     ///
     /// Without them a guest sends fewer requests, but sees no access lists (acl(5)) and no file capabilities, and goes by the mode alone.
     #[arg(long, value_name = "on|off", hide_possible_values = true)]

@@ -76,7 +76,7 @@ pub struct FrontEnds {
     pub mounts: Vec<PlannedMount>,
     /// What guests and mounts may cache.
     pub coherence: Coherence,
-    /// Whether guests and mounts see extended attributes.
+    /// Extended attributes for guests, mounts and clients over shared memory.
     pub xattrs: Xattrs,
     pub nfs: NfsPlan,
     /// What is served over shared memory.
@@ -231,8 +231,8 @@ impl FrontEnds {
             return Err(only_stdio());
         }
         let xattrs = options.xattrs.unwrap_or_default();
-        if options.xattrs.is_some() && guests.is_empty() && mounts.is_empty() {
-            let problem = "--xattrs requires --virtiofs or --fuse";
+        if options.xattrs.is_some() && guests.is_empty() && mounts.is_empty() && !shm.is_any() {
+            let problem = "--xattrs requires --virtiofs, --fuse, --shm or --shm-file: NFS version 3 has no extended attributes";
             return Err(Failure::usage(problem).remedy("add --virtiofs SOCKET"));
         }
         Ok(Self { guests, socket_access, mounts, coherence, xattrs, nfs, shm })

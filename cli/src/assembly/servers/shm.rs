@@ -69,9 +69,10 @@ impl ShmServers {
     pub fn announce(&self, out: &mut impl Write, plan: &Plan) -> io::Result<()> {
         // Clients are told of all changes, and mounts keep what they know until then.
         let watch = if plan.layers.host_watch { " host-watch" } else { "" };
+        let xattrs = plan.front_ends.xattrs.suffix();
         for (index, place) in self.endpoints.iter().enumerate() {
             for export in &place.exports {
-                writeln!(out, "ready {} {} export={export}{watch}", place.kind(), place.name())?;
+                writeln!(out, "ready {} {} export={export}{watch}{xattrs}", place.kind(), place.name())?;
                 match &place.at {
                     At::Socket { path, .. } => shm::socket(out, path, export)?,
                     At::Memory { place, size_bytes, .. } => {
@@ -245,7 +246,8 @@ fn server(
     for &index in offered {
         let Some((export, planned)) = state.once(index)?.zip(plan.exports.get(index)) else { continue };
         let name = planned.name.to_string();
-        service = service.with_export(name.clone(), export, Options { squash, ..Options::default() });
+        let xattrs = plan.front_ends.xattrs.are_shown();
+        service = service.with_export(name.clone(), export, Options { squash, xattrs, ..Options::default() });
         names.push(name);
     }
     let server = Server::new(Arc::new(service));

@@ -74,6 +74,7 @@ Mount options:
                         memory, where it is the default unless noperm is said)
   locks=shared|local    what a lock excludes: all that use the directory or export (the default where locks reach that far, so not
                         over NFS), or programs that use this mount only, and the kernel keeps locks itself, at a hundredth of the cost
+  xattrs=on|off         show extended attributes (the default), or none: fewer requests, but no access lists and file capabilities
   threads=N             how many threads serve requests
   sandbox=HOW           what the server may still do once it is ready: off, auto (what it, the kernel and the user allow of strict; the
                         default), or strict: nothing that it does not need, or it does not start

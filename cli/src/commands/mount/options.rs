@@ -9,6 +9,7 @@ use tombolo_sys::pattern::Pattern;
 use crate::assembly::options::coherence::Coherence;
 use crate::assembly::options::doorbell::Doorbell;
 use crate::assembly::options::submounts::Submounts;
+use crate::assembly::options::xattrs::Xattrs;
 use crate::location::NfsOptions;
 use crate::setting::{self, Setting};
 use crate::suggestion::unknown;
@@ -29,6 +30,8 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     pub submounts: Option<Submounts>,
     pub doorbell: Option<Doorbell>,
+    /// `xattrs=`: extended attributes as the source has them, or none.
+    pub xattrs: Xattrs,
     pub nfs: NfsOptions,
     /// `fsname=NAME`: the first column in mount's list.
     pub fsname: Option<String>,
@@ -46,7 +49,7 @@ const FLAGS: &[&str] =
     &["allow_other", "dev", "exec", "nodev", "noexec", "noperm", "nosuid", "perm", "remount", "ro", "suid"];
 
 const TAKES_VALUE: &[&str] =
-    &["ask", "coherence", "doorbell", "fsname", "locks", "sandbox", "submounts", "threads"];
+    &["ask", "coherence", "doorbell", "fsname", "locks", "sandbox", "submounts", "threads", "xattrs"];
 /// What a lock excludes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Locks {
@@ -108,6 +111,7 @@ impl MountOptions {
             }
             ("submounts", Some(_)) => self.submounts = Some(setting.one_of().map_err(in_mount)?),
             ("doorbell", Some(_)) => self.doorbell = Some(setting.one_of().map_err(in_mount)?),
+            ("xattrs", Some(_)) => self.xattrs = setting.one_of().map_err(in_mount)?,
             ("threads", Some(_)) => {
                 let count = setting.number("a number", 1..=THREADS_MAX).map_err(in_mount)?;
                 self.threads = Some(count as usize);

@@ -179,7 +179,7 @@ fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
         exec: !options.no_exec.unwrap_or(false),
         threads: options.threads.unwrap_or(defaults.threads),
         local_locks: options.locks == Some(Locks::Local),
-        xattrs: true,
+        xattrs: options.xattrs.are_shown(),
         read_ahead_bytes: is_far.then_some(FAR_READ_AHEAD_BYTES),
         ..defaults
     }

@@ -25,8 +25,7 @@ use std::time::{Duration, Instant};
 use thread_pool::ThreadPool;
 use tombolo_core::fs::{Client, Export, FileSystem, FileType, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, Error as FsError, SessionId};
-use tombolo_sys::Errno;
-use tombolo_sys::fuse_dev;
+use tombolo_sys::{Errno, creds, fuse_dev};
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -55,6 +54,8 @@ pub struct Options {
     pub local_locks: bool,
     /// Are extended attributes shown?
     pub xattrs: bool,
+    /// This kernel labels files, so that it makes a difference why a file has no label.
+    pub labels: bool,
     /// How far the kernel is to read ahead of a program, in bytes, where that is more or less than it does anyway. Only
     /// root can have it so.
     pub read_ahead_bytes: Option<u32>,
@@ -78,10 +79,16 @@ impl Default for Options {
             coherence: Coherence::default(),
             local_locks: false,
             xattrs: true,
+            labels: has_selinux(),
             read_ahead_bytes: None,
             mounter: Arc::new(Directly),
         }
     }
+}
+
+/// Returns true where SELinux is in use, or that cannot be told.
+fn has_selinux() -> bool {
+    !std::fs::read_to_string("/proc/filesystems").is_ok_and(|known| !known.contains("selinuxfs"))
 }
 
 /// Why a mount did not come about.
@@ -155,9 +162,12 @@ impl Mount {
             backing: backing.map(|device| Arc::new(Arc::downgrade(device)) as Arc<dyn Backing>),
             coherence: options.coherence,
             kernel_checks: options.allow_other,
+            // The superuser alone passes each check of the kernel's.
+            kernel_may_check: kernel_checks && (options.allow_other || creds::own_ids().0 == 0),
             local_callers: true,
             local_locks: options.local_locks,
             xattrs: options.xattrs,
+            labels: options.labels,
             ..Default::default()
         };
         let buffers = BufferPool::new(session_options.max_write_bytes);

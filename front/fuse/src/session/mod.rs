@@ -65,12 +65,16 @@ pub struct Options {
     /// Does the kernel check permissions before it asks? Not where only one user can be asking, with nothing that the
     /// server does not have too.
     pub kernel_checks: bool,
+    /// The kernel's own check refuses nothing that the server would grant.
+    pub kernel_may_check: bool,
     /// Are the callers threads of this machine, of which more can be seen than a request says?
     pub local_callers: bool,
     /// Does the kernel keep locks itself, so that others than its own programs do not see them?
     pub local_locks: bool,
     /// Are extended attributes shown? If not, each of their four operations is not implemented, which a kernel is told once.
     pub xattrs: bool,
+    /// The kernel in front labels files. Otherwise a program that asks for a label is told that there are none, which ends its asking.
+    pub labels: bool,
     /// The way to tell the kernel of backing files, where there is one.
     pub backing: Option<Arc<dyn Backing>>,
 }
@@ -83,9 +87,11 @@ impl Default for Options {
             limits: Limits::default(),
             extra: Capabilities::empty(),
             kernel_checks: true,
+            kernel_may_check: true,
             local_callers: false,
             local_locks: false,
             xattrs: true,
+            labels: true,
             backing: None,
         }
     }
@@ -105,6 +111,8 @@ pub struct Session {
     ends: AtomicU64,
     /// Whether it was said that the requester breaks the protocol.
     warned: AtomicBool,
+    /// There are labels: the kernel in front makes them, or one was seen.
+    labels: Arc<AtomicBool>,
     pages: Arc<PageCache>,
     open_retry: Arc<OpenRetry>,
     posix_locks: PosixLocks,
@@ -146,6 +154,7 @@ impl Session {
             told: AtomicBool::new(false),
             ends: AtomicU64::new(0),
             warned: AtomicBool::new(false),
+            labels: Arc::new(AtomicBool::new(options.labels)),
             pages: Arc::new(PageCache::new(options.coherence)),
             open_retry: Arc::default(),
             posix_locks: PosixLocks::default(),

@@ -15,6 +15,7 @@ mod push;
 mod retaining;
 mod virtio;
 mod watchers;
+mod xattrs;
 
 #[global_allocator]
 static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;

@@ -14,7 +14,7 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
     Client, Create, Entry, Export, File, FileSystem, Mode, Name, NewMode, NodeId, Op, OpenFlags,
-    PermissionCheck, RenameFlags, SetAttr, Write,
+    PermissionCheck, RenameFlags, SetAttr, Write, XattrName, XattrSet,
 };
 use tombolo_core::{Answer, Ctx, SessionId};
 use tombolo_front_fuse::dev::Options;
@@ -71,6 +71,13 @@ impl Other {
     fn chmod(&self, name: &str, mode: u32) {
         let set = SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() };
         self.fs.setattr(&self.cx, self.find(name).node, None, &set).wait().expect("changed");
+    }
+
+    pub(crate) fn set_xattr(&self, name: &str, attribute: &str, value: &[u8]) {
+        let attribute = XattrName::new(attribute.as_bytes()).expect("a name");
+        let xattrs = self.fs.xattrs().expect("extended attributes");
+        let set = xattrs.set(&self.cx, self.find(name).node, attribute, value, XattrSet::Any, false);
+        set.wait().expect("set");
     }
 
     pub(crate) fn rename(&self, from: &str, to: &str) {

@@ -16,7 +16,7 @@ const FORGETS_AT_ONCE: usize = 32;
 pub(super) fn profile(exchange: Exchange<'_>) {
     let (fs, options) = (exchange.fs(), &exchange.shared.options);
     let mut offers = Offers::empty();
-    offers.set(Offers::XATTRS, fs.xattrs().is_some());
+    offers.set(Offers::XATTRS, exchange.xattrs().is_some());
     offers.set(Offers::LOCKS, fs.locks().is_some());
     offers.set(Offers::HANDLES, fs.persistent_handles().is_some());
     offers.set(Offers::RANGES, fs.ranges().is_some());

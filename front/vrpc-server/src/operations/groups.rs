@@ -32,7 +32,7 @@ pub(super) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
 }
 
 fn xattrs(exchange: Exchange<'_>, request: &Request<'_>) {
-    let Some(xattrs) = exchange.fs().xattrs() else { return exchange.refuse(Error::NotSupported) };
+    let Some(xattrs) = exchange.xattrs() else { return exchange.refuse(Error::NotSupported) };
     let cx = exchange.cx;
     match *request {
         Request::XattrGet { node, name, destination } => {
@@ -63,7 +63,7 @@ fn xattr_bytes(
     name: Option<XattrName<'_>>,
     destination: &Destination<'_>,
 ) {
-    let Some(xattrs) = exchange.fs().xattrs() else { return exchange.refuse(Error::NotSupported) };
+    let Some(xattrs) = exchange.xattrs() else { return exchange.refuse(Error::NotSupported) };
     let room = match ReplyBuffer::of(destination, &exchange.responder) {
         Ok(room) => room,
         Err(error) => return exchange.cut(error),

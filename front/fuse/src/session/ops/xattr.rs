@@ -1,5 +1,8 @@
 //! Extended attributes. Where the session shows none, the kernel is told once for each operation and never asks again.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::super::body::Body;
 use super::{BODY_BYTES, Call};
 use tombolo_core::fs::{XattrName, XattrSet};
@@ -9,6 +12,9 @@ use tombolo_wire_fuse::init::Capabilities;
 
 /// acl(5), as an extended attribute.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+/// SELinux's label of a file.
+const LABEL: &[u8] = b"security.selinux";
 
 pub(super) fn set(
     call: Call<'_>,
@@ -26,6 +32,9 @@ pub(super) fn set(
     };
     // An access list sets the mode. A kernel that knows nothing of lists keeps the mode that it was told before.
     let sets_mode = name.as_bytes() == ACCESS_ACL && !call.session.agreed().contains(Capabilities::POSIX_ACL);
+    if name.as_bytes() == LABEL {
+        call.session.labels.store(true, Ordering::Relaxed);
+    }
     let node = call.node;
     xattrs.set(call.ctx, node, name, value, how, kill_set_gid).map(move |()| match sets_mode {
         true => Body::AttrChanged(node),
@@ -35,7 +44,12 @@ pub(super) fn set(
 
 pub(super) fn get(call: Call<'_>, name: XattrName<'_>, size_bytes: u32) -> Answer<Body> {
     let Some(xattrs) = call.session.xattrs() else { return Answer::err(Error::NotImplemented) };
-    sized(size_bytes, |limit| xattrs.get(call.ctx, call.node, name, limit))
+    let answer = sized(size_bytes, |limit| xattrs.get(call.ctx, call.node, name, limit));
+    match name.as_bytes() {
+        LABEL => labelled(answer, call.session.labels.clone()),
+        ACCESS_ACL | DEFAULT_ACL if call.session.agreed().contains(Capabilities::POSIX_ACL) => listed(answer),
+        _ => answer,
+    }
 }
 
 pub(super) fn list(call: Call<'_>, size_bytes: u32) -> Answer<Body> {
@@ -46,6 +60,27 @@ pub(super) fn list(call: Call<'_>, size_bytes: u32) -> Answer<Body> {
 pub(super) fn remove(call: Call<'_>, name: XattrName<'_>) -> Answer<Body> {
     let Some(xattrs) = call.session.xattrs() else { return Answer::err(Error::NotImplemented) };
     xattrs.remove(call.ctx, call.node, name).map(|()| Body::Empty)
+}
+
+/// Programs that list files ask each for its label (`ls -l`), and stop when they are told that the file system has none. That is said
+/// where no kernel labels files, until a label is seen.
+fn labelled(answer: Answer<Body>, labels: Arc<AtomicBool>) -> Answer<Body> {
+    answer.map_result(move |outcome| match outcome {
+        Err(Error::NoAttribute) if !labels.load(Ordering::Relaxed) => Err(Error::NotSupported),
+        Ok(value) => {
+            labels.store(true, Ordering::Relaxed);
+            Ok(value)
+        }
+        outcome => outcome,
+    })
+}
+
+/// A kernel that goes by access lists refuses all access where it is told that there can be none, and keeps that a file has none.
+fn listed(answer: Answer<Body>) -> Answer<Body> {
+    answer.map_result(|outcome| match outcome {
+        Err(Error::NotSupported) => Err(Error::NoAttribute),
+        outcome => outcome,
+    })
 }
 
 /// Size 0 asks how long the bytes are, any other for the bytes.
