@@ -240,9 +240,9 @@ fn a_cache_is_closed_to_others_whatever_directory_and_umask() {
         fs::write(far.mnt("small"), umask).expect("write");
         far.session(&["wait", "--local", "--timeout", "60"]).succeeded();
         fs::read(far.mnt("file")).expect("read");
-        assert_eq!(open_to_others(&cache), [PathBuf::new(); 0], "umask {umask}");
+        assert_eq!(open_to_others(&cache), Vec::<PathBuf>::new(), "umask {umask}");
         proxy.stop();
-        assert_eq!(open_to_others(&cache), [PathBuf::new(); 0], "umask {umask}, at the end");
+        assert_eq!(open_to_others(&cache), Vec::<PathBuf>::new(), "umask {umask}, at the end");
     }
     // As earlier versions left it: what is used is closed, and nobody reaches what lies in `objects`.
     open_up("go+rX");
