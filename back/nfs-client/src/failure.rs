@@ -2,6 +2,7 @@
 
 use tombolo_core::Error;
 use tombolo_host_rpc::client::CallError;
+use tombolo_sys::Errno;
 use tombolo_wire_nfs3::Procedure;
 
 /// Why an operation failed, where the waist has only "input/output error" to say. It names host and operation.
@@ -51,7 +52,10 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match &failure {
             Failure::Call { source: CallError::Interrupted { .. }, .. } => Self::Interrupted,
-            Failure::Call { source: CallError::TimedOut { .. }, .. } => Self::TimedOut,
+            Failure::Call {
+                source: CallError::TimedOut { .. } | CallError::Unreachable { source: Errno::TIMEDOUT, .. },
+                ..
+            } => Self::TimedOut,
             _ => Self::io(failure),
         }
     }

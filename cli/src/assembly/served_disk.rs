@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::path::absolute;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tombolo_core::block::{BlockDevice, OpenOptions};
 use tombolo_core::{Answer, Ctx, Error, SessionId};
 use tombolo_front_nbd::Server as NbdServer;
 use tombolo_front_virtio_blk::{Options as DeviceOptions, VirtioBlk};
+use tombolo_host_runtime::task;
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_host_service::control::{Answers, Start};
 use tombolo_host_service::sandbox::Needs;
@@ -35,6 +37,9 @@ const PENDING_MAX: usize = 1 << 17;
 
 /// A request that a device state has lost is never answered: what makes one waits for it, less than for its VMM.
 const CHECKPOINT_DRAIN_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// A flush at the end that takes longer waits for a disk that is slow, or for a server that is away: the latter only for what was written.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What of a disk is opened before the sandbox closes.
 pub struct PreparedDisk {
@@ -239,13 +244,38 @@ impl ServedDisk {
             .as_ref()
             .map_or(Ok(()), |switch| switch.settle(&cx).wait().inspect(|()| switch.go_on()));
         let name = &self.plan.name;
+        let may_be_left = !self.plan.source.is_of_this_host() && !self.is_changed();
+        let flushed = self.disk.flush(&cx);
+        self.disk.submit();
+        let (done, ended) = mpsc::channel();
+        task::spawn(async move {
+            let _ = done.send(flushed.resolve().await);
+        });
+        let flushed = match ended.recv_timeout(FLUSH_TIMEOUT) {
+            Err(RecvTimeoutError::Timeout) if may_be_left => {
+                tracing::warn!(disk = name, "its server does not answer: ending, as nothing was written");
+                return Ok(());
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::warn!(
+                    disk = name,
+                    "what was written is not durable yet: waiting for its server; a second signal ends without"
+                );
+                ended.recv().unwrap_or_else(|error| Err(Error::io(error)))
+            }
+            flushed => flushed.unwrap_or_else(|error| Err(Error::io(error))),
+        };
         settled
-            .and_then(|()| {
-                let flushed = self.disk.flush(&cx);
-                self.disk.submit();
-                flushed.wait()
-            })
+            .and(flushed)
             .map_err(|error| Failure::cannot(format_args!("make durable what was written to {name}"), &error))
+    }
+
+    /// Whether a change was answered since this process has the disk.
+    fn is_changed(&self) -> bool {
+        let counted = self.counters.snapshot();
+        let has_succeeded =
+            |name| counted.operation(name).is_some_and(|operation| operation.count > operation.errors);
+        ["write", "allocate"].into_iter().any(has_succeeded)
     }
 }
 

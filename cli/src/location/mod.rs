@@ -60,6 +60,18 @@ pub struct OpenOptions {
     pub end: End,
     /// Since when a server that is not there yet is waited for, if it is.
     pub since: Option<Instant>,
+    /// How long a request waits for a server that does not answer, where the location does not say that. Without it, for ever.
+    pub limit: Option<Duration>,
+}
+
+impl OpenOptions {
+    /// What is asked of an NFS client, with the limit.
+    fn limited(&self, asked: NfsOptions) -> NfsOptions {
+        match self.limit {
+            Some(limit) => asked.limited(limit),
+            None => asked,
+        }
+    }
 }
 
 /// A server that is just starting is waited for this long, unless `retry=` says otherwise.
@@ -127,7 +139,7 @@ impl Location {
                 let patience = url.options.clone().then(&options.nfs).retry().unwrap_or_default();
                 once_it_is_there(options.since, patience, || nfs_shm::open(url, options))
             }
-            Self::Shm(place) => shm_link::open(place),
+            Self::Shm(place) => shm_link::open(place, options.limit),
             Self::Dir(path) => return local::open(path, options),
         };
         opened.map_err(|failed| failed.while_doing(&format!("open {self}")))

@@ -95,6 +95,7 @@ impl Settings {
     fn of(url: &NfsUrl, options: &OpenOptions) -> Result<Self, NotMounted> {
         let asked = url.options.clone().then(&options.nfs);
         url.check(&asked).map_err(NotMounted::new)?;
+        let asked = options.limited(asked);
         let said = |option| if let NfsOption::Transport(transport) = option { Some(transport) } else { None };
         let transport = asked.last(said).unwrap_or(Transport::Tcp);
         let mut client = ClientOptions { rpc: RpcOptions::of(transport), ..ClientOptions::default() };

@@ -112,6 +112,27 @@ impl NfsOptions {
         ])
     }
 
+    /// The same with a limit for what a server leaves unanswered, unless they say themselves what is waited for.
+    pub fn limited(mut self, limit: Duration) -> Self {
+        let says_so = |option| matches!(option, NfsOption::Hard(_)).then_some(());
+        if self.last(says_so).is_some() {
+            return self;
+        }
+        self.0.push(("soft".into(), NfsOption::Hard(false)));
+        let counts = |option| matches!(option, NfsOption::Timeout(_) | NfsOption::Retries(_)).then_some(());
+        if self.last(counts).is_none() {
+            let over_udp = |option| matches!(option, NfsOption::Transport(Transport::Udp)).then_some(());
+            // Of datagrams each time-out is twice the one before, from a second on at most.
+            let (timeout, retries) = match self.last(over_udp) {
+                Some(()) => (limit / 64, 5),
+                None => (limit, 0),
+            };
+            self.0.push((format!("timeo={}", timeout.as_millis() / 100), NfsOption::Timeout(timeout)));
+            self.0.push((format!("retrans={retries}"), NfsOption::Retries(retries)));
+        }
+        self
+    }
+
     /// What the last option that says something of it says.
     pub fn last<T>(&self, said: impl FnMut(NfsOption) -> Option<T>) -> Option<T> {
         self.iter().filter_map(said).last()
@@ -289,6 +310,24 @@ mod tests {
     fn one(word: &str) -> Result<Option<NfsOption>, String> {
         let mut options = NfsOptions::default();
         options.add(word.into()).map(|known| known.then(|| options.iter().next().expect("added")))
+    }
+
+    #[test]
+    fn a_limit_holds_unless_options_say_what_is_waited_for() {
+        for (said, limited) in [
+            (&[][..], &["soft", "timeo=600", "retrans=0"][..]),
+            (&["hard"], &["hard"]),
+            (&["soft", "timeo=50"], &["soft", "timeo=50"]),
+            (&["timeo=50"], &["timeo=50", "soft"]),
+            (&["proto=udp"], &["proto=udp", "soft", "timeo=9", "retrans=5"]),
+        ] {
+            let mut options = NfsOptions::default();
+            for word in said {
+                assert_eq!(options.add((*word).into()), Ok(true), "{word}");
+            }
+            let options = options.limited(Duration::from_secs(60));
+            assert!(options.words().eq(limited.iter().copied()), "{said:?}: {options:?}");
+        }
     }
 
     #[test]

@@ -112,6 +112,7 @@ impl Found {
     fn mount(&self, path: &str, url: &NfsShmUrl, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
         let asked = url.options.clone().then(&options.nfs);
         check(&asked).map_err(NotMounted::new)?;
+        let asked = options.limited(asked);
         let client = nfs::client_options(&asked, options.read_only);
         NfsExport::mount_over(&self.route, path, client).map_err(|error| NotMounted::from(&error))
     }

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tombolo_back_vrpc_client::{Connect, ConnectError as NoSession, Connected, Patience, VrpcExport};
 use tombolo_core::fs::Client;
@@ -20,9 +21,11 @@ use super::{NotMounted, Opened};
 use crate::failure::Reason;
 
 /// Opens the export that the location leads to or into: the longest name that the server knows.
-pub fn open(place: &ShmLocation) -> Result<Opened, NotMounted> {
+/// A server that is away is waited for up to `limit`, or for ever.
+pub fn open(place: &ShmLocation, limit: Option<Duration>) -> Result<Opened, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
     let (export, within) = longest(&rest, |name| export(at.clone(), name, Mode::default()))?;
+    let export = export.with_patience(limit.map_or(Patience::Hard, Patience::Soft));
     Ok(Opened { export: Arc::new(export), path: within.as_bytes().to_vec(), nfs: None })
 }
 

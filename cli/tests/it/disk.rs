@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings};
 
-use crate::common::{Scratch, signal};
+use crate::common::{Scratch, Server, signal};
 
 pub const DISK_BYTES: u64 = 1 << 20;
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -390,6 +390,43 @@ fn what_a_disk_holds_is_told_of_all_kinds_of_disks_also_while_they_are_served() 
     assert!(info.out.contains("data    16K (16384 bytes)\n"), "{}", info.out);
     scratch.run(&["disk", "info", "missing.img"]).failed(1, &["missing.img"]);
     server.stop();
+}
+
+#[test]
+fn a_disk_whose_server_is_gone_ends_unless_something_was_written() {
+    let scratch = Scratch::new();
+    let (files, url) = scratch.serve_nfs();
+    let image = fs::File::create(scratch.path("tree/vm.img")).expect("create");
+    image.set_len(DISK_BYTES).expect("truncate");
+    let words = ["disk", &format!("{url}/vm.img"), "--vhost-user", "vm.sock"];
+    let mut server = scratch.serve(&words, "ready control");
+    let (driver, mut queue) = guest(&scratch);
+    assert_eq!(ask(&mut queue, OUT, 7, &[5; 512]).1, 0);
+    files.signal("STOP");
+    server.signal("TERM");
+    thread::sleep(Duration::from_secs(7));
+    assert!(is_running(&server), "what was written is not durable");
+    files.signal("CONT");
+    assert_eq!(server.wait().code(), Some(0));
+    assert_eq!(fs::read(scratch.path("tree/vm.img")).expect("read")[7 * 512..][..512], [5; 512]);
+    drop((driver, queue));
+
+    // Also with a request under way.
+    let server = scratch.serve(&words, "ready control");
+    let (_driver, mut queue) = guest(&scratch);
+    assert_eq!(ask(&mut queue, IN, 7, &[0; 512]), (vec![5; 512], 0));
+    files.kill();
+    let [head, body, status] = [16, 512, 1].map(|len| queue.alloc(len).expect("guest memory"));
+    queue.write(head, &(u128::from(IN) | 1900 << 64).to_le_bytes());
+    queue.submit(&[head.readable(), body.writable(), status.writable()]).expect("room");
+    thread::sleep(Duration::from_millis(300));
+    server.stop();
+}
+
+/// Whether it has not ended, nor is it a zombie.
+fn is_running(server: &Server) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! `tombolo ls`, `mkdir`, `mv` and `du`, on this host and on a server.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::common::{Scratch, until};
@@ -194,4 +196,59 @@ fn space_is_summed_up() {
     let ran = scratch.run(&["du", "-sh", &url]);
     assert_eq!(ran.out, format!("3.1M\t{url}\n"));
     assert_eq!(scratch.run(&["du", &format!("{url}/a/large")]).out, format!("3072\t{url}/a/large\n"));
+}
+
+/// A copy of a file to a pipe, which has begun and cannot end before it is read on.
+fn cat(scratch: &Scratch, wait: &str, file: &str) -> (Child, Vec<u8>) {
+    let mut cat = scratch.tombolo(&["cat", "--wait", wait, file]);
+    let mut cat = cat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
+    let mut first = vec![0; 1];
+    cat.stdout.as_mut().expect("its output").read_exact(&mut first).expect("begun");
+    (cat, first)
+}
+
+fn ended(cat: Child) -> (Output, String) {
+    let output = cat.wait_with_output().expect("wait");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, said)
+}
+
+#[test]
+fn a_dead_server_is_waited_for_as_long_as_said() {
+    const BYTES: usize = 64 << 20;
+    let scratch = Scratch::new();
+    fs::write(scratch.path("tree/big"), vec![7; BYTES]).expect("write");
+    let (server, url) = scratch.serve_nfs();
+    let big = format!("{url}/big");
+    let (given_up, _) = cat(&scratch, "1", &big);
+    let (patient, _) = cat(&scratch, "forever", &big);
+    server.signal("STOP");
+    let (output, said) = ended(given_up);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("timed out") && said.contains("--wait forever"), "{said}");
+    let file = format!("{url}/file");
+    for words in [
+        &["ls", "--wait", "1", &url][..],
+        &["stat", "--wait", "1", &file],
+        &["cp", "--wait", "1", &file, "copy"],
+        &["rm", "--wait", "1", &file],
+        &["mkdir", "--wait", "1", &format!("{url}/new")],
+    ] {
+        let ran = scratch.run(words);
+        assert_eq!(ran.code, Some(1), "{words:?}: {ran:?}");
+    }
+    let waiting = thread::spawn(move || ended(patient));
+    thread::sleep(Duration::from_secs(3));
+    assert!(!waiting.is_finished(), "it waits");
+    server.signal("CONT");
+    let (output, said) = waiting.join().expect("no panic");
+    assert!(output.status.success() && output.stdout.len() == BYTES - 1, "{said}");
+    server.stop();
+
+    let server = scratch.serve_shm(&[]);
+    let (given_up, _) = cat(&scratch, "1", &format!("shm:{}/tree/big", scratch.text("link.sock")));
+    server.kill();
+    let (output, said) = ended(given_up);
+    assert!(output.status.code() == Some(1) && said.contains("timed out"), "{said}");
+    scratch.run(&["ls", "--wait", "soon", "tree"]).failed(2, &["a number of seconds", "forever"]);
 }

@@ -10,7 +10,7 @@ use tombolo_core::fs::OpenFlags;
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::open_path::{OpenPath, Opener};
+use super::open_path::{OpenPath, Opener, WaitArgs};
 
 /// Print files of NFS servers and of this host.
 ///
@@ -18,6 +18,8 @@ use super::open_path::{OpenPath, Opener};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CatArgs {
+    #[command(flatten)]
+    wait: WaitArgs,
     /// The files: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
     #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
     files: Vec<Location>,
@@ -31,7 +33,7 @@ Examples:
 impl CatArgs {
     /// Prints one after the other. One that cannot be read is reported, and the others printed all the same.
     pub fn run(&self) -> Outcome {
-        let mut opener = Opener::new();
+        let mut opener = Opener::new().limited(self.wait);
         let mut all_well = true;
         for file in &self.files {
             let printed = opener.open(file, End::Target).and_then(|place| print(&place));

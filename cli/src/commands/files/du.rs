@@ -10,7 +10,7 @@ use tombolo_core::fs::{Attr, FileType, NameBuf};
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::open_path::{OpenPath, Opener};
+use super::open_path::{OpenPath, Opener, WaitArgs};
 use super::{problem, shown};
 
 /// Show how much space directories take, on NFS servers and on this host.
@@ -19,6 +19,8 @@ use super::{problem, shown};
 #[derive(Args)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct DuArgs {
+    #[command(flatten)]
+    wait: WaitArgs,
     /// Only the sum of each that is named.
     #[arg(short, long)]
     summarize: bool,
@@ -64,7 +66,7 @@ struct Walk<'a> {
 impl DuArgs {
     /// Sums up one after the other.
     pub fn run(&self) -> Outcome {
-        let mut opener = Opener::new();
+        let mut opener = Opener::new().limited(self.wait);
         let mut all_well = true;
         for location in &self.locations {
             let summed = opener.open(location, End::Name).and_then(|place| {

@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 use crate::table::table;
 
-use super::open_path::{OpenPath, Opener};
+use super::open_path::{OpenPath, Opener, WaitArgs};
 use super::stat::{self, Facts};
 use super::{problem, shown};
 
@@ -24,6 +24,8 @@ use super::{problem, shown};
 #[derive(Args)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct LsArgs {
+    #[command(flatten)]
+    wait: WaitArgs,
     /// With mode, links, owner, group, size and time (UTC) of each.
     #[arg(short)]
     long: bool,
@@ -86,7 +88,7 @@ struct Report {
 impl LsArgs {
     /// Lists one after the other, all that can be listed.
     pub fn run(&self) -> Outcome {
-        let mut opener = Opener::new();
+        let mut opener = Opener::new().limited(self.wait);
         let mut report = Report { facts: Vec::new(), all_well: true, is_first: true };
         for location in &self.locations {
             if let Err(failure) = self.list_location(location, &mut opener, &mut report) {

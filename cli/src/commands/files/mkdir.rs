@@ -15,13 +15,15 @@ use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::open_path::{Opener, label_of};
+use super::open_path::{Opener, WaitArgs, label_of};
 use super::shown;
 
 /// Make directories on NFS servers and on this host.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MkdirArgs {
+    #[command(flatten)]
+    wait: WaitArgs,
     /// Make the directories above too, and say nothing of those that exist.
     #[arg(short, long)]
     parents: bool,
@@ -41,7 +43,7 @@ Examples:
 impl MkdirArgs {
     /// Makes one after the other, all that can be made.
     pub fn run(&self, log: LogArgs) -> Outcome {
-        let mut opener = Opener::new();
+        let mut opener = Opener::new().limited(self.wait);
         let mut all_well = true;
         for name in &self.names {
             let made = match name {

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
 use super::cp::CpArgs;
-use super::open_path::{OpenPath, Opener, label_of, own_name};
+use super::open_path::{OpenPath, Opener, WaitArgs, label_of, own_name};
 use super::rm::RmArgs;
 use super::{shown, stop};
 
@@ -26,6 +26,8 @@ use super::{shown, stop};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MvArgs {
+    #[command(flatten)]
+    wait: WaitArgs,
     /// Leave what exists.
     #[arg(short, long)]
     no_clobber: bool,
@@ -61,7 +63,7 @@ impl From<Failure> for NotRenamed {
 impl MvArgs {
     /// Moves one after the other, all that can be moved.
     pub fn run(&self, log: LogArgs) -> Outcome {
-        let mut opener = Opener::new();
+        let mut opener = Opener::new().limited(self.wait);
         self.must_take_all(&mut opener)?;
         let mut all_well = true;
         for source in &self.sources {
@@ -72,7 +74,9 @@ impl MvArgs {
             let moved = match renamed {
                 Ok(()) => Ok(()),
                 Err(NotRenamed::Failed(failure)) => Err(failure),
-                Err(NotRenamed::OtherFileSystem(target)) => copy_and_remove(source, target, &mut opener, log),
+                Err(NotRenamed::OtherFileSystem(target)) => {
+                    self.copy_and_remove(source, target, &mut opener, log)
+                }
             };
             match moved {
                 Ok(()) if log.verbose > 0 => {
@@ -194,26 +198,34 @@ impl MvArgs {
             false => Ok(NotRenamed::OtherFileSystem(target)),
         }
     }
-}
 
-/// The source goes only if it is certain that the copy is another file: one file may be reached by two routes (a mount of an
-/// export and its URL, two names of a host), and then the copy takes its place.
-fn copy_and_remove(source: &Location, target: Location, opener: &mut Opener, log: LogArgs) -> Outcome {
-    let moving = format!("move {}", word(source));
-    let before = look_at(source, opener)?;
-    let at_target = opener.open(&target, End::Name)?.find(Last::Keep).ok();
-    if at_target.is_some_and(|node| block_on(node.attr()).is_ok_and(|attr| is_unchanged(&before, &attr))) {
-        return Err(Failure::cannot(moving, format!("{} is the same file", word(&target))));
+    /// The source goes only if it is certain that the copy is another file: one file may be reached by two routes (a mount of an
+    /// export and its URL, two names of a host), and then the copy takes its place.
+    fn copy_and_remove(
+        &self,
+        source: &Location,
+        target: Location,
+        opener: &mut Opener,
+        log: LogArgs,
+    ) -> Outcome {
+        let moving = format!("move {}", word(source));
+        let before = look_at(source, opener)?;
+        let at_target = opener.open(&target, End::Name)?.find(Last::Keep).ok();
+        if at_target.is_some_and(|node| block_on(node.attr()).is_ok_and(|attr| is_unchanged(&before, &attr)))
+        {
+            return Err(Failure::cannot(moving, format!("{} is the same file", word(&target))));
+        }
+        let quiet = LogArgs { quiet: log.quiet.max(1), verbose: 0 };
+        CpArgs::to_name(source.clone(), target, self.wait).run(quiet)?;
+        if !is_unchanged(&before, &look_at(source, opener)?) {
+            let failure =
+                Failure::cannot(moving, "it was copied, but what is there now is not what was copied");
+            return Err(failure.remedy("it is left where it is"));
+        }
+        RmArgs::of_tree(source.clone(), self.wait).run()?;
+        // What had been copied is moved; nothing more is begun.
+        stop::came().map_or(Ok(()), |signal| Err(Failure::stopped(signal)))
     }
-    let quiet = LogArgs { quiet: log.quiet.max(1), verbose: 0 };
-    CpArgs::to_name(source.clone(), target).run(quiet)?;
-    if !is_unchanged(&before, &look_at(source, opener)?) {
-        let failure = Failure::cannot(moving, "it was copied, but what is there now is not what was copied");
-        return Err(failure.remedy("it is left where it is"));
-    }
-    RmArgs::of_tree(source.clone()).run()?;
-    // What had been copied is moved; nothing more is begun.
-    stop::came().map_or(Ok(()), |signal| Err(Failure::stopped(signal)))
 }
 
 fn look_at(source: &Location, opener: &mut Opener) -> Result<Attr, Failure> {

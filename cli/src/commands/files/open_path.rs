@@ -3,8 +3,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use clap::Args;
 use libtombolo::{Last, Node, Tree, User, block_on};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::Error;
@@ -27,7 +28,29 @@ pub struct Opener {
     servers: Vec<OpenExport>,
     /// When the command began: a server that is just starting is waited for, once.
     since: Instant,
+    /// How long a request waits for a server that does not answer.
+    limit: Option<Duration>,
     watched: Vec<Watched>,
+}
+
+/// What is done about a server that does not answer.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct WaitArgs {
+    /// How long a request waits for a server that does not answer, in seconds, or `forever`. `hard` and `soft` in a URL say it for one server.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = limit)]
+    wait: Limit,
+}
+
+/// The longest that a request waits, if there is one.
+#[derive(Clone, Copy, Debug)]
+struct Limit(Option<Duration>);
+
+fn limit(text: &str) -> Result<Limit, String> {
+    match text.parse() {
+        _ if text == "forever" => Ok(Limit(None)),
+        Ok(seconds @ 1..=86_400) => Ok(Limit(Some(Duration::from_secs(seconds)))),
+        _ => Err("a number of seconds from 1 to 86400, or forever".into()),
+    }
 }
 
 #[derive(Clone)]
@@ -83,6 +106,7 @@ impl Opener {
             unless_asked: &[],
             servers: Vec::new(),
             since: Instant::now(),
+            limit: None,
             watched: Vec::new(),
         }
     }
@@ -91,6 +115,11 @@ impl Opener {
     /// for each other, and two connections have two threads of most servers.
     pub fn for_copies() -> Self {
         Self { unless_asked: &["inflight=64", "nconnect=2"], ..Self::new() }
+    }
+
+    /// For a command that does not wait for ever, unless that is said.
+    pub fn limited(self, WaitArgs { wait: Limit(limit) }: WaitArgs) -> Self {
+        Self { limit, ..self }
     }
 
     pub fn watched(&self) -> Vec<Watched> {
@@ -102,7 +131,8 @@ impl Opener {
         let label = label_of(location);
         let word = super::shown::name(&label);
         let nfs = self.options(location);
-        let options = OpenOptions { end, nfs, since: Some(self.since), ..OpenOptions::default() };
+        let options =
+            OpenOptions { end, nfs, since: Some(self.since), limit: self.limit, ..OpenOptions::default() };
         let Some((server, whole)) = on_server(location) else {
             let opened = location.open(&options)?;
             let tree = self.attach(&*opened.export, LOCAL.into(), &word)?;

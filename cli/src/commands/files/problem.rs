@@ -24,6 +24,9 @@ fn remedy(error: &Error, tree: &Tree) -> Option<&'static str> {
     let is_remote = tree.realm() != "local";
     match error {
         Error::AccessDenied | Error::NotPermitted if is_remote && tree.identity().uid == 0 => Some(SQUASHED),
+        Error::TimedOut if is_remote => {
+            Some("the server does not answer: look at it and at the network, or --wait forever")
+        }
         Error::Stale if is_remote => Some("it was removed, or the server has lost its handles: try again"),
         _ => None,
     }

@@ -8,7 +8,7 @@ use tombolo_core::fs::FileType;
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::open_path::{OpenPath, Opener};
+use super::open_path::{OpenPath, Opener, WaitArgs};
 use super::{problem, shown};
 
 /// Remove files, and with -r directories and everything in them, on NFS servers and on this host.
@@ -17,6 +17,8 @@ use super::{problem, shown};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RmArgs {
+    #[command(flatten)]
+    wait: WaitArgs,
     /// Remove directories and what is in them.
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
@@ -35,13 +37,13 @@ Examples:
 
 impl RmArgs {
     /// `rm -r NAME`.
-    pub fn of_tree(name: Location) -> Self {
-        Self { recursive: true, force: false, names: vec![name] }
+    pub fn of_tree(name: Location, wait: WaitArgs) -> Self {
+        Self { wait, recursive: true, force: false, names: vec![name] }
     }
 
     /// Removes one after the other, all that can be removed.
     pub fn run(&self) -> Outcome {
-        let mut opener = Opener::new();
+        let mut opener = Opener::new().limited(self.wait);
         let mut all_well = true;
         for name in &self.names {
             let removed = match opener.open(name, End::Name) {

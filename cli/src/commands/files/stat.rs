@@ -8,7 +8,7 @@ use tombolo_core::fs::{Attr, FileType};
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-use super::open_path::{OpenPath, Opener, own_name};
+use super::open_path::{OpenPath, Opener, WaitArgs, own_name};
 use super::shown;
 
 /// Show the attributes of files on NFS servers and on this host.
@@ -17,6 +17,8 @@ use super::shown;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatArgs {
+    #[command(flatten)]
+    wait: WaitArgs,
     /// As JSON, one array for all.
     #[arg(long)]
     json: bool,
@@ -33,7 +35,7 @@ Examples:
 impl StatArgs {
     /// Shows one after the other, all that can be found.
     pub fn run(&self) -> Outcome {
-        let mut opener = Opener::new();
+        let mut opener = Opener::new().limited(self.wait);
         let mut all_well = true;
         let mut facts = Vec::new();
         for name in &self.names {

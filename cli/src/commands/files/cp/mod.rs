@@ -18,7 +18,7 @@ use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 use crate::progress::{Screen, Style};
 
-use super::open_path::{OpenPath, Opener};
+use super::open_path::{OpenPath, Opener, WaitArgs};
 use super::shown::size;
 use super::stop;
 use progress::Progress;
@@ -40,6 +40,8 @@ use target::{NameRules, Target};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CpArgs {
+    #[command(flatten)]
+    wait: WaitArgs,
     /// Copy directories and what is in them; links, pipes and devices become what they are.
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
@@ -92,8 +94,9 @@ Examples:
 
 impl CpArgs {
     /// `cp -a -T SOURCE TARGET`, but for what stands there already: it is treated as rename(2) does.
-    pub fn to_name(source: Location, target: Location) -> Self {
+    pub fn to_name(source: Location, target: Location, wait: WaitArgs) -> Self {
         Self {
+            wait,
             recursive: true,
             archive: true,
             preserve: true,
@@ -112,7 +115,7 @@ impl CpArgs {
 
     /// Copies everything that can be copied. What went wrong is on standard error, a line each; a summary on standard output.
     pub fn run(&self, log: LogArgs) -> Outcome {
-        let mut opener = Opener::for_copies();
+        let mut opener = Opener::for_copies().limited(self.wait);
         let mut all_opened = true;
         let mut sources = Vec::new();
         for source in &self.sources {
