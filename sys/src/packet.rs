@@ -30,7 +30,7 @@ pub struct Packet {
     pub truncated: bool,
 }
 
-/// Listens at `path`, whose file has the permission bits `mode` from its first moment on, less the process's mask. EADDRINUSE when
+/// Listens at `path`, whose file has the permission bits `mode` from its first moment on, whatever the process's mask. EADDRINUSE when
 /// the path exists, whether or not it is listened on; ENAMETOOLONG beyond 107 bytes.
 pub fn listen(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::SEQPACKET, SocketFlags::NONBLOCK, path, mode, backlog)

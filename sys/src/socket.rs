@@ -11,6 +11,7 @@ use rustix::net::{
 
 use crate::errno::{Errno, Result, retry};
 use crate::open::permission;
+use crate::umask;
 
 /// The process at the other end of a unix socket, as it was when it connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +24,8 @@ pub struct Peer {
     pub gid: u32,
 }
 
-/// Listens on a unix socket at `path`, whose file has the permission bits `mode` from its first moment on, less the
-/// process's mask. EADDRINUSE when the path exists, whether or not it is listened on; ENAMETOOLONG beyond 107 bytes.
+/// Listens on a unix socket at `path`, whose file has the permission bits `mode` from its first moment on, whatever
+/// the process's mask. EADDRINUSE when the path exists, whether or not it is listened on; ENAMETOOLONG beyond 107 bytes.
 pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::STREAM, SocketFlags::empty(), path, mode, backlog)
 }
@@ -73,9 +74,12 @@ pub(crate) fn listen_as(
 ) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, kind, flags | SocketFlags::CLOEXEC, None)?;
-    // unix(7): the file takes its mode from the socket, so that it is never open to more than it should.
-    fchmod(&socket, permission(mode))?;
+    // unix(7): the file takes its mode from the socket, so that it is never open to more than it should, and loses the umask, which must
+    // not take from what an operator has opened to others.
+    let masked = umask::mask(0, mode);
+    fchmod(&socket, permission(masked.mode()))?;
     bind(&socket, &address)?;
+    drop(masked);
     start_listening(&socket, backlog)?;
     Ok(socket)
 }
@@ -171,6 +175,9 @@ mod tests {
         let path = dir.path().join("s");
         let listener = UnixListener::from(listen_unix(&path, 0o600, 8).expect("listen"));
         assert_eq!(path.metadata().expect("the socket").permissions().mode() & 0o777, 0o600);
+        let open = dir.path().join("open");
+        let _open_to_all = listen_unix(&open, 0o666, 8).expect("listen");
+        assert_eq!(open.metadata().expect("the socket").permissions().mode() & 0o777, 0o666);
         let _client = UnixStream::connect(&path).expect("connect");
         let (server, _) = listener.accept().expect("accept");
         let peer = peer(server.as_fd()).expect("peer");
