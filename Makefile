@@ -23,6 +23,8 @@ ROOT_TESTS := tombolo-sys tombolo-host-links tombolo-front-fuse tombolo-layer-re
 	tombolo-conformance tombolo-crash-images tombolo-nfs-tests tombolo-nfs-client-tests tombolo-vrpc-tests
 ifneq ($(shell id -u),0)
 LEFT_OUT := $(ROOT_TESTS:%=--exclude %)
+# The others leave out what takes root.
+export TOMBOLO_ALLOW_SKIP ?= 1
 endif
 
 # These build, and hold an emulated line to its rate: each has the machine for itself.
@@ -77,6 +79,8 @@ test-long: as-root ## the same at full size: an hour of fuzzing, every case on b
 	tests/timed $(MAKE) packages peers programs test-rust test-planted test-address test-fuzz test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-crash-all test-disk-all test-chaos-all test-package
 
 # What `make peers` has unpacked: the tests then demand it.
+# Whatever a test has started ends with its program.
+test-rust: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER = $(CURDIR)/tests/contained
 test-rust: export TOMBOLO_QEMU_10 ?= $(wildcard $(CURDIR)/.cache/qemu-10/usr/bin)
 # What `make programs` has built: the C library behaves differently in it.
 test-rust: export TOMBOLO_STATIC ?= $(wildcard $(abspath $(PROGRAMS))/tombolo)

@@ -182,7 +182,7 @@ mod tests {
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let root = std::fs::File::open(dir.path()).expect("open");
         let Ok(watch) = Fanotify::new() else {
-            return eprintln!("skipped: no CAP_SYS_ADMIN, or Linux before 5.17");
+            tombolo_skip::skip!("no CAP_SYS_ADMIN, or Linux before 5.17");
         };
         watch.add_file_system(root.as_fd()).expect("a mark on tmpfs");
         let (dir_handle, _) = FileHandle::of(root.as_fd()).expect("a handle");

@@ -261,10 +261,7 @@ mod tests {
     fn ring(file: &File, depth: u16) -> Option<FileRing<usize>> {
         match FileRing::new(file.as_fd(), depth) {
             Ok(ring) => Some(ring),
-            Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => {
-                eprintln!("skipped: there is no io_uring here");
-                None
-            }
+            Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => tombolo_skip::skip!("there is no io_uring"),
             Err(error) => panic!("{error}"),
         }
     }

@@ -250,7 +250,7 @@ mod tests {
     fn an_ipv6_socket_serves_both() {
         let socket = match bind((Ipv6Addr::UNSPECIFIED, 0).into()) {
             Ok(socket) => socket,
-            Err(Errno::AFNOSUPPORT) => return eprintln!("skipped: this kernel has no IPv6"),
+            Err(Errno::AFNOSUPPORT) => tombolo_skip::skip!("this kernel has no IPv6"),
             Err(error) => panic!("{error}"),
         };
         let port = tcp::local_address(&socket).expect("address").port();

@@ -23,6 +23,7 @@
 # shellcheck source=tests/guests/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 here=$repository/tests/guests
+contain "$0" "$@"
 kind=${KIND:-uml}
 work=$(mktemp -d /dev/shm/tombolo-case.XXXXXX)
 chmod 755 "$work"
@@ -64,10 +65,10 @@ note() {
     printf '| %s\n' "$*"
 }
 
-# Waits until a command succeeds, at most a minute: guests boot slowly on a busy machine.
+# Waits until a command succeeds, at most five minutes: guests boot slowly on a busy machine.
 until_ok() {
-    local attempt
-    for ((attempt = 0; attempt < 1200; attempt++)); do
+    local end=$((SECONDS + 300))
+    while ((SECONDS < end)); do
         if "$@"; then return 0; fi
         sleep 0.05
     done

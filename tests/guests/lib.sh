@@ -17,6 +17,11 @@ nfs_options() { # PORT
     echo "vers=3,proto=tcp,mountproto=tcp,port=$1,mountport=$1,hard,nolock,addr=10.0.2.2"
 }
 
+# Goes on as PROGRAM in a process namespace of its own, so that nothing that it starts outlives it (tests/contained).
+contain() { # PROGRAM [ARGUMENT]…
+    if [ -z "${TOMBOLO_CONTAINED-}" ]; then TOMBOLO_CONTAINED=yes exec "$repository/tests/contained" "$@"; fi
+}
+
 # Whether this is a network namespace that `unshare_network` made. Only that is sure to be one: a first process whose namespace cannot be
 # read looks like another's.
 has_own_network() {

@@ -72,7 +72,7 @@ impl<'a> Left<'a> {
         }
     }
 
-    /// Whether only its owner comes through a directory that leads there.
+    /// Returns true where only its owner comes through a directory that leads there.
     fn is_behind(&self, name: &Path) -> bool {
         name.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()).any(|above| {
             fs::metadata(self.scratch.path("").join(above)).is_ok_and(|found| found.mode() & 0o077 == 0)

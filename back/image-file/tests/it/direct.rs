@@ -15,8 +15,7 @@ fn open(bed: &Bed) -> Option<Arc<ImageFile>> {
     match ImageFile::open_direct(&bed.dir.path().join("disk.img"), &OpenOptions::default(), bed.pool.lane()) {
         Ok(disk) => Some(disk),
         Err(OpenError::NotDirect { .. }) => {
-            eprintln!("skipped: the file system of {} has no direct transfers", bed.dir.path().display());
-            None
+            tombolo_skip::skip!("the file system of {} has no direct transfers", bed.dir.path().display());
         }
         Err(error) => panic!("{error}"),
     }

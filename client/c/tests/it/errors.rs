@@ -100,8 +100,7 @@ fn null_pointers_are_invalid_and_nothing_happens() {
 fn a_tree_is_its_users() {
     // SAFETY: it takes nothing.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root can be another user");
-        return;
+        tombolo_skip::skip!("only root can be another user");
     }
     let served = Served::new();
     std::fs::set_permissions(served.dir.path().join("a/b"), Permissions::from_mode(0o700)).unwrap();

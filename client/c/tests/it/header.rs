@@ -75,8 +75,7 @@ fn a_program_in_c_calls_each_function() {
 #[test]
 fn a_program_in_cpp_calls_each_function() {
     if Command::new("c++").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no c++ here");
-        return;
+        tombolo_skip::skip!("there is no c++");
     }
     calls_each_function("c++", &["-std=c++11", "-x", "c++"]);
 }

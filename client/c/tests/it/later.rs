@@ -49,9 +49,11 @@ fn the_callback_is_called_once_later_and_at_once_when_the_answer_is_remembered()
         let expected = if flags == 0 { tree.stat(path) } else { tree.lstat(path) };
         assert_eq!(if number == 0 { Ok(stat.unwrap()) } else { Err(number) }, expected);
         assert_eq!(stat.is_some(), number == 0);
+        // The first answers of a session are not all remembered.
+        let again = if flags == 0 { tree.stat(path) } else { tree.lstat(path) };
+        assert_eq!(again, expected);
         if tree.counts().from_memory == 0 {
-            eprintln!("skipped: this user or this file system cannot be told of what the host changes");
-            continue;
+            tombolo_skip::skip!("this user or this file system cannot be told of what the host changes");
         }
         let (result, told) = ask(&tree, path, flags);
         assert_eq!(result, DONE, "{path}");

@@ -77,7 +77,7 @@ fn watchers_are_told(mount: &Path, create: impl Fn(&str), remove: impl Fn(&str))
     remove("two");
     soon("inotify: the last name", || is_told(&watcher));
     create("marked");
-    let Ok(fanotify) = Fanotify::new() else { return eprintln!("skipped: no CAP_SYS_ADMIN") };
+    let Ok(fanotify) = Fanotify::new() else { tombolo_skip::skip!("no CAP_SYS_ADMIN") };
     let root = fs::File::open(mount).expect("opened");
     fanotify.add_file(root.as_fd(), c"marked", Deeds::DELETE_SELF).expect("a mark");
     remove("marked");

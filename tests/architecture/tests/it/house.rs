@@ -93,6 +93,27 @@ fn files_stay_short_enough_to_read() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+#[test]
+fn tests_are_skipped_by_the_one_macro() {
+    let metadata = metadata();
+    let mut faults = Vec::new();
+    for path in sources(metadata.workspace_root.as_std_path()).expect("readable sources") {
+        let is_macro = ["tests/skip", "tests/architecture"]
+            .iter()
+            .any(|folder| path.starts_with(metadata.workspace_root.as_std_path().join(folder)));
+        if is_macro {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("readable source");
+        for (number, line) in text.lines().enumerate() {
+            if line.contains("\"skipped: ") || line.contains("TOMBOLO_ALLOW_SKIP") {
+                faults.push(format!("{}:{}: use tombolo_skip::skip!", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 fn forbidden_words(may_be_unsafe: bool, may_name_the_system: bool) -> Vec<&'static str> {
     let mut words = Vec::new();
     if !may_be_unsafe {

@@ -21,8 +21,7 @@ use tombolo_layer_basic::{delay, fault};
 /// Mounts `export`, runs the suite there, and expects every case to pass.
 fn run(title: &str, export: &dyn Export, coherence: Coherence) {
     if !Path::new("/dev/fuse").exists() || !tombolo_sys::creds::may_assume() {
-        eprintln!("skipped: {title} needs /dev/fuse and the superuser");
-        return;
+        tombolo_skip::skip!("{title} needs /dev/fuse and the superuser");
     }
     let target = scratch();
     let options = Options { coherence, devices: true, set_id: true, ..Options::default() };

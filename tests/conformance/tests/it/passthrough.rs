@@ -63,8 +63,7 @@ impl World {
 
     fn of(bytes: Vec<u8>, coherence: Coherence) -> Option<Self> {
         if !Path::new("/dev/fuse").exists() || !tombolo_sys::fuse_dev::may_back() {
-            eprintln!("skipped: passthrough needs /dev/fuse and the superuser");
-            return None;
+            tombolo_skip::skip!("passthrough needs /dev/fuse and the superuser");
         }
         let export = Memory::default();
         let origin = export.attach(&client()).expect("attach");

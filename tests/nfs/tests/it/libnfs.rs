@@ -17,8 +17,7 @@ fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     match Command::new(program).args(arguments).output() {
         Ok(output) => Some(output),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("skipped: {program} is not installed (Debian: libnfs-utils)");
-            None
+            tombolo_skip::skip!("{program} is not installed (Debian: libnfs-utils)");
         }
         Err(error) => panic!("{program}: {error}"),
     }

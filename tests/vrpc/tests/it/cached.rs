@@ -32,8 +32,7 @@ fn served() -> Option<Served> {
     let served = Served { dir, site, cached: CachedTree::new(tree, CacheOptions::default()) };
     served.cached.stat(FILE).wait().expect("the file");
     if served.cached.is_empty() {
-        eprintln!("skipped: this user cannot be told of what the host changes");
-        return None;
+        tombolo_skip::skip!("this user cannot be told of what the host changes");
     }
     Some(served)
 }

@@ -42,8 +42,7 @@ impl World {
         let world = Self::of("local-dir", export, Some(dir), USER, CacheOptions::default());
         world.cached.stat(b"/").wait().expect("the top");
         if world.cached.is_empty() {
-            eprintln!("skipped: this user or this file system cannot be told of what the host changes");
-            return None;
+            tombolo_skip::skip!("this user or this file system cannot be told of what the host changes");
         }
         Some(world)
     }

@@ -127,7 +127,7 @@ fn calls_come_from_a_reserved_port_where_we_may_have_one() {
             break;
         }
         if pending.is_ready() {
-            return eprintln!("skipped: no port below 1024 is for us: {:?}", pending.wait());
+            tombolo_skip::skip!("no port below 1024 is for us: {:?}", pending.wait());
         }
         assert!(std::time::Instant::now() < end, "no connection came");
     }

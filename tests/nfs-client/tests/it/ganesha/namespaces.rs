@@ -15,8 +15,7 @@ pub const GANESHA: Needs = &[("rpcbind", "rpcbind"), ("ganesha.nfsd", "nfs-ganes
 #[track_caller]
 pub fn run_inside(test: &str, needs: Needs) {
     if let Some(why) = missing(needs) {
-        eprintln!("skipped: {why}");
-        return;
+        tombolo_skip::skip!("{why}");
     }
     let program = std::env::current_exe().expect("this program");
     let status = isolated()
