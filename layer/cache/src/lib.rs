@@ -45,6 +45,7 @@ mod shared;
 mod sharing;
 pub mod store;
 mod twins;
+mod unkept;
 mod unnamed;
 mod walk;
 mod walk_order;

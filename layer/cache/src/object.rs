@@ -21,6 +21,7 @@ use crate::rules::Place;
 use crate::shared::Shared;
 use crate::store::ObjectId;
 use crate::store::rows::ObjectRow;
+use crate::unkept::Unkept;
 use crate::written::Written;
 
 /// A file, directory or link of the origin.
@@ -67,6 +68,8 @@ pub(crate) struct State {
     pub link: Option<Arc<[u8]>>,
     /// The names in a directory.
     pub names: NamesOfObject,
+    /// The names that are not kept, as there are too many.
+    pub unkept: Option<Box<Unkept>>,
     /// Its attributes are being asked for, for look-ups of names that are not there as far as is known.
     pub looked_at_again: Option<Arc<Promise<()>>>,
     /// All names are being listed since then, and shown as they come: kept when more have come.
@@ -159,6 +162,7 @@ impl Object {
             parent: None,
             link: None,
             names: NamesOfObject::default(),
+            unkept: None,
             looked_at_again: None,
             growing: None,
             listed: None,
@@ -505,7 +509,7 @@ impl State {
     pub(crate) fn wants_listing(&self, options: &Options) -> bool {
         let is_old = self.listed.is_none_or(|listed| self.is_old_listing(listed, options));
         let is_old = is_old && !options.contract.tells_changes();
-        !self.names.is_complete() || is_old
+        !self.shows_all_names() || is_old
     }
 
     /// Whether a listing that was begun then is too old for a reader that begins now.
@@ -598,6 +602,7 @@ impl State {
     fn heap_bytes(&self) -> usize {
         let of_data = self.data.as_ref().map_or(0, |data| data.heap_bytes());
         self.names.heap_bytes()
+            + self.unkept.as_ref().map_or(0, |unkept| unkept.heap_bytes())
             + self.rights.heap_bytes()
             + self.link.as_ref().map_or(0, |link| link.len())
             + of_data

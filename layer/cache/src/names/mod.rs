@@ -240,6 +240,17 @@ impl Names {
         }
     }
 
+    /// Some names that a listing has found, which does not say which are gone.
+    pub(crate) fn set_some(&mut self, listed: &Listed) {
+        listed.iter().for_each(|(name, target)| self.put(name, target));
+        self.is_growing = false;
+    }
+
+    /// The place of a name, if it is known what it leads to.
+    pub(crate) fn place_of(&self, name: &[u8]) -> Option<u64> {
+        self.table.find(name).filter(|(_, target)| target.is_some()).map(|(place, _)| place)
+    }
+
     /// There are no names.
     pub(crate) fn set_empty(&mut self) {
         self.set_all(&Listed::default());

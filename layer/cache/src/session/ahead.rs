@@ -9,6 +9,7 @@ use tombolo_core::Result;
 use tombolo_core::fs::{AccessMask, FileType, OpenFlags};
 use tombolo_host_runtime::task;
 
+use super::listing::Wanted;
 use super::reading::unless_interrupted;
 use super::view::View;
 use crate::cache::Cache;
@@ -222,8 +223,10 @@ impl View {
             return Ok(());
         }
         let origin = self.open_unasked(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;
-        let (listed, _) = both(self.list(dir, &origin, false), self.learn_rights(dir)).await;
-        let bytes = listed?;
+        let wants_tree = self.cache().options_of(dir).prefetch == Prefetch::Tree;
+        let wanted = if wants_tree { Wanted::Tree } else { Wanted::Unasked };
+        let (listed, _) = both(self.list(dir, &origin, wanted), self.learn_rights(dir)).await;
+        let Some(bytes) = listed? else { return Ok(()) };
         let guessed = if is_guess { bytes } else { 0 };
         self.cache().counters.listed_ahead(guessed);
         self.cache().walk.guessed(guessed);

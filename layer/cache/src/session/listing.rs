@@ -1,7 +1,7 @@
 //! Listing directories: a first look brings all of one.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, Entry, File, FileType, Name, OpenFlags};
 use tombolo_core::{Ctx, Error, Result};
@@ -13,6 +13,7 @@ use super::view::View;
 use crate::names::{DOT, DOT_DOT, Listed, ListingMark, Target};
 use crate::object::{Look, Object, State};
 use crate::origin::{OriginFile, detached};
+use crate::unkept;
 use crate::walk;
 
 /// A directory that others change all the time is listed so often until it stays the same meanwhile.
@@ -27,6 +28,57 @@ const FIRST_PAGE: DirBudget = DirBudget { size_bytes: 1 << 16, ..PAGE };
 /// A larger directory is shown as it comes, in bytes as the origin counts them.
 const GROWING_BYTES_MIN: u64 = 16 << 10;
 
+/// Which names of a directory are wanted, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// A few of them, which are not asked for: of a directory with more none is.
+    Unasked,
+    /// All of a tree, which are not asked for.
+    Tree,
+    /// All, if they are few.
+    Few,
+    /// All.
+    All,
+    /// All, for as long as anything has the directory open.
+    WhileOpen,
+}
+
+/// A name takes at least so much of a page.
+const NAME_BYTES: usize = 32;
+
+/// So many names are few.
+const FEW: usize = 16 << 10;
+
+/// A client may open a directory for each part that it reads of it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Wanted {
+    /// What the origin is asked for next when so many names have come.
+    fn page(self, names: usize, names_max: usize) -> DirBudget {
+        let most = if matches!(self, Self::Unasked | Self::Few) { FEW.min(names_max) } else { names_max };
+        let left_bytes = (most + 1).saturating_sub(names) * NAME_BYTES;
+        DirBudget { size_bytes: left_bytes.clamp(FIRST_PAGE.size_bytes, PAGE.size_bytes), ..PAGE }
+    }
+
+    /// Whether a listing that has found so many names ends, of a directory that was last seen to be open then.
+    fn ends(self, names: usize, used: Instant) -> bool {
+        match self {
+            Self::Unasked | Self::Few => names > FEW,
+            Self::Tree | Self::All => false,
+            Self::WhileOpen => used.elapsed() > PATIENCE,
+        }
+    }
+}
+
+/// Names that a listing has found.
+struct Gathered {
+    listed: Listed,
+    /// When the oldest of them were asked for.
+    asked: Instant,
+    /// Where the origin goes on with those that are not kept here.
+    unkept: Option<Cookie>,
+}
+
 impl View {
     /// Whether a listing can be answered from here. One that has begun goes on from what is here.
     pub(super) fn has_listing(&self, dir: &Object, cookie: Cookie, plus: bool) -> bool {
@@ -34,8 +86,8 @@ impl View {
         let state = dir.state();
         match cookie {
             Cookie::START if plus => state.is_believed(Look::Stat, options) && !state.wants_listing(options),
-            Cookie::START => state.is_believed(Look::Stat, options) && state.names.is_complete(),
-            _ => state.names.can_go_on(),
+            Cookie::START => state.is_believed(Look::Stat, options) && state.shows_all_names(),
+            _ => state.goes_on_after(cookie),
         }
     }
 
@@ -44,11 +96,16 @@ impl View {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
         let dir = &opening.object;
         loop {
+            let unkept = dir.state().unkept_from(cookie);
+            if let Some(at) = unkept {
+                return self.pass_names_on(file, dir, at?, page).await;
+            }
             unless_interrupted(&self.cx.interrupt, self.await_names(dir, file, cookie, page.wants_entries()))
                 .await??;
             page = self.fill(dir, cookie, page)?;
             // What had come may be gone again, and more be on its way.
-            if !page.is_empty() || page.is_end() || !is_growing_after(dir, cookie) {
+            let goes_on = is_growing_after(dir, cookie) || dir.state().unkept_from(cookie).is_some();
+            if !page.is_empty() || page.is_end() || !goes_on {
                 return Ok(page);
             }
         }
@@ -56,7 +113,7 @@ impl View {
 
     /// Waits until names after `cookie` are here, or all.
     async fn await_names(&self, dir: &Arc<Object>, file: File, cookie: Cookie, plus: bool) -> Result<()> {
-        while !self.has_listing(dir, cookie, plus) {
+        while !self.has_listing(dir, cookie, plus) && dir.state().unkept_from(cookie).is_none() {
             self.cache().walk.wait_for(dir.id).await;
             self.attr(dir, Look::Stat).await?;
             if self.has_listing(dir, cookie, plus) {
@@ -68,6 +125,11 @@ impl View {
                 (state.attr.size, state.growing.clone())
             };
             let is_own = growing.is_none();
+            let is_small = is_own && size < GROWING_BYTES_MIN;
+            // Some origins say of none how large it is.
+            if is_small && self.list(dir, &origin, Wanted::Few).await?.is_some() {
+                return Ok(());
+            }
             match growing {
                 // Another's, which was begun too long ago for one that begins now.
                 Some((begun, more))
@@ -77,21 +139,20 @@ impl View {
                     more.kept().await;
                     continue;
                 }
-                None if size < GROWING_BYTES_MIN => return self.list(dir, &origin, true).await.map(drop),
                 None => self.grow(dir, &origin),
                 Some(_) => {}
             }
             await_more(dir, cookie).await;
             let (is_growing, can_go_on) = {
                 let state = dir.state();
-                (state.names.is_growing(), state.names.can_go_on())
+                (state.names.is_growing(), state.shows_names())
             };
             if is_growing || (is_own && can_go_on) {
                 break;
             }
             if is_own {
                 // It has failed: this tells how.
-                return self.list(dir, &origin, true).await.map(drop);
+                return self.list(dir, &origin, Wanted::All).await.map(drop);
             }
         }
         Ok(())
@@ -110,7 +171,7 @@ impl View {
         let (dir, origin) = (dir.clone(), origin.clone());
         task::spawn(async move {
             let growing = Growing(&dir);
-            if view.list(&dir, &origin, true).await.is_err() {
+            if view.list(&dir, &origin, Wanted::WhileOpen).await.is_err() {
                 // A reader that waits lists anew, and is told what is wrong.
                 dir.state().names.drop_all();
             }
@@ -140,10 +201,12 @@ impl View {
             // In parts: the lock of the directory is not held while those of its entries are taken.
             let (part, is_all): (Vec<(u64, Vec<u8>, Target)>, bool) = {
                 let state = dir.state();
-                let is_all = state.growing.is_none() || state.names.can_go_on();
-                let names = state.names.after(after).take(PART_LEN);
+                let is_all = state.growing.is_none() || state.shows_names();
+                let kept = state.last_kept_place();
+                let names = state.names.after(after).take_while(|(place, ..)| *place <= kept).take(PART_LEN);
                 let names = names.filter(|_| is_all || state.names.is_growing());
-                (names.map(|(place, name, target)| (place, name.to_vec(), target)).collect(), is_all)
+                let part = names.map(|(place, name, target)| (place, name.to_vec(), target)).collect();
+                (part, is_all && !state.has_unkept())
             };
             let Some(last) = part.last().map(|(place, ..)| *place) else {
                 if is_all {
@@ -181,16 +244,30 @@ impl View {
         self.entry_now(&object)
     }
 
-    /// Brings all names of a directory, with the attributes of what they lead to. Where others go on changing it, a caller that waits is
-    /// shown what was seen last, which is not believed. How
-    /// many bytes that took, about.
-    pub(super) async fn list(&self, dir: &Arc<Object>, origin: &OriginFile, is_awaited: bool) -> Result<u64> {
-        let mut bytes = 0;
+    /// Brings the names of a directory, with the attributes of what they lead to: all, or as many as may be kept. Where others go on changing it, a
+    /// caller that waits is shown what was seen last, which is not believed. How many bytes that took, about; `None`: it has ended early.
+    pub(super) async fn list(
+        &self,
+        dir: &Arc<Object>,
+        origin: &OriginFile,
+        wanted: Wanted,
+    ) -> Result<Option<u64>> {
+        let (mut bytes, is_awaited) = (0, wanted != Wanted::Unasked && wanted != Wanted::Tree);
         for attempt in 1..=TRIES_MAX {
             let (mark, begun) = (dir.state().names.begin_listing(), Instant::now());
             let _listing = Listing(dir);
-            let (listed, asked) = self.gather(dir, origin, mark).await?;
+            let gathered = self.gather(dir, origin, mark, wanted).await?;
+            let Some(Gathered { listed, asked, unkept }) = gathered else { return Ok(None) };
             bytes += walk::listing_bytes(listed.len(), listed.names_bytes());
+            if let Some(cookie) = unkept {
+                self.cache().learned(dir, |state| {
+                    state.names.set_some(&listed);
+                    state.listed = Some(begun.min(asked));
+                    state.set_unkept(cookie);
+                    true
+                });
+                return Ok(Some(bytes));
+            }
             let (mut stayed, is_last) = (false, attempt == TRIES_MAX);
             self.cache().learned(dir, |state| {
                 stayed = state.names.holds_since(mark);
@@ -205,25 +282,26 @@ impl View {
                 is_shown
             });
             if stayed {
-                return Ok(bytes);
+                return Ok(Some(bytes));
             }
         }
         if is_awaited {
             dir.doubt();
         }
-        Ok(bytes)
+        Ok(Some(bytes))
     }
 
-    /// All names, and when the oldest of them were asked for.
+    /// Names, as far as they are wanted. `None`: there are more than a few, or nothing here has the directory open any more.
     async fn gather(
         &self,
         dir: &Arc<Object>,
         origin: &OriginFile,
         mark: ListingMark,
-    ) -> Result<(Listed, Instant)> {
+        wanted: Wanted,
+    ) -> Result<Option<Gathered>> {
         let cx = Ctx { lists_below: self.cx.lists_below, ..origin.cx.clone() };
         let (mut listed, mut oldest) = (Listed::default(), Instant::now());
-        let mut cookie = Cookie::START;
+        let (mut cookie, mut used) = (Cookie::START, Instant::now());
         let grows = {
             let mut state = dir.state();
             if state.growing.is_some() {
@@ -231,12 +309,11 @@ impl View {
             }
             state.names.is_growing()
         };
-        let mut budget = if grows { FIRST_PAGE } else { PAGE };
-        let mut page = DirPage::new(budget);
+        let names_max = self.cache().store.names_max();
+        let mut page = DirPage::new(FIRST_PAGE);
         loop {
-            page.reset(budget);
             let (mut asked, known) = (Instant::now(), listed.len());
-            budget = PAGE;
+            page.reset(if grows && known == 0 { FIRST_PAGE } else { wanted.page(known, names_max) });
             page = origin.fs().readdir(&cx, origin.file, cookie, page).resolve().await?;
             asked = page.asked().map_or(asked, |told| told.min(asked));
             oldest = oldest.min(asked);
@@ -248,7 +325,7 @@ impl View {
             }
             if page.is_end() {
                 self.fetch_unless_told(dir, asked).await?;
-                return Ok((listed, oldest));
+                return Ok(Some(Gathered { listed, asked: oldest, unkept: None }));
             }
             if page.is_empty() {
                 return Err(Error::OutOfRange);
@@ -262,6 +339,16 @@ impl View {
                 });
                 more.iter().for_each(|more| more.keep(()));
             }
+            if dir.state().uses > 0 {
+                used = Instant::now();
+            }
+            if wanted.ends(listed.len(), used) {
+                return Ok(None);
+            }
+            if listed.len() >= names_max {
+                self.fetch_unless_told(dir, asked).await?;
+                return Ok(Some(Gathered { listed, asked: oldest, unkept: Some(cookie) }));
+            }
             if self.cache().store.is_behind() {
                 let store = self.cache().store.clone();
                 let written = self.cache().in_pool(&origin.cx, move || {
@@ -270,6 +357,27 @@ impl View {
                 });
                 written.resolve().await?;
             }
+        }
+    }
+
+    /// Gives a reader names that are not kept here, as the origin lists them from there. It asks for attributes itself where it wants them.
+    async fn pass_names_on(
+        &self,
+        file: File,
+        dir: &Arc<Object>,
+        mut at: Cookie,
+        mut page: DirPage,
+    ) -> Result<DirPage> {
+        let origin = self.origin_file(file).await?;
+        loop {
+            let wanted = DirPage::new(unkept::names_only(page.budget()));
+            let listing = origin.fs().readdir(&self.at_origin(), origin.file, at, wanted);
+            let there = listing.resolve().await?;
+            page = dir.state().pass_names_on(&there, page, |name| self.cache().hides(dir.id, name));
+            let Some(last) = there.iter().last().filter(|_| page.is_empty() && !page.is_end()) else {
+                return Ok(page);
+            };
+            at = last.cookie;
         }
     }
 
@@ -315,7 +423,7 @@ async fn await_more(dir: &Object, cookie: Cookie) {
     loop {
         let more = {
             let state = dir.state();
-            let goes_on = cookie != Cookie::START && state.names.can_go_on();
+            let goes_on = cookie != Cookie::START && state.shows_names();
             let is_over = goes_on || has_after(&state, cookie);
             state.growing.clone().filter(|_| !is_over)
         };

@@ -232,6 +232,7 @@ pub(super) fn start(
                 }
             }
             drop(batch);
+            shared.weigh_index();
             shared.queue.finished();
         }
     })

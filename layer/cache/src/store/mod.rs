@@ -93,6 +93,7 @@ pub(super) struct Shared {
     reader: Mutex<Database>,
     ids: Mutex<Ids>,
     unnumbered: AtomicU64,
+    index_bytes: AtomicU64,
     queue: Queue,
     eviction: Mutex<Eviction>,
     files: Mutex<Files>,
@@ -119,6 +120,15 @@ const UNNUMBERED: u64 = 1 << 63;
 
 /// So much of the capacity may be held, so that there is always something to evict.
 const HELD_PART: (u64, u64) = (3, 4);
+
+/// The index may have such a part of the capacity, and the names of a directory such a part of what is left of that.
+const INDEX_PART: u64 = 2;
+
+/// A name takes about so much in the index, with its object and that one's handle.
+const NAME_BYTES: u64 = 320;
+
+/// So many names of a directory are kept at least, and at most: those are in memory while they are in use.
+const NAMES: (usize, usize) = (4096, 1 << 20);
 
 /// So many data files are open at a time.
 const OPEN_MAX: usize = 1024;
@@ -179,6 +189,7 @@ impl Store {
             reader: Mutex::new(reader),
             ids: Mutex::default(),
             unnumbered: AtomicU64::new(UNNUMBERED),
+            index_bytes: AtomicU64::new(file_bytes(&path)),
             queue: Queue::default(),
             eviction: Mutex::new(eviction),
             files: Mutex::default(),
@@ -342,9 +353,21 @@ impl Store {
         lock(&self.shared.eviction).bytes()
     }
 
-    /// Whether more is kept than may be.
+    /// Whether more is kept than may be, with the index.
     pub(crate) fn is_full(&self) -> bool {
-        self.kept_bytes() > self.shared.options.capacity_bytes
+        self.kept_bytes().saturating_add(self.index_bytes()) > self.shared.options.capacity_bytes
+    }
+
+    /// How large the index was when it was last written.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        self.shared.index_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So many names of a directory are kept: a large one leaves room for others, and for data. Few where the index has its part of the cache.
+    pub(crate) fn names_max(&self) -> usize {
+        let (capacity, index) = (self.shared.options.capacity_bytes, self.index_bytes());
+        let room = (capacity / INDEX_PART).saturating_sub(index) / INDEX_PART / NAME_BYTES;
+        usize::try_from(room).unwrap_or(usize::MAX).clamp(NAMES.0, NAMES.1)
     }
 
     /// The data that are to go next. They do not count any more.
@@ -435,6 +458,11 @@ impl Shared {
         }
         ids.next += 1;
         Ok(ObjectId(ids.next - 1))
+    }
+
+    /// Looks how large the index is now.
+    fn weigh_index(&self) {
+        self.index_bytes.store(file_bytes(&self.directory.path.join("index.db")), Ordering::Relaxed);
     }
 
     fn path_of(&self, id: ObjectId, generation: u64) -> PathBuf {
@@ -538,6 +566,10 @@ fn set_aside(path: &Path) {
     for more in ["db-wal", "db-shm"] {
         let _ = fs::remove_file(path.with_extension(more));
     }
+}
+
+fn file_bytes(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |file| file.len())
 }
 
 /// The origin's handle as a key.

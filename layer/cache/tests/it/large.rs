@@ -6,11 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use tombolo_core::fs::{Attr, Cookie, DirBudget, DirPage, File, NewMode, NodeId, Op, OpenFlags, Opened};
+use tombolo_core::fs::{
+    Attr, Cookie, DirBudget, DirPage, File, FileType, NewMode, NodeId, Op, OpenFlags, Opened,
+};
 use tombolo_core::{Answer, Result};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_basic::{Around, Layered, around};
 use tombolo_layer_cache::Options;
+use tombolo_layer_cache::store::StoreOptions;
 
 use crate::world::{Origin, Session, attach, name, opened_store};
 
@@ -122,4 +125,90 @@ fn the_first_names_are_shown_before_the_last_are_asked_for() {
     }
     seen.remove(&b"7"[..]);
     assert!(again == seen, "{} names, and not {}", again.len(), seen.len());
+}
+
+/// Makes so many files in the root of the origin.
+fn make(origin: &Origin, count: usize) {
+    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
+    for n in 0..count {
+        let (name, mode) = (format!("{n}"), NewMode::default());
+        let made = fs.mknod(
+            cx,
+            NodeId::ROOT,
+            crate::world::name(&name),
+            FileType::Regular,
+            mode,
+            Default::default(),
+        );
+        made.wait().expect("made");
+    }
+}
+
+fn open_root(session: &Session) -> File {
+    let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
+    let opened = session.fs.open(&session.cx, NodeId::ROOT, flags).wait().expect("open");
+    File { node: NodeId::ROOT, open: opened.open }
+}
+
+#[test]
+fn of_too_many_names_some_are_kept_and_all_are_shown() {
+    const COUNT: usize = 40_000;
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    make(&origin, COUNT);
+    let small = StoreOptions { capacity_bytes: 16 << 20, ..StoreOptions::default() };
+    let store = opened_store(dir.path(), small);
+    let options = Options { attr_refresh: Duration::from_secs(3600), ..Options::default() };
+    let cache = tombolo_layer_cache::over(&*origin.export, store.clone(), options).expect("a cache");
+    let session = attach(&cache);
+    // One that is looked up is kept, and not shown twice.
+    session.lookup("39998").expect("there");
+    for round in 0..2 {
+        let file = open_root(&session);
+        let (mut cookie, mut seen, mut pages) = (Cookie::START, HashSet::new(), 0);
+        loop {
+            let next = page(&session, file, cookie).expect("a page");
+            assert!(next.is_end() || !next.is_empty());
+            // A reader may go on after any entry.
+            pages += 1;
+            let taken = if pages % 7 == 0 && !next.is_end() { 3 } else { usize::MAX };
+            for entry in next.iter().take(taken) {
+                assert!(seen.insert(entry.name.to_vec()), "{:?} comes twice", entry.name.escape_ascii());
+                cookie = entry.cookie;
+            }
+            if next.is_end() {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), COUNT + 2, "round {round}");
+        session.fs.release(&session.cx, file);
+    }
+    let kept = store.info().objects;
+    assert!((4096..COUNT as u64 / 2).contains(&kept), "{kept} objects are kept");
+    for text in ["7", "39999"] {
+        session.lookup(text).expect("there");
+    }
+    assert!(session.lookup("none").is_err());
+}
+
+#[test]
+fn a_listing_ends_with_the_last_that_reads_it() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    make(&origin, 50_000);
+    let slow = Arc::new(Slow::default());
+    let export = Layered::new(origin.export.clone(), slow.clone());
+    let store = opened_store(dir.path(), Default::default());
+    let cache = tombolo_layer_cache::over(&export, store, Options::default()).expect("a cache");
+    let session = attach(&cache);
+    let file = open_root(&session);
+    assert!(!page(&session, file, Cookie::START).expect("a page").is_end());
+    session.fs.release(&session.cx, file);
+    std::thread::sleep(Duration::from_millis(2500));
+    slow.go_on.keep(());
+    let mut asked = 0;
+    // What is on its way still comes.
+    while slow.asked.load(Ordering::SeqCst) != asked {
+        asked = slow.asked.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert!(slow.told.load(Ordering::SeqCst) < 40_000, "it is listed on for nobody");
 }
