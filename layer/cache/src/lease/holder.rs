@@ -17,7 +17,7 @@ pub struct Holder {
     /// The name of its cache directory, which no other has but a copy.
     pub(crate) id: String,
     /// Where and when it runs.
-    pub(crate) life: Life,
+    pub(crate) life: Box<Life>,
 }
 
 const VERSION_LINE: &str = "tombolo lease, version 1";
@@ -32,7 +32,7 @@ impl Holder {
     /// The lease file's text.
     pub(super) fn text(&self, refresh: Duration) -> String {
         let Self { host, process, since, id, life } = self;
-        let Life { machine, boot, namespace, started, place } = life;
+        let Life { machine, boot, namespace, started, place } = &**life;
         format!(
             "{VERSION_LINE}\nhost: {host}\nprocess: {process}\nsince: {since}\nid: {id}\n\
             machine: {machine}\nboot: {boot}\nnamespace: {namespace}\nstarted: {started}\nplace: {place}\n\n\
@@ -51,13 +51,13 @@ impl Holder {
             let shown = value.unwrap_or_default().chars().filter(|c| c.is_ascii_graphic() || *c == ' ');
             shown.take(FIELD_CHARS_MAX).collect()
         };
-        let life = Life {
+        let life = Box::new(Life {
             machine: field("machine"),
             boot: field("boot"),
             namespace: field("namespace"),
             started: field("started"),
             place: field("place"),
-        };
+        });
         let (host, process, since, id) = (field("host"), field("process"), field("since"), field("id"));
         Self { host, process, since, id, life }
     }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read_and_anything_else_is_no_holder() {
         let text = |text: &str| text.to_owned();
-        let life = Life::of_this_process(text("0a0b"));
+        let life = Box::new(Life::of_this_process(text("0a0b")));
         let holder =
             Holder { host: text("ship"), process: text("7"), since: text("1 May"), id: text("00ff"), life };
         assert_eq!(Holder::read(holder.text(Duration::from_secs(10)).as_bytes()), holder);

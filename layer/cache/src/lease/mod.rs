@@ -294,7 +294,7 @@ impl Keeper {
         claim: Claim,
     ) -> Result<Self, LeaseError> {
         let Claim { identity, host, process, since, life, takes, may_come_later, lasts, period } = claim;
-        let own = Holder { host, process, since, id, life: life.at(dir) };
+        let own = Holder { host, process, since, id, life: Box::new(life.at(dir)) };
         let root = Root::of(origin, identity)?;
         let began = Instant::now();
         let taken = match block_on(Taking { root: &root, own: &own, period, takes }.take()) {
