@@ -1,14 +1,14 @@
 //! What all sessions and the thread that writes back share.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Client, FileSystem, LockTable, NodeId, PermissionCheck, Watermarks};
-use tombolo_core::{Ctx, Result};
+use tombolo_core::{Ctx, Identity, Result};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::pace::Pace;
 use tombolo_host_runtime::promise::Promise;
@@ -42,22 +42,28 @@ pub(crate) struct Shared {
 
 /// Owners that new files were to have, each with the one that the origin has given them and does not change: user and group, of both.
 #[derive(Debug, Default)]
-pub(crate) struct Squashed(Mutex<HashSet<[u32; 4]>>);
+pub(crate) struct Squashed(Mutex<HashMap<[u32; 2], [u32; 2]>>);
 
 /// So many are remembered.
 const SQUASHED_MAX: usize = 1024;
 
 impl Squashed {
-    pub(crate) fn has(&self, owners: [u32; 4]) -> bool {
-        lock(&self.0).contains(&owners)
+    pub(crate) fn has(&self, [uid, gid, owner @ ..]: [u32; 4]) -> bool {
+        lock(&self.0).get(&[uid, gid]) == Some(&owner)
     }
 
-    pub(crate) fn add(&self, owners: [u32; 4]) {
+    /// Returns the user that the origin takes another for, if it does.
+    pub(crate) fn taken_for(&self, user: &Identity) -> Option<Identity> {
+        let [uid, gid] = lock(&self.0).get(&[user.uid, user.gid]).copied()?;
+        Some(Identity { uid, gid, groups: None })
+    }
+
+    pub(crate) fn add(&self, [uid, gid, owner @ ..]: [u32; 4]) {
         let mut all = lock(&self.0);
         if all.len() >= SQUASHED_MAX {
             all.clear();
         }
-        all.insert(owners);
+        all.insert([uid, gid], owner);
     }
 }
 

@@ -132,12 +132,23 @@ impl View {
             (tree.nodes.contains_key(&id), tree.below(id))
         };
         match is_ours {
-            true => Ownership::from(&self.attr(id).await?).check_mode(&self.cx.identity, mask),
+            true => {
+                let owner = Ownership::from(&self.attr(id).await?);
+                self.as_either(|user| owner.check_mode(user, mask))
+            }
             false => {
                 let below = below.ok_or(Error::Stale)?;
                 self.shared().below.access(&self.below_cx(), below, mask).resolve().await
             }
         }
+    }
+
+    /// Makes a check for the user, and if that fails for the one whom the origin takes it for: what this one has made is that one's there.
+    pub(super) fn as_either(&self, check: impl Fn(&Identity) -> Result<()>) -> Result<()> {
+        check(&self.cx.identity).or_else(|error| {
+            let other = self.shared().squashed.taken_for(&self.cx.identity);
+            other.map_or(Err(error), |other| check(&other))
+        })
     }
 
     /// Whether the user may add a name to a directory.
@@ -148,7 +159,7 @@ impl View {
     /// Whether the user may take a node out of a directory.
     pub(super) async fn check_remove(&self, dir: NodeId, dir_attr: &Attr, victim: &Attr) -> Result<()> {
         self.check_add(dir).await?;
-        Ownership::from(dir_attr).check_sticky(&self.cx.identity, victim.uid)
+        self.as_either(|user| Ownership::from(dir_attr).check_sticky(user, victim.uid))
     }
 
     /// The directory that a directory lies in. The root lies in itself.

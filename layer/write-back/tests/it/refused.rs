@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tombolo_core::fs::{Export, Mode, Op, SetAttr};
-use tombolo_core::{Answer, Error};
+use tombolo_core::{Answer, Ctx, Error, Identity};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
+use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
 use tombolo_layer_write_back::{Allowed, try_out};
 
 use crate::shown::names;
 use crate::world::{Origin, Session};
+
+/// The user that those are at the origin whom it does not know.
+const NOBODY: u32 = 65534;
 
 /// An origin that lets nobody set attributes while that is so.
 struct Strict(AtomicBool);
@@ -122,6 +126,39 @@ fn what_was_not_asked_for_is_as_the_origin_has_it() {
     let ours = at.find("made").expect("there").attr;
     assert_eq!((ours.mode, ours.uid, ours.mtime), (theirs.mode, theirs.uid, theirs.mtime));
     assert!(proxy.write_back.status().is_clean);
+}
+
+#[test]
+fn what_a_squashed_user_has_made_stays_its_own_here() {
+    let squashes = |inner: Arc<dyn Export>| {
+        let ids = || Ids::new(vec!["0:0".parse().expect("a range")], NOBODY).expect("a map");
+        Arc::new(idmap::over(inner, IdMap { users: ids(), groups: ids() })) as Arc<dyn Export>
+    };
+    let origin = Origin::with(squashes);
+    let set = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };
+    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
+    fs.setattr(cx, tombolo_core::fs::NodeId::ROOT, None, &set).wait().expect("set");
+    let proxy = origin.proxy();
+    let identity = Identity { uid: 7, gid: 7, groups: None };
+    let at = Session { cx: Ctx { identity, ..proxy.session.cx.clone() }, ..proxy.session.clone() };
+    at.mkdir("dir").expect("made");
+    at.put("dir/one", b"one").expect("written");
+    assert_eq!(at.find("dir/one").expect("there").attr.uid, 7);
+    proxy.write_back.flush().expect("all that was asked for is there");
+    assert_eq!(at.find("dir/one").expect("there").attr.uid, NOBODY);
+    let file = at.open("dir/one").expect("it is its own");
+    at.write(file, 0, b"two").expect("written");
+    at.close(file);
+    let node = at.find("dir/one").expect("there").node;
+    let set = SetAttr { mode: Some(Mode::new(0o600)), ..SetAttr::default() };
+    at.fs.setattr(&at.cx, node, None, &set).wait().expect("its own");
+    at.put("dir/other", b"").expect("its own directory");
+    proxy.write_back.flush().expect("all is there");
+    assert_eq!(origin.direct.get("dir/one").expect("there"), b"two");
+    assert_eq!(names(&origin.direct, origin.direct.find("dir").expect("there").node), ["one", "other"]);
+    let stranger = Identity { uid: 8, gid: 8, groups: None };
+    let stranger = Session { cx: Ctx { identity: stranger, ..at.cx.clone() }, ..at.clone() };
+    assert!(matches!(stranger.open("dir/one"), Err(Error::AccessDenied)));
 }
 
 #[test]
