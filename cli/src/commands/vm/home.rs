@@ -110,7 +110,7 @@ impl Home {
         Ok(home)
     }
 
-    /// Says that its VMM was there, so that it is kept whatever comes.
+    /// Says that its VMM has taken it up, so that it is kept whatever comes.
     pub fn has_started(&self) {
         // One that is left costs a log of which only the end is shown.
         let _ = fs::remove_file(self.file(UNSTARTED));

@@ -143,9 +143,10 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
     ledger.enter("servers of memory and disk", None);
     let runs = || home.lock().is_ok_and(|lock| lock.is_none());
     let mut monitor = reach(home, "resume", runs)?;
-    home.has_started();
     ledger.enter("start of the VMM", None);
     monitor.load(&state, PATIENCE).map_err(&failed)?;
+    // What this host lacks from here on can be mended.
+    home.has_started();
     ledger.enter("device state", Some(state_bytes));
     // What this host has no room for is known before the guest runs.
     prepare(home, &mut monitor)?;
