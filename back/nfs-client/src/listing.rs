@@ -1,4 +1,4 @@
-//! How far a listing has come, whether it goes in circles, and what it has given where it has to begin anew.
+//! The progress of a listing: its last page, the circle that it may go in, and the names that it has given where it has to begin anew.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -22,7 +22,7 @@ pub(crate) struct Progress {
     given: Arc<Given>,
 }
 
-/// So many names are remembered of a listing, at most. One that is longer cannot begin anew.
+/// The most names that are remembered of a listing. A longer one cannot begin anew.
 const GIVEN_MAX: usize = 1 << 18;
 
 /// The names of the pages that callers have left behind them.
@@ -41,7 +41,7 @@ pub(crate) struct Given {
 pub(crate) struct Page {
     /// Where the caller was in its listing.
     pub start: Cookie,
-    /// What the server was asked for: another place where the listing began anew.
+    /// The place that the server was asked for: another one where the listing began anew.
     pub from: Cookie,
     pub listing: Arc<Listing>,
     /// The caller has no use for another kind of page.
@@ -119,7 +119,7 @@ impl Progress {
 }
 
 impl Progress {
-    /// The names up to this place of the listing: if the server knows the place no more, these are left out of a listing from the start.
+    /// Returns the names up to this place of the listing: if the server knows the place no more, these are left out of a listing from the start.
     /// None where not all of them are known.
     pub(crate) fn given_until(&self, cookie: Cookie) -> Option<Arc<Given>> {
         let page = self.page.as_ref()?;
@@ -141,7 +141,7 @@ impl Progress {
         Ok(())
     }
 
-    /// The names that pages may have again.
+    /// Returns the names that pages may have again.
     pub(crate) fn repeated(&self) -> Option<Arc<Given>> {
         self.given.repeats.then(|| self.given.clone())
     }
@@ -157,7 +157,7 @@ impl Given {
         }
     }
 
-    /// Leaves out of a page what was given. The number of names that were.
+    /// Leaves out of a page what was given. Returns the number of names left out.
     pub(crate) fn leave_out(&self, listing: &mut Listing) -> usize {
         let all = std::mem::take(&mut listing.entries);
         let count = all.len();

@@ -60,7 +60,7 @@ pub trait LeaseNote: std::fmt::Debug + Send + Sync {
 /// Clients that hold one at a time.
 const HOLDERS_MAX: usize = 256;
 
-/// Those of one party.
+/// Clients of one party that hold one at a time.
 const PARTY_HOLDERS_MAX: usize = 8;
 
 /// A recalled lease that is given back after this part of the term, or never, bars its party.
@@ -293,7 +293,7 @@ impl State {
         self.bars.insert(party, Bar { until: now + first * (1 << doublings), doublings });
     }
 
-    /// The time that a party has to wait for before it is granted one, if its own leases or bars are in the way.
+    /// Returns the time that a party has to wait for before it is granted one, if its own leases or bars are in the way.
     fn party_waits(&self, client: LeaseClient, now: Instant) -> Option<Duration> {
         if let Some(bar) = self.bars.get(&client.0).filter(|bar| bar.until > now) {
             return Some(bar.until - now);
@@ -581,7 +581,7 @@ mod tests {
         assert!(is_granted(&table, LeaseClient(2, 0)));
     }
 
-    /// The terms that this client is granted none for.
+    /// Returns the number of terms that this client is granted none for.
     fn barred_terms(table: &Arc<LeaseTable>, client: LeaseClient) -> u128 {
         later(table);
         match ask(table, client, LeaseAsk::Grant) {
@@ -594,7 +594,7 @@ mod tests {
         }
     }
 
-    /// A lease of this client whose term is over, and for which a change may have waited.
+    /// Has the term of a lease of this client end, for which a change may have waited.
     fn run_out(table: &Arc<LeaseTable>, client: LeaseClient, is_recalled: bool) {
         granted(table, client);
         let change = is_recalled.then(|| table.change(THREE));

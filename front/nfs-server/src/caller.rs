@@ -75,7 +75,7 @@ impl<'a> Caller<'a> {
         if export.admits(&self.peer.origin) { Ok(export) } else { Err(Failure(Status::Acces)) }
     }
 
-    /// The client as leases know it; none if it does not say in each call what tells it from others of its party.
+    /// Returns the client as leases know it; none if it does not say in each call what tells it from others of its party.
     pub fn lease_client(&self) -> Option<LeaseClient> {
         match &self.credential {
             Credential::Sys(auth) if auth.stamp != 0 => Some(lease_client(self.peer, auth.stamp)),
@@ -83,7 +83,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The peer that calls.
+    /// Returns the peer that calls.
     pub fn peer(&self) -> &Peer {
         self.peer
     }
@@ -204,7 +204,7 @@ fn digest_of(origin: &Origin) -> u64 {
     hasher.finish()
 }
 
-/// A client as leases know it. Its party is what it cannot choose: its certificate, or where it has none its address, of IPv6 the network of
+/// Returns a client as leases know it. Its party is what it cannot choose: its certificate, or where it has none its address, of IPv6 the network of
 /// one site (64 bits, RFC 4291 §2.5.4); over a link its user, or the memory that it was given. The rest is its own word.
 fn lease_client(peer: &Peer, stamp: u32) -> LeaseClient {
     let (mut party, mut own) = (SipHasher13::new(), SipHasher13::new());
@@ -273,7 +273,7 @@ impl Target {
         self.export.attr(&self.node).await.ok().map(|attr| fattr3(&attr))
     }
 
-    /// The status of a failed call about a name in this directory, and the directory as it is now. Of one that was removed meanwhile it is
+    /// Returns the status of a failed call about a name in this directory, and the directory as it is now. Of one that was removed meanwhile it is
     /// not the name that is missing: a client that is told so would not look the path up again.
     pub async fn failed(&self, Failure(status): Failure) -> (Status, PostOpAttr) {
         match self.export.attr(&self.node).await {

@@ -32,7 +32,7 @@ pub struct Plan {
     pub durability: Durability,
     /// The leases that clients may hold.
     pub leases: Option<Arc<LeaseTable>>,
-    /// Those that may.
+    /// The clients that may.
     pub lease_holders: LeaseHolders,
     /// How it listens.
     pub rpc: RpcOptions,

@@ -1,4 +1,4 @@
-//! What a directory was before and after a change, told beside other changes of it.
+//! Attributes from before and after changes of a directory, told beside other changes of it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ fn file(world: &World, cx: &Ctx, dir: NodeId, text: &str) -> Change {
     created.dir
 }
 
-/// A change that has this many names more after it than before, if what was before is told.
+/// Tests if a change has this many names more after it than before, where what was before is told.
 fn tells_itself_alone(change: Change, names: i64) -> bool {
     let (before, after) = (change.before, change.after.expect("asked for"));
     before.is_none_or(|before| before.size.wrapping_add_signed(names * NAME_BYTES as i64) == after.size)

@@ -59,7 +59,7 @@ impl View {
         }
     }
 
-    /// The page behind a cookie, for a caller that has room for so much. Where the server does not know the cookie any more (the directory
+    /// Fetches the page behind a cookie, for a caller that has room for so much. Where the server does not know the cookie any more (the directory
     /// was changed, or it was started anew), the directory is listed anew and what was given is left out.
     async fn next_page(
         &self,
@@ -108,7 +108,7 @@ impl View {
         Err(Error::BadCookie)
     }
 
-    /// The first page from a place on that has more than what was given, for a caller that is at `start` of its listing.
+    /// Fetches the first page from a place on that has more than what was given, for a caller that is at `start` of its listing.
     async fn page_without(
         &self,
         given: &Given,

@@ -83,9 +83,9 @@ impl FromStr for AllowArg {
 /// Clients that may hold leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeasesArg {
-    /// Those of a network.
+    /// Clients of a network.
     Network(Network),
-    /// Those with certificates.
+    /// Clients with certificates.
     Tls,
     /// None.
     Off,

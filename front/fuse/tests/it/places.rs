@@ -60,7 +60,7 @@ fn host() -> Mounted {
     mounted
 }
 
-/// The names, read into so small a buffer that the kernel asks for places in the middle of pages.
+/// Reads the names into so small a buffer that the kernel asks for places in the middle of pages.
 fn names_by(path: &Path, buffer_bytes: usize) -> Vec<String> {
     let dir = fs::File::open(path).expect("opened");
     let mut buffer = vec![MaybeUninit::uninit(); buffer_bytes];
@@ -76,7 +76,7 @@ fn names_by(path: &Path, buffer_bytes: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_directory_with_places_beyond_2_63_is_listed_once() {
+fn places_beyond_2_63_are_listed_once() {
     let host = host();
     let through =
         Mounted::new(&LocalDir::open(host.path(), Default::default()).expect("served"), &Options::default());

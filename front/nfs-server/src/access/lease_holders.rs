@@ -9,11 +9,11 @@ use super::allow::Network;
 /// The clients that may hold leases. A holder makes all others wait for up to a term, so it must be one that is trusted to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseHolders {
-    /// Those of this host: at its loopback addresses, and processes with links of which the kernel names the user.
+    /// Clients of this host: at its loopback addresses, and processes with links of which the kernel names the user.
     pub loopback: bool,
-    /// Those that have shown a certificate.
+    /// Clients that have shown a certificate.
     pub certificates: bool,
-    /// Those with addresses in these networks.
+    /// Clients with addresses in these networks.
     pub networks: Vec<Network>,
 }
 

@@ -96,7 +96,7 @@ fn remove(world: &World) {
     }
 }
 
-/// The directories of a path, each looked up, from the top on.
+/// Returns the directories of a path, each looked up, from the top on.
 fn walk(world: &World) -> Result<Vec<NodeId>> {
     let mut dirs = vec![world.dir];
     for level in LEVELS {
