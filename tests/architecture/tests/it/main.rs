@@ -1,4 +1,5 @@
 //! All tests, in one program.
 
+mod contained;
 mod docs;
 mod house;

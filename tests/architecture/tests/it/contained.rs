@@ -1,0 +1,35 @@
+//! Processes that a test has started (`tests/contained`).
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A test that starts a process of a session of its own, which has the test's output, and comes to its own end.
+fn ends_with(end: &str) -> Option<i32> {
+    let contained = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contained");
+    let script = format!("setsid sleep 3600 & echo started; {end}");
+    let mut test = Command::new(contained);
+    let mut running =
+        test.args(["sh", "-c", &script]).stdout(Stdio::piped()).spawn().expect("tests/contained");
+    let mut output = running.stdout.take().expect("its output");
+    let mut said = [0; 8];
+    output.read_exact(&mut said).expect("it starts");
+    if end == "wait" {
+        running.kill().expect("killed");
+    }
+    let code = running.wait().expect("its end").code();
+    // It ends when the last process has ended that could write to it.
+    output.read_to_end(&mut Vec::new()).expect("the end of its output");
+    code
+}
+
+#[test]
+fn nothing_outlives_a_test_that_ends_or_is_killed() {
+    let is_root = Command::new("unshare").args(["--pid", "--fork", "true"]).status();
+    if !is_root.is_ok_and(|status| status.success()) {
+        tombolo_skip::skip!("a process namespace takes root");
+    }
+    assert_eq!(ends_with("exit 0"), Some(0));
+    assert_eq!(ends_with("exit 101"), Some(101), "a test that fails");
+    assert_eq!(ends_with("wait"), None, "one that is killed");
+}
