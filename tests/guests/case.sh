@@ -27,6 +27,8 @@ contain "$0" "$@"
 kind=${KIND:-uml}
 work=$(mktemp -d /dev/shm/tombolo-case.XXXXXX)
 chmod 755 "$work"
+# Whatever it starts has this in its environment (`evidence`).
+export TOMBOLO_CASE=${TOMBOLO_CASE:-$work}
 mkdir -m 755 "$work/tree"
 tree=$work/tree
 tombolo=$(program tombolo)
@@ -50,6 +52,11 @@ end() {
 }
 trap end EXIT
 trap 'exit 143' TERM
+
+# Where what is kept of a hang lies; it outlives the case.
+evidence_dir() { # WORD
+    echo "$repository/target/hung/$(basename "$0").$kind.$1"
+}
 
 fail() {
     echo "$*" >&2

@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::monitor::{Monitor, MonitorError};
 
 /// Why a VMM ended, as it says itself (`ShutdownCause` of QEMU).
@@ -50,8 +52,27 @@ impl Events {
 /// Between two looks; the length does not matter.
 const LISTEN: Duration = Duration::from_secs(3600);
 
+/// Events that are written down: of what becomes of the machine and of its devices. Others a guest has as often as it likes.
+const NOTED: [&str; 8] = [
+    "DEVICE_DELETED",
+    "DEVICE_UNPLUG_GUEST_ERROR",
+    "GUEST_PANICKED",
+    "MIGRATION",
+    "RESET",
+    "RESUME",
+    "SHUTDOWN",
+    "STOP",
+];
+
+/// Writes an event down, so that of a guest that does not answer it is known what has come to pass.
+fn note(message: &Value) {
+    if let Some(event) = message["event"].as_str().filter(|event| NOTED.contains(event)) {
+        tracing::info!(event, data = %message["data"], "the VMM tells");
+    }
+}
+
 /// Listens to a VMM that serves its monitor on the other end until it closes that, as a rule by its end. What it says of anything else is read, so
-/// that it is never held up, and forgotten.
+/// that it is never held up, and written down if it is of the machine.
 pub(crate) fn heard(mut stream: UnixStream) -> End {
     // It is taken once the VMM has greeted. One that has gone already says nothing.
     let _ = stream.write_all(b"{\"execute\": \"qmp_capabilities\"}\n");
@@ -60,12 +81,14 @@ pub(crate) fn heard(mut stream: UnixStream) -> End {
     loop {
         match monitor.message("why it ends", Instant::now() + LISTEN) {
             Ok(message) if message["event"] == "SHUTDOWN" => {
+                note(&message);
                 end = match message["data"]["reason"].as_str() {
                     Some(RESET) => End::Reset,
                     reason => End::Other(reason.unwrap_or("without a reason").into()),
                 };
             }
-            Ok(_) | Err(MonitorError::Late { .. }) => {}
+            Ok(message) => note(&message),
+            Err(MonitorError::Late { .. }) => {}
             Err(_) => return end,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::machine::IDENTITY_SLOT;
 use crate::monitor::{Monitor, MonitorError};
@@ -32,5 +32,14 @@ impl Monitor {
             "addr": "0.0", "multifunction": has_shares,
         });
         self.execute("device_add", &disk).map(drop)
+    }
+
+    /// Whether the guest has read that disk since it was plugged, as it does when it has found it. Nothing where QEMU does not tell.
+    pub fn has_read_identity(&mut self) -> Result<Option<bool>, MonitorError> {
+        let told = self.execute("query-blockstats", &json!({}))?;
+        let is_its = |disk: &&Value| disk["node-name"] == NODE;
+        let reads =
+            told.as_array().and_then(|disks| disks.iter().find(is_its)?["stats"]["rd_operations"].as_u64());
+        Ok(reads.map(|reads| reads > 0))
     }
 }

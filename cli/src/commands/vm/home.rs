@@ -1,13 +1,14 @@
 //! Where a VM lies: its directory, which outlives it, and one for its sockets.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tombolo_core::fs::Timestamp;
 use tombolo_host_service::control::{self, Client};
 use tombolo_host_service::state_dir::{ServerFiles, ServerState, StateDir, StateError};
 use tombolo_host_vmm::Monitor;
@@ -16,7 +17,9 @@ use tombolo_sys::{fuse_dev, packet, process};
 
 use super::config::{CONFIG, Config, HERE, Here, uuid};
 use super::shares;
+use super::supervisor::log_of;
 use crate::assembly::plan::overlay::sync_name;
+use crate::commands::files::shown;
 use crate::failure::{Failure, Outcome};
 use crate::service::status::{self, Status};
 
@@ -234,6 +237,19 @@ impl Home {
         let read = fs::File::open(&path).and_then(|file| file.take(TEXT_BYTES_MAX).read_to_string(&mut text));
         read.map_err(|error| Failure::cannot(format_args!("read {}", path.display()), &error))?;
         Ok(text)
+    }
+
+    /// Adds a line to its log, with the time: what a command has done with the guest, of which the process that watches it does not know.
+    pub fn note(&self, step: &str) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at =
+            shown::exact_time(Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() });
+        let line = format!("{at} {step}\n");
+        // It is not what the guest waits for.
+        let _ = fs::File::options()
+            .append(true)
+            .open(log_of(self))
+            .and_then(|mut log| log.write_all(line.as_bytes()));
     }
 
     pub fn config(&self) -> Result<Config, Failure> {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_host_vmm::network::Network;
@@ -68,7 +69,7 @@ pub fn begin(home: &Home, runs: impl Fn() -> bool) -> Outcome {
     let mut monitor = reach(home, "start", runs)?;
     prepare(home, &mut monitor)?;
     home.set_phase(&Phase::Running)?;
-    plug(home, &mut monitor)?;
+    plug(home, &mut monitor, false)?;
     monitor.proceed().map_err(failed(home, "start"))?;
     home.has_started();
     Ok(())
@@ -153,8 +154,9 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
     // From here on memory and disk are not those of the device state any more.
     home.set_phase(&Phase::Running)?;
     monitor.proceed().map_err(&failed)?;
+    home.note("the guest goes on from its device state");
     let began = Instant::now();
-    if let Err(failure) = plug(home, &mut monitor) {
+    if let Err(failure) = plug(home, &mut monitor, true) {
         // It runs, and is not lost for that.
         failure.remedy("it runs without").print();
     }
@@ -176,16 +178,26 @@ fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
     monitor.connect_network(&network).map_err(|error| Failure::cannot(&connecting, &error))
 }
 
-/// Gives the guest its identity, and then gives it its network card.
-fn plug(home: &Home, monitor: &mut Monitor) -> Outcome {
+/// Gives the guest its identity, and then gives it its network card. One that runs must have found the first before it gets the second: of devices that come at
+/// once it takes any first, and would be reached by its network as what it was cloned of.
+fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
     let here = home.here()?;
     let telling = format!("give the VM {} its identity", home.name);
     // One that it cannot have costs it nothing else.
     let shared = shares::plug(&here.shares, monitor);
     monitor.plug_identity(!here.shares.is_empty()).map_err(|error| Failure::cannot(&telling, &error))?;
+    home.note("its identity is plugged");
+    let end = Instant::now() + GUEST_PATIENCE;
+    while runs && here.net.is_some() && Instant::now() < end {
+        match monitor.has_read_identity().map_err(|error| Failure::cannot(&telling, &error))? {
+            Some(false) => thread::sleep(LOOK_EVERY),
+            _ => break,
+        }
+    }
     if here.net.is_some() {
         let giving = format!("give the VM {} a network card", home.name);
         monitor.plug(&here.mac).map_err(|error| Failure::cannot(&giving, &error))?;
+        home.note("its network card is plugged");
     }
     shared
 }
@@ -277,9 +289,10 @@ impl<'a> Asleep<'a> {
 
     /// Gives the guest back what it had of this host.
     pub fn plug(&mut self) {
-        let plugged = prepare(self.home, &mut self.monitor).and_then(|()| plug(self.home, &mut self.monitor));
+        let plugged =
+            prepare(self.home, &mut self.monitor).and_then(|()| plug(self.home, &mut self.monitor, true));
         if let Err(failure) = plugged {
-            tracing::warn!(%failure, "the guest runs without what it has of this host");
+            self.home.note(&format!("the guest runs without what it has of this host: {failure}"));
         }
     }
 }

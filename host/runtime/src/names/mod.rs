@@ -194,7 +194,10 @@ impl Names {
         const DATABASE: &str = "initgroups";
         let Some(answer) = self.ask(DATABASE, &user.name, deadline)? else { return Ok(Vec::new()) };
         let groups = answer.strip_prefix(&user.name).ok_or(LookUpError::Answer(DATABASE))?;
-        groups.split_whitespace().map(|group| group.parse().map_err(|_| LookUpError::Answer(DATABASE))).collect()
+        groups
+            .split_whitespace()
+            .map(|group| group.parse().map_err(|_| LookUpError::Answer(DATABASE)))
+            .collect()
     }
 
     /// Asks the services of users and groups.
