@@ -82,6 +82,15 @@ impl Inner {
         durability.waiting.drain(..).for_each(Waker::wake);
     }
 
+    /// The same, but what is lost stays lost.
+    fn enter_unless_lost(&self, phase: Phase) {
+        let mut durability = self.durability();
+        if !matches!(durability.phase, Phase::Lost) {
+            durability.phase = phase;
+            durability.waiting.drain(..).for_each(Waker::wake);
+        }
+    }
+
     fn change<T: Send + 'static>(
         self: &Arc<Self>,
         ask: impl FnOnce(&dyn BlockDevice) -> Answer<T>,
@@ -178,9 +187,14 @@ impl Switch {
         self.0.now()
     }
 
-    /// Answers flushes at once from now on.
+    /// Whether a disk that was replaced could not be made durable: all flushes fail then.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.0.durability().phase, Phase::Lost)
+    }
+
+    /// Answers flushes at once from now on, unless something is lost.
     pub fn rest(&self) {
-        self.0.enter(Phase::Resting);
+        self.0.enter_unless_lost(Phase::Resting);
     }
 
     /// Has all that begins from now on go to `disk`, which reads as the present one. What has to be durable waits for [`settle`](Self::settle).
@@ -189,7 +203,7 @@ impl Switch {
     /// [`Busy`] while a change or a flush is under way: nothing is replaced then.
     pub fn replace(&self, disk: Arc<dyn BlockDevice>) -> std::result::Result<(), Busy> {
         let old = self.0.put(disk)?;
-        self.0.enter(Phase::Unsettled(old));
+        self.0.enter_unless_lost(Phase::Unsettled(old));
         Ok(())
     }
 
@@ -199,7 +213,7 @@ impl Switch {
         if let Phase::Unsettled(old) = phase {
             *self.0.now.write().unwrap_or_else(PoisonError::into_inner) = old;
         }
-        self.0.enter(Phase::Usual);
+        self.0.enter_unless_lost(Phase::Usual);
     }
 
     /// Makes durable the disk that was replaced. Flushes wait still: names may have to follow. If it cannot be made durable, all fail from then on.
@@ -219,9 +233,7 @@ impl Switch {
 
     /// Lets flushes go on.
     pub fn go_on(&self) {
-        if !matches!(self.0.durability().phase, Phase::Lost) {
-            self.0.enter(Phase::Usual);
-        }
+        self.0.enter_unless_lost(Phase::Usual);
     }
 
     /// Replaces a disk that is only read by another one that reads the same.
@@ -393,6 +405,13 @@ mod tests {
         switch.settle(&cx()).wait().expect_err("it fails");
         switch.go_on();
         waits.wait().expect_err("not durable");
+        switch.flush(&cx()).wait().expect_err("not durable");
+        // The next attempt changes nothing of that.
+        switch.rest();
+        assert!(switch.is_lost());
+        switch.flush(&cx()).wait().expect_err("not durable");
+        switch.take_back();
+        assert!(switch.is_lost());
         switch.flush(&cx()).wait().expect_err("not durable");
     }
 }
