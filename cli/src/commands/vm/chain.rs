@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -171,7 +172,6 @@ pub struct Checkpoint {
 /// All of a VM, the oldest first.
 pub fn checkpoints(home: &Home) -> Result<Vec<Checkpoint>, Failure> {
     let checkpoint = |number| {
-        use std::os::unix::fs::MetadataExt;
         let names = KINDS.iter().map(|what| layer(what, number)).chain([state(number)]);
         let taken = |name: String| fs::metadata(home.file(&name)).map_or(0, |file| file.blocks() * 512);
         let time = fs::metadata(home.file(&state(number))).and_then(|file| file.modified());
@@ -223,8 +223,18 @@ impl<'a> Draft<'a> {
     pub fn take_its_name(&self) -> io::Result<()> {
         let top = self.home.file(&overlay(self.what));
         mark_base(&self.file, &self.frozen())?;
-        fs::rename(self.home.file(&new(self.what)), &top)?;
+        match fs::rename(self.home.file(&new(self.what)), &top) {
+            // It has its name from an attempt which could not make that durable.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_at(&top)? => {}
+            renamed => renamed?,
+        }
         sync_name(&top)
+    }
+
+    /// Whether this path names the draft's file.
+    fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let (named, own) = (fs::metadata(path)?, self.file.metadata()?);
+        Ok((named.dev(), named.ino()) == (own.dev(), own.ino()))
     }
 
     /// Takes it back, before anything was written to it.
