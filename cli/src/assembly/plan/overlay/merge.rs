@@ -182,7 +182,8 @@ impl OverlaySource {
 fn like(old: &fs::Metadata, new: &File) -> io::Result<()> {
     // Where that is not allowed it is this user's.
     let _ = fchown(new, Some(old.uid()), Some(old.gid()));
-    new.set_permissions(old.permissions())
+    // In another group the old group's rights would be those of people who had none.
+    Access::like(old).give(new)
 }
 
 impl Merged {
