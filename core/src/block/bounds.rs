@@ -70,7 +70,9 @@ impl Bounds {
     /// Fills with zeroes what a file of `size_bytes` lacks of the disk's last block, where a read from `offset` on met the file's end. False
     /// if that is not all that it lacks: the file was cut off.
     pub fn pad(&self, size_bytes: u64, offset: u64, into: &Sink) -> bool {
-        let is_padding = offset.saturating_add(into.len() as u64) <= self.padded(size_bytes);
+        // A file that is resized meanwhile may have data where a read has met its end.
+        let is_padding =
+            offset >= size_bytes && offset.saturating_add(into.len() as u64) <= self.padded(size_bytes);
         is_padding && into.zero(0, into.len()) == into.len()
     }
 
