@@ -1,6 +1,9 @@
 //! Names of processors, as an image may say them: a model, and features that it has or lacks. QEMU has other properties of a processor, which say what it is to
 //! do on the host (`memory`, `start-powered-off`, `host-cache-info`); no image sets one of these.
 
+/// Properties of processors that name no feature and touch nothing of the host either.
+const PROPERTIES: &str = "check enforce host-phys-bits kvm l3-cache migratable pmu";
+
 /// Features of x86 processors, as QEMU 7.2 to 10.0 name them, without those that take a part of the host to themselves (SGX).
 const FEATURES: &str = "3dnow 3dnowext 3dnowprefetch abm ace2 ace2-en acpi adx aes amd-no-ssb amd-psfd amd-ssbd amd-stibp amx-bf16 amx-complex amx-fp16
     amx-int8 amx-tile apic arat arch-capabilities arch-lbr auto-ibrs avic avx avx-ifma avx-ne-convert avx-vnni avx-vnni-int16 avx-vnni-int8 avx10 avx2
@@ -42,7 +45,8 @@ fn is_feature(part: &str) -> bool {
     let is_nested = name.strip_prefix(NESTED).is_some_and(|rest| {
         !rest.is_empty() && rest.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     });
-    is_nested || FEATURES.split_whitespace().any(|feature| feature == name)
+    is_nested
+        || [PROPERTIES, FEATURES].iter().any(|names| names.split_whitespace().any(|known| known == name))
 }
 
 #[cfg(test)]
@@ -57,6 +61,7 @@ mod tests {
             "EPYC-v4",
             "Icelake-Server,+vmx,vmx-ept=off,avx512f=on",
             "host,sse4_1=on,hv-time",
+            "host,pmu=off,l3-cache=on,host-phys-bits=on,migratable=off,enforce,+check,kvm=off",
         ] {
             assert_eq!(unknown_part(cpu), None, "{cpu}");
         }
@@ -73,6 +78,7 @@ mod tests {
             ("max,vmx-=on", "vmx-=on"),
             ("max,x-force-features=on", "x-force-features=on"),
             ("max,level=2", "level=2"),
+            ("max,pmu=2", "pmu=2"),
         ] {
             assert_eq!(unknown_part(cpu), Some(unknown), "{cpu}");
         }
