@@ -5,6 +5,7 @@
 //! server of that, and both servers put the drafts on top: nothing of that waits for a disk. The guest goes on. What was frozen becomes durable, the drafts get
 //! their names, and last the device state. Until then nothing that the guest makes durable is answered.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -62,10 +63,7 @@ fn answer(name: &str, channels: &Channels, turn: &Mutex<()>, asked: &UnixStream)
     let mut keep = String::new();
     BufReader::new(asked).read_line(&mut keep)?;
     let keep = keep.trim_end().parse().map_err(io::Error::other)?;
-    let made = Home::of(name).and_then(|home| {
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-        make(&home, channels, keep)
-    });
+    let made = Home::of(name).and_then(|home| make(&home, channels, turn, keep));
     let mut asked = asked;
     match made {
         Ok((number, still)) => writeln!(asked, "{MADE} {number} {}", still.as_millis()),
@@ -96,15 +94,16 @@ pub fn ask(home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
     }
 }
 
-fn make(home: &Home, channels: &Channels, keep: usize) -> Result<(u32, Duration), Failure> {
+fn make(home: &Home, channels: &Channels, turn: &Mutex<()>, keep: usize) -> Result<(u32, Duration), Failure> {
     let _turn = Turn::take(home)?;
     // No more overlays than there may be stand on each other.
-    chain::forget_oldest(home, keep)?;
-    channels.renew(home)?;
+    let tidied = || chain::forget_oldest(home, keep).and_then(|()| channels.renew(home));
+    tidied()?;
     let number = chain::next_number(home)?;
+    // The VM's end does not wait for merging, which may be cut short anywhere.
+    let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
     let mut drafts = Vec::new();
-    let made = freeze(home, channels, number, &mut drafts);
-    let (still, asleep) = match made {
+    let (still, mut asleep) = match freeze(home, channels, number, &mut drafts) {
         Ok(made) => made,
         Err(failure) => {
             drafts.into_iter().for_each(Draft::discard);
@@ -112,15 +111,32 @@ fn make(home: &Home, channels: &Channels, keep: usize) -> Result<(u32, Duration)
             return Err(failure);
         }
     };
-    let cannot =
-        |error: io::Error| Failure::cannot(format_args!("make a checkpoint of the VM {}", home.name), &error);
-    // From here on it is completed: what the guest makes durable waits for that.
+    let state = asleep.state.clone();
+    thread::scope(|scope| {
+        // The guest may be slow to find its devices. What it makes durable does not wait for that.
+        if still.went_on {
+            scope.spawn(|| asleep.plug());
+        }
+        let completed = complete(home, channels, &drafts, &state, number);
+        drop(turn);
+        completed
+    })?;
+    // What is open there keeps it mounted.
+    drop(asleep);
+    if let Err(error) = tidied() {
+        tracing::warn!(%error, "checkpoints beyond those to keep are forgotten with the next one");
+    }
+    Ok((number, still.time))
+}
+
+/// Completes a checkpoint whose guest goes on: what that makes durable waits for this.
+fn complete(home: &Home, channels: &Channels, drafts: &[Draft<'_>], state: &File, number: u32) -> Outcome {
     let settled = drafts.iter().zip(&channels.0).map(|(draft, channel)| settle(home, draft, channel));
     settled.fold(Ok(()), Outcome::and)?;
-    asleep.state.sync_all().and_then(|()| chain::complete(home, DRAFT, number)).map_err(cannot)?;
-    chain::forget_oldest(home, keep)?;
-    channels.renew(home)?;
-    Ok((number, still))
+    state
+        .sync_all()
+        .and_then(|()| chain::complete(home, DRAFT, number))
+        .map_err(|error| Failure::cannot(format_args!("make a checkpoint of the VM {}", home.name), &error))
 }
 
 /// Makes durable what was frozen, and what is on top of it what it is to be. A server that cannot goes on with flushes that fail.
@@ -154,13 +170,20 @@ fn renew(home: &Home, what: &str, channel: &OwnedFd) -> Outcome {
 /// Between two attempts.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Has the guest stand still while all of a moment is put aside, which nothing is written to any more. If that fails it goes on as before.
+/// A stop of the guest for a checkpoint.
+struct Still {
+    time: Duration,
+    went_on: bool,
+}
+
+/// Has the guest stand still while all of a moment is put aside, which nothing is written to any more. If that fails it goes on as before,
+/// and else without what it has of this host.
 fn freeze<'a>(
     home: &'a Home,
     channels: &Channels,
     number: u32,
     drafts: &mut Vec<Draft<'a>>,
-) -> Result<(Duration, Asleep<'a>), Failure> {
+) -> Result<(Still, Asleep<'a>), Failure> {
     for what in KINDS {
         drafts.push(Draft::make(home, what, number)?);
     }
@@ -179,14 +202,13 @@ fn freeze<'a>(
     if frozen.is_err() {
         channels.0.iter().for_each(|channel| drop(ask_of(channel, TAKE_BACK, None)));
     }
-    let went_on = asleep.proceed();
-    let still = stopped.elapsed();
-    asleep.plug();
-    frozen?;
-    if let Err(error) = went_on {
-        tracing::error!(%error, "the VMM does not go on");
+    let went_on =
+        asleep.proceed().inspect_err(|error| tracing::error!(%error, "the VMM does not go on")).is_ok();
+    let still = Still { time: stopped.elapsed(), went_on };
+    if frozen.is_err() && went_on {
+        asleep.plug();
     }
-    Ok((still, asleep))
+    frozen.map(|()| (still, asleep))
 }
 
 impl Channels {
@@ -200,7 +222,7 @@ impl Channels {
 }
 
 /// Has a server do something. It does, or is to end.
-fn ask_of(channel: &OwnedFd, request: &str, file: Option<&std::fs::File>) -> Outcome {
+fn ask_of(channel: &OwnedFd, request: &str, file: Option<&File>) -> Outcome {
     let asked = || -> io::Result<String> {
         packet::send(channel, request.as_bytes(), &file.map(AsFd::as_fd).into_iter().collect::<Vec<_>>())?;
         let mut buffer = [0; BYTES_MAX];

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -209,7 +210,7 @@ pub struct Asleep<'a> {
     /// The file that the VMM has mapped.
     pub memory: File,
     /// For the device state.
-    pub state: File,
+    pub state: Arc<File>,
 }
 
 impl<'a> Asleep<'a> {
@@ -230,7 +231,7 @@ impl<'a> Asleep<'a> {
         let draft = home.file(DRAFT);
         let state = File::create(&draft)
             .map_err(|error| Failure::cannot(format_args!("write {}", draft.display()), &error))?;
-        let mut asleep = Self { home, monitor, memory, state };
+        let mut asleep = Self { home, monitor, memory, state: Arc::new(state) };
         asleep.make_durable()?;
         asleep.monitor.unplug(home.here()?.shares.len(), GUEST_PATIENCE).map_err(|error| {
             let remedy =
