@@ -234,6 +234,7 @@ impl<'a> Asleep<'a> {
         let mut asleep = Self { home, monitor, memory, state: Arc::new(state) };
         asleep.make_durable()?;
         asleep.monitor.unplug(home.here()?.shares.len(), GUEST_PATIENCE).map_err(|error| {
+            asleep.plug_again();
             let remedy =
                 "the guest has to give up its network card, its identity and its shares: has it booted?";
             failed(home, doing)(error).remedy(remedy)
@@ -294,6 +295,20 @@ impl<'a> Asleep<'a> {
             prepare(self.home, &mut self.monitor).and_then(|()| plug(self.home, &mut self.monitor, true));
         if let Err(failure) = plugged {
             self.home.note(&format!("the guest runs without what it has of this host: {failure}"));
+        }
+    }
+
+    /// Gives the guest back the devices that it has given up before another one it did not. QEMU refuses those which it has.
+    fn plug_again(&mut self) {
+        let Ok(here) = self.home.here() else { return };
+        // What stands behind them is there as a rule.
+        if let Some(network) = here.net.as_ref().and_then(|net| net.parse::<Network>().ok()) {
+            let _ = self.monitor.connect_network(&network);
+        }
+        let _ = shares::plug(&here.shares, &mut self.monitor);
+        let _ = self.monitor.plug_identity(!here.shares.is_empty());
+        if here.net.is_some() {
+            let _ = self.monitor.plug(&here.mac);
         }
     }
 }
