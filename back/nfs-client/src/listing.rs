@@ -103,9 +103,17 @@ impl Progress {
         if last.is_none_or(|last| last.cookie.0 != page.start.0) {
             // Another listing, or a jump: only one that goes on and on can go in circles.
             self.circle = Circle::default();
-            self.given = Arc::new(Given { is_partial: page.start != Cookie::START, ..Given::default() });
-        } else if let Some(before) = &self.page {
-            Arc::make_mut(&mut self.given).add(&before.listing, &before.listing.entries);
+        }
+        let before = self.page.as_ref().filter(|_| page.start != Cookie::START);
+        match before.map(|before| (before, before.index_of(page.start))) {
+            // Goes on from an entry of the last page: its last one, or one before it where another kind of page is wanted.
+            Some((before, Some(index))) => {
+                let behind = before.listing.entries.get(..=index).unwrap_or_default();
+                Arc::make_mut(&mut self.given).add(&before.listing, behind);
+            }
+            // The same page once more.
+            Some((before, None)) if before.start == page.start => {}
+            _ => self.given = Arc::new(Given { is_partial: page.start != Cookie::START, ..Given::default() }),
         }
         if let Some(last) = entries.last()
             && self.circle.closes_at(Cookie(last.cookie.0))
@@ -199,5 +207,40 @@ mod tests {
         }
         let mut circle = Circle::default();
         assert!(!(1..100_000).any(|n| circle.closes_at(Cookie(n))));
+    }
+    /// Returns a page of the entries behind `start`, whose cookies count them.
+    fn page(start: u64, entries: u64, plus: bool) -> Page {
+        let mut listing = Listing::of_names((1..=entries).map(|n| format!("name-{}", start + n)));
+        listing.entries.iter_mut().zip(start + 1..).for_each(|(entry, cookie)| entry.cookie.0 = cookie);
+        listing.eof = false;
+        Page {
+            start: Cookie(start),
+            from: Cookie(start),
+            listing: Arc::new(listing),
+            plus,
+            procedure: if plus { Procedure::Readdirplus } else { Procedure::Readdir },
+            asked: Instant::now(),
+            epoch: Epoch::default(),
+            changes: 0,
+        }
+    }
+
+    #[test]
+    fn names_given_before_a_switch_in_mid_page_are_known() {
+        let mut progress = Progress::default();
+        progress.take(page(0, 10, false)).expect("a page");
+        assert!(progress.page_behind(Cookie(4), true).is_none(), "another kind of page is wanted");
+        // The second page is asked for twice, the fourth goes on from within the third.
+        for (start, entries, plus) in [(4, 6, true), (4, 8, true), (12, 5, true), (15, 5, true)] {
+            progress.take(page(start, entries, plus)).expect("a page");
+        }
+        for (place, count) in [(15, 15), (17, 17), (20, 20)] {
+            assert_eq!(progress.given_until(Cookie(place)).expect("all are known").len(), count);
+        }
+        assert!(progress.given_until(Cookie(14)).is_none(), "a place of no page");
+        progress.take(page(500, 5, true)).expect("a page");
+        assert!(progress.given_until(Cookie(505)).is_none(), "a jump");
+        progress.take(page(0, 5, true)).expect("a page");
+        assert_eq!(progress.given_until(Cookie(3)).expect("it starts again").len(), 3);
     }
 }
