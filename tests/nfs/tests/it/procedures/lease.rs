@@ -171,7 +171,8 @@ fn changes(call: &Call<'_>) -> bool {
 
 #[test]
 fn every_procedure_that_changes_something_recalls() {
-    let fixture = leased(SHORT);
+    // The waits for all recalls add up, and may not bar it.
+    let fixture = leased(5 * SHORT);
     let holder = Holder::new(&fixture, 1);
     let (file, root) = (holder.file(b"file", b"old"), fixture.root.as_handle());
     let all = calls_on(file.as_handle(), b"name").into_iter().chain(changes_of_names(root, b"name"));
@@ -317,19 +318,21 @@ fn what_is_wrong_with_a_call_is_said() {
 
 #[test]
 fn one_host_stalls_others_once_whatever_its_stamps() {
-    let fixture = leased(SHORT);
+    // Long enough for all to ask while the first holds its own.
+    let term = 5 * SHORT;
+    let fixture = leased(term);
     let file = Holder::new(&fixture, 1).file(b"file", b"old");
-    let holders: Vec<_> = (2..100).map(|stamp| Holder::new(&fixture, stamp)).collect();
+    let holders: Vec<_> = (2..22).map(|stamp| Holder::new(&fixture, stamp)).collect();
     holders[0].granted();
     let is_held = |holder: &&Holder<'_>| holder.ask(LeaseAct::Grant, 0).state == LeaseState::Held;
     assert_eq!(holders.iter().filter(is_held).count(), 8);
     fixture.nfs.write(&file, 0, b"new", StableHow::FileSync).done();
     // It has waited for leases that nobody gave back.
-    thread::sleep(SHORT / 5);
+    thread::sleep(term / 5);
     for holder in &holders {
         let answer = holder.ask(LeaseAct::Grant, 0);
         assert_eq!(answer.state, LeaseState::NotHeld);
-        assert!(u128::from(answer.time_ms) > SHORT.as_millis(), "{answer:?}");
+        assert!(u128::from(answer.time_ms) > term.as_millis(), "{answer:?}");
     }
 }
 
