@@ -45,9 +45,15 @@ impl Getent {
         key: &str,
         deadline: Deadline,
     ) -> Result<Option<String>, LookUpError> {
-        let _turn = Turn::take(deadline)?;
+        let before = deadline.left()?;
+        let _turn = QUEUE.turn(deadline)?;
+        // A service with less than half of the time is not known to be a silent one.
+        let is_hurried = deadline.left().map_or(true, |left| left < before / 2);
         let mut running = self.start(database, key)?;
-        let answer = running.answer(deadline)?;
+        let answer = running.answer(deadline).map_err(|error| match error {
+            LookUpError::TimedOut(allowed) if is_hurried => LookUpError::Busy(allowed),
+            error => error,
+        })?;
         let answer = answer.ok_or(LookUpError::Answer(database))?;
         let status = running.0.wait().map_err(LookUpError::Start)?;
         match status.code() {
@@ -122,27 +128,40 @@ fn until(
     }
 }
 
+/// The look-ups that wait until they may have a process.
+pub(super) struct Queue {
+    running: Mutex<usize>,
+    ended: Condvar,
+}
+
+static QUEUE: Queue = Queue::new();
+
 /// One of the processes that may ask at once.
-struct Turn;
+pub(super) struct Turn<'a>(&'a Queue);
 
-static RUNNING: Mutex<usize> = Mutex::new(0);
-static ENDED: Condvar = Condvar::new();
+impl Queue {
+    pub(super) const fn new() -> Self {
+        Self { running: Mutex::new(0), ended: Condvar::new() }
+    }
 
-impl Turn {
-    fn take(deadline: Deadline) -> Result<Self, LookUpError> {
-        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Waits for leave to start a process.
+    ///
+    /// # Errors
+    /// [`LookUpError::Busy`]: others had it all the time. That says nothing about the service, which was not asked.
+    pub(super) fn turn(&self, deadline: Deadline) -> Result<Turn<'_>, LookUpError> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         while *running >= PROCESSES_MAX {
-            let left = deadline.left()?;
-            running = ENDED.wait_timeout(running, left).unwrap_or_else(PoisonError::into_inner).0;
+            let left = deadline.left().map_err(|_| LookUpError::Busy(deadline.allowed))?;
+            running = self.ended.wait_timeout(running, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         *running += 1;
-        Ok(Self)
+        Ok(Turn(self))
     }
 }
 
-impl Drop for Turn {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        ENDED.notify_one();
+        *self.0.running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.ended.notify_one();
     }
 }

@@ -46,6 +46,9 @@ pub enum LookUpError {
     /// A service does not answer.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
+    /// Other look-ups took all the time: none was made.
+    #[error("{0:?} were not enough for the look-ups before this one: try again")]
+    Busy(Duration),
     /// A service did not answer a moment ago, and was not asked.
     #[error("there was no answer to a look-up a moment ago")]
     Silent,
@@ -70,7 +73,7 @@ impl From<LookUpError> for io::Error {
     fn from(error: LookUpError) -> Self {
         let kind = match &error {
             LookUpError::NoHost | LookUpError::NoGetent => io::ErrorKind::NotFound,
-            LookUpError::TimedOut(_) => io::ErrorKind::TimedOut,
+            LookUpError::TimedOut(_) | LookUpError::Busy(_) => io::ErrorKind::TimedOut,
             _ => io::ErrorKind::Other,
         };
         Self::new(kind, error)

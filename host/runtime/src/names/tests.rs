@@ -132,6 +132,18 @@ fn few_processes_ask_at_once() {
 }
 
 #[test]
+fn a_full_queue_is_not_a_silent_service() {
+    let (queue, allowed) = (getent::Queue::new(), Duration::from_secs(60));
+    let deadline = Deadline { at: Instant::now() + allowed, allowed };
+    let mut turns: Vec<_> = (0..getent::PROCESSES_MAX).map(|_| queue.turn(deadline)).collect();
+    assert!(turns.iter().all(Result::is_ok));
+    let over = Deadline { at: Instant::now(), allowed };
+    assert!(matches!(queue.turn(over), Err(LookUpError::Busy(_))));
+    turns.pop();
+    assert!(queue.turn(deadline).is_ok());
+}
+
+#[test]
 fn hosts_are_asked_of_the_system_and_checked_before() {
     let machine = Machine::new(SERVICE);
     let addresses = |name: &str| machine.names.addresses_of(name);
