@@ -63,14 +63,17 @@ const HOLDERS_MAX: usize = 256;
 /// Clients of one party that hold one at a time.
 const PARTY_HOLDERS_MAX: usize = 8;
 
-/// A recalled lease that is given back after this part of the term, or never, bars its party.
+/// A party is barred once others have waited for its recalled leases for this part of the term in all, or for one that ran out.
 const LATE_PART: u32 = 2;
+
+/// The terms after which the waits for a party's leases are forgotten.
+const WAITS_TERMS: u32 = 60;
 
 /// The terms that a party is barred for, the first time. Each further time it is twice as long, up to [`BAR_DOUBLINGS_MAX`] times.
 const BAR_TERMS: u32 = 6;
 const BAR_DOUBLINGS_MAX: u32 = 4;
 
-/// Parties whose bars are kept. Of more the one that ends first is forgotten.
+/// Parties whose bars, and waits, are kept. Of more the bar that ends first is forgotten, and the shortest wait.
 const BARS_MAX: usize = 1024;
 
 /// A client of a server: the party that answers for it, which it cannot choose, and what tells it from others of the same party.
@@ -95,6 +98,8 @@ struct State {
     holders: Vec<Holder>,
     /// Parties that have let a recalled lease run out.
     bars: HashMap<u64, Bar>,
+    /// Parties that others have waited for since they were barred last.
+    waits: HashMap<u64, Waits>,
     /// Changes that are under way or wait for a lease.
     changing: HashMap<LeaseClient, usize>,
     /// The client that has last ended a change, and when; and when another than that.
@@ -112,8 +117,7 @@ struct Holder {
     client: LeaseClient,
     epoch: u64,
     expires: Instant,
-    /// Set when it is recalled: it is late from then on.
-    late_from: Option<Instant>,
+    recalled_at: Option<Instant>,
     /// Its question that waits, by a number of its own: when it is answered, and how.
     asking: Option<(u64, Instant, Option<Waker>)>,
 }
@@ -124,6 +128,14 @@ struct Bar {
     until: Instant,
     /// Times that it was barred before.
     doublings: u32,
+}
+
+/// The waits of others for the recalled leases of a party. Waits for several leases at once are one.
+#[derive(Clone, Copy, Debug)]
+struct Waits {
+    since: Instant,
+    counted_until: Instant,
+    sum: Duration,
 }
 
 /// A change that is under way. While this lives no lease is granted to others.
@@ -160,6 +172,7 @@ impl LeaseTable {
             term,
             holders: Vec::new(),
             bars: HashMap::new(),
+            waits: HashMap::new(),
             changing: HashMap::new(),
             last: None,
             last_other: None,
@@ -261,24 +274,43 @@ impl State {
         self.woken.extend(concerned.filter_map(|(_, _, waker)| waker.take()));
     }
 
-    /// Takes leases away. A recalled one that is late bars its party.
+    /// Takes leases away. A recalled one that has run out bars its party, and so do long waits for others.
     fn leave(&mut self, is_gone: impl Fn(&Holder) -> bool) {
-        let mut late = Vec::new();
+        let mut recalled = Vec::new();
         for holder in self.holders.extract_if(.., |holder| is_gone(holder)) {
-            late.extend(holder.late_from.map(|from| (holder.client.0, from.min(holder.expires))));
+            recalled.extend(holder.recalled_at.map(|from| (holder.client.0, from, holder.expires)));
             self.woken.extend(holder.asking.and_then(|(_, _, waker)| waker));
             self.woken.append(&mut self.waiting);
         }
-        if late.is_empty() {
+        if recalled.is_empty() {
             return;
         }
         let now = Instant::now();
-        late.retain(|(_, late_from)| *late_from <= now);
-        late.into_iter().for_each(|(party, _)| self.bar(party, now));
+        for (party, from, expires) in recalled {
+            if expires <= now || self.add_wait(party, from, now) {
+                self.bar(party, now);
+            }
+        }
+    }
+
+    /// Counts the time that others have waited for a lease of a party. Returns true once it is too long in all.
+    fn add_wait(&mut self, party: u64, from: Instant, now: Instant) -> bool {
+        let (kept, allowed) = (self.term * WAITS_TERMS, self.term / LATE_PART);
+        self.waits.retain(|_, waits| waits.since + kept > now);
+        if self.waits.len() >= BARS_MAX && !self.waits.contains_key(&party) {
+            let shortest = self.waits.iter().min_by_key(|(_, waits)| waits.sum).map(|(party, _)| *party);
+            shortest.and_then(|party| self.waits.remove(&party));
+        }
+        let none = Waits { since: from, counted_until: from, sum: Duration::ZERO };
+        let waits = self.waits.entry(party).or_insert(none);
+        waits.sum += now.saturating_duration_since(from.max(waits.counted_until));
+        waits.counted_until = now;
+        waits.sum >= allowed
     }
 
     /// Grants a party none for a while: others had to wait for it.
     fn bar(&mut self, party: u64, now: Instant) {
+        self.waits.remove(&party);
         let first = self.term * BAR_TERMS;
         let longest = first * (1 << BAR_DOUBLINGS_MAX);
         let before = self.bars.get(&party).filter(|bar| bar.until + longest > now);
@@ -313,7 +345,7 @@ impl State {
         self.leave(|holder| holder.expires <= now);
         for holder in self.holders.iter_mut().filter(|holder| holder.client != client) {
             is_free = false;
-            holder.late_from.get_or_insert(now + self.term / LATE_PART);
+            holder.recalled_at.get_or_insert(now);
             self.woken.extend(holder.asking.as_mut().and_then(|(_, _, waker)| waker.take()));
         }
         is_free
@@ -351,7 +383,7 @@ impl State {
         };
         let quiet_from = last.map_or(now, |last| last + quiet).max(self.free_from);
         let is_recalled =
-            self.holders.iter().any(|holder| holder.client == client && holder.late_from.is_some());
+            self.holders.iter().any(|holder| holder.client == client && holder.recalled_at.is_some());
         let others_change = self.changing.keys().any(|changing| *changing != client);
         if quiet_from > now || is_recalled || others_change || self.has_ended {
             return LeaseAnswer::NotHeld { after: quiet.max(quiet_from.saturating_duration_since(now)) };
@@ -367,7 +399,7 @@ impl State {
         }
         let epoch = self.next_epoch();
         self.leave(|holder| holder.client == client);
-        self.holders.push(Holder { client, epoch, expires: now + term, late_from: None, asking: None });
+        self.holders.push(Holder { client, epoch, expires: now + term, recalled_at: None, asking: None });
         LeaseAnswer::Held { epoch, term }
     }
 
@@ -384,7 +416,7 @@ impl State {
         let Some(holder) = holder.filter(|holder| holder.expires > now && !has_ended) else {
             return Poll::Ready(LeaseAnswer::NotHeld { after: term / QUIET_PART });
         };
-        if holder.late_from.is_some() {
+        if holder.recalled_at.is_some() {
             return Poll::Ready(LeaseAnswer::Recalled);
         }
         holder.expires = now + term;
@@ -404,250 +436,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::task::Context;
-
-    use super::*;
-
-    const ONE: LeaseClient = LeaseClient(1, 1);
-    const TWO: LeaseClient = LeaseClient(2, 1);
-    const THREE: LeaseClient = LeaseClient(2, 2);
-    /// Long enough that nothing runs out while a test lasts.
-    const TERM: Duration = Duration::from_secs(3600);
-
-    fn table(term: Duration) -> Arc<LeaseTable> {
-        LeaseTable::new(term, Duration::ZERO, 7)
-    }
-
-    fn ask(table: &Arc<LeaseTable>, client: LeaseClient, ask: LeaseAsk) -> LeaseAnswer {
-        crate::block_on(table.clone().ask(client, ask))
-    }
-
-    fn granted(table: &Arc<LeaseTable>, client: LeaseClient) -> u64 {
-        match ask(table, client, LeaseAsk::Grant) {
-            LeaseAnswer::Held { epoch, .. } => epoch,
-            other => panic!("not granted: {other:?}"),
-        }
-    }
-
-    fn is_granted(table: &Arc<LeaseTable>, client: LeaseClient) -> bool {
-        matches!(ask(table, client, LeaseAsk::Grant), LeaseAnswer::Held { .. })
-    }
-
-    /// As if the last change of any had been long ago.
-    fn later(table: &LeaseTable) {
-        let mut state = table.state();
-        state.last = None;
-        state.last_other = None;
-    }
-
-    fn now_or_later<T>(future: std::pin::Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
-        future.poll(&mut Context::from_waker(Waker::noop()))
-    }
-
-    #[test]
-    fn a_change_waits_until_all_others_have_given_back_and_its_own_lease_stays() {
-        let table = table(TERM);
-        let epochs = [ONE, TWO, THREE].map(|client| granted(&table, client));
-        let Answer::Later(mut change) = table.change(ONE) else { panic!("it does not wait") };
-        for (client, epoch) in [(TWO, epochs[1]), (THREE, epochs[2])] {
-            assert!(now_or_later(change.as_mut()).is_pending());
-            assert_eq!(ask(&table, client, LeaseAsk::Keep(epoch)), LeaseAnswer::Recalled);
-            assert!(!is_granted(&table, client), "it is recalled");
-            ask(&table, client, LeaseAsk::GiveBack(epoch));
-        }
-        let Poll::Ready(Ok(changing)) = now_or_later(change.as_mut()) else { panic!("it waits on") };
-        assert!(!is_granted(&table, TWO), "the change is under way");
-        drop(changing);
-        assert!(!is_granted(&table, TWO), "it was made a moment ago");
-        assert!(is_granted(&table, ONE), "it is its own");
-        later(&table);
-        assert!(is_granted(&table, TWO));
-    }
-
-    #[test]
-    fn an_older_number_neither_gives_back_nor_keeps() {
-        let table = table(TERM);
-        let (old, new) = (granted(&table, ONE), granted(&table, ONE));
-        ask(&table, ONE, LeaseAsk::GiveBack(old));
-        assert!(matches!(ask(&table, ONE, LeaseAsk::Keep(old)), LeaseAnswer::NotHeld { .. }));
-        assert!(matches!(table.change(TWO), Answer::Later(_)), "the new one is held");
-        ask(&table, TWO, LeaseAsk::GiveBack(new));
-        assert_eq!(ask(&table, ONE, LeaseAsk::Keep(new)), LeaseAnswer::Recalled, "it is not the other's");
-    }
-
-    #[test]
-    fn a_question_waits_for_a_recall_and_a_second_one_ends_the_first() {
-        let table = table(TERM);
-        let epoch = granted(&table, ONE);
-        let mut first = Box::pin(table.clone().ask(ONE, LeaseAsk::Keep(epoch)));
-        let mut second = Box::pin(table.clone().ask(ONE, LeaseAsk::Keep(epoch)));
-        assert!(now_or_later(first.as_mut()).is_pending());
-        assert!(now_or_later(second.as_mut()).is_pending());
-        assert!(matches!(now_or_later(first.as_mut()), Poll::Ready(LeaseAnswer::Held { .. })));
-        drop(table.change(ONE));
-        assert!(now_or_later(second.as_mut()).is_pending(), "its own change recalls nothing");
-        let changing = table.change(TWO);
-        assert!(matches!(now_or_later(second.as_mut()), Poll::Ready(LeaseAnswer::Recalled)));
-        drop(changing);
-    }
-
-    #[test]
-    fn one_that_nothing_is_heard_of_is_over_after_its_term_and_none_is_granted_after_a_start() {
-        let table = table(Duration::ZERO);
-        granted(&table, ONE);
-        assert!(matches!(table.change(TWO), Answer::Done(Ok(_))), "it has run out");
-        let restarted = LeaseTable::new(TERM, TERM, 8);
-        assert!(!is_granted(&restarted, ONE), "an earlier server may have granted one to another");
-        assert!(matches!(restarted.change(ONE), Answer::Later(_)), "which believes that nothing changes");
-    }
-
-    #[derive(Clone, Debug, Default)]
-    struct Note(Arc<Mutex<Vec<bool>>>);
-
-    impl LeaseNote for Note {
-        fn set(&self, may_be_held: bool) -> bool {
-            self.0.lock().unwrap().push(may_be_held);
-            true
-        }
-    }
-
-    #[test]
-    fn the_next_server_is_told_whether_leases_may_be_held() {
-        let note = Note::default();
-        let server = |was_set| LeaseTable::noted(TERM, was_set, 9, Box::new(note.clone()));
-        let first = server(false);
-        assert!(matches!(first.change(ONE), Answer::Done(Ok(_))), "none were granted before");
-        later(&first);
-        let epochs = [ONE, TWO].map(|client| granted(&first, client));
-        assert_eq!(*note.0.lock().unwrap(), [true], "before the first is granted, and once");
-        ask(&first, ONE, LeaseAsk::GiveBack(epochs[0]));
-        first.end();
-        assert_eq!(*note.0.lock().unwrap(), [true], "one is still held");
-        server(true).end();
-        assert_eq!(*note.0.lock().unwrap(), [true], "those of before are");
-        let last = server(false);
-        let epoch = granted(&last, ONE);
-        ask(&last, ONE, LeaseAsk::GiveBack(epoch));
-        last.end();
-        assert_eq!(*note.0.lock().unwrap(), [true, true, false]);
-    }
-
-    #[derive(Debug)]
-    struct NoNote;
-
-    impl LeaseNote for NoNote {
-        fn set(&self, _: bool) -> bool {
-            false
-        }
-    }
-
-    #[test]
-    fn none_is_granted_that_the_next_server_would_not_know_of() {
-        assert!(!is_granted(&LeaseTable::noted(TERM, false, 9, Box::new(NoNote)), ONE));
-    }
-
-    #[test]
-    fn a_waiting_change_that_is_given_up_and_an_end_leave_nothing_behind() {
-        let table = table(TERM);
-        let epoch = granted(&table, ONE);
-        drop(table.change(TWO));
-        assert!(table.state().changing.is_empty());
-        ask(&table, ONE, LeaseAsk::GiveBack(epoch));
-        later(&table);
-        let epoch = granted(&table, ONE);
-        let mut waits = Box::pin(table.clone().ask(ONE, LeaseAsk::Keep(epoch)));
-        assert!(now_or_later(waits.as_mut()).is_pending());
-        table.end();
-        assert!(matches!(now_or_later(waits.as_mut()), Poll::Ready(LeaseAnswer::NotHeld { .. })));
-    }
-
-    #[test]
-    fn holders_are_bounded() {
-        let table = table(TERM);
-        for number in 0..HOLDERS_MAX as u64 {
-            granted(&table, LeaseClient(number, 1));
-        }
-        assert!(!is_granted(&table, LeaseClient(u64::MAX, 1)));
-        assert!(is_granted(&table, LeaseClient(0, 1)), "one that has it may have it again");
-    }
-
-    #[test]
-    fn one_party_leaves_leases_for_others() {
-        let table = table(TERM);
-        let granted: Vec<_> = (0..100).filter(|number| is_granted(&table, LeaseClient(1, *number))).collect();
-        assert_eq!(granted, (0..PARTY_HOLDERS_MAX as u64).collect::<Vec<_>>());
-        assert!(is_granted(&table, LeaseClient(1, 0)), "one that has it may have it again");
-        assert!(is_granted(&table, LeaseClient(2, 0)));
-    }
-
-    /// Returns the number of terms that this client is granted none for.
-    fn barred_terms(table: &Arc<LeaseTable>, client: LeaseClient) -> u128 {
-        later(table);
-        match ask(table, client, LeaseAsk::Grant) {
-            LeaseAnswer::NotHeld { after } => (after.as_millis() + 60_000) / TERM.as_millis(),
-            LeaseAnswer::Held { epoch, .. } => {
-                ask(table, client, LeaseAsk::GiveBack(epoch));
-                0
-            }
-            LeaseAnswer::Recalled => panic!("nothing was kept"),
-        }
-    }
-
-    /// Has the term of a lease of this client end, for which a change may have waited.
-    fn run_out(table: &Arc<LeaseTable>, client: LeaseClient, is_recalled: bool) {
-        granted(table, client);
-        let change = is_recalled.then(|| table.change(THREE));
-        table.state().holders.iter_mut().for_each(|holder| holder.expires = Instant::now());
-        table.tick();
-        drop(change);
-    }
-
-    #[test]
-    fn a_recalled_lease_that_runs_out_bars_its_party() {
-        let table = table(TERM);
-        run_out(&table, ONE, false);
-        assert_eq!(barred_terms(&table, ONE), 0, "nobody waited for it");
-        for terms in [6, 12, 24, 48, 96, 96] {
-            run_out(&table, ONE, true);
-            for number in [1, 2] {
-                assert_eq!(barred_terms(&table, LeaseClient(1, number)), terms);
-            }
-            assert_eq!(barred_terms(&table, TWO), 0, "another party");
-            let mut state = table.state();
-            state.bars.values_mut().for_each(|bar| bar.until = Instant::now());
-        }
-        let long_ago = Instant::now().checked_sub(100 * TERM);
-        let Some(long_ago) = long_ago else { return };
-        table.state().bars.values_mut().for_each(|bar| bar.until = long_ago);
-        run_out(&table, ONE, true);
-        assert_eq!(barred_terms(&table, ONE), 6, "it is forgotten in the end");
-    }
-
-    #[test]
-    fn a_lease_that_is_given_back_late_bars_its_party() {
-        let table = table(TERM);
-        for (is_late, terms) in [(false, 0), (true, 6)] {
-            let epoch = granted(&table, ONE);
-            let change = table.change(TWO);
-            if is_late {
-                let now = Instant::now();
-                table.state().holders.iter_mut().for_each(|holder| holder.late_from = Some(now));
-            }
-            ask(&table, ONE, LeaseAsk::GiveBack(epoch));
-            drop(change);
-            assert_eq!(barred_terms(&table, ONE), terms);
-        }
-    }
-
-    #[test]
-    fn bars_are_bounded() {
-        let table = table(TERM);
-        let mut state = table.state();
-        for party in 0..2 * BARS_MAX as u64 {
-            state.bar(party, Instant::now());
-        }
-        assert_eq!(state.bars.len(), BARS_MAX);
-        assert!(!state.bars.contains_key(&0) && state.bars.contains_key(&(2 * BARS_MAX as u64 - 1)));
-    }
-}
+mod tests;

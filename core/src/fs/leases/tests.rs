@@ -1,0 +1,283 @@
+//! A table of leases, mostly with a time that is the test's.
+
+use std::task::Context;
+
+use super::*;
+
+const ONE: LeaseClient = LeaseClient(1, 1);
+const TWO: LeaseClient = LeaseClient(2, 1);
+const THREE: LeaseClient = LeaseClient(2, 2);
+/// Long enough that nothing runs out while a test lasts.
+const TERM: Duration = Duration::from_secs(3600);
+
+fn table(term: Duration) -> Arc<LeaseTable> {
+    LeaseTable::new(term, Duration::ZERO, 7)
+}
+
+fn ask(table: &Arc<LeaseTable>, client: LeaseClient, ask: LeaseAsk) -> LeaseAnswer {
+    crate::block_on(table.clone().ask(client, ask))
+}
+
+fn granted(table: &Arc<LeaseTable>, client: LeaseClient) -> u64 {
+    match ask(table, client, LeaseAsk::Grant) {
+        LeaseAnswer::Held { epoch, .. } => epoch,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+fn is_granted(table: &Arc<LeaseTable>, client: LeaseClient) -> bool {
+    matches!(ask(table, client, LeaseAsk::Grant), LeaseAnswer::Held { .. })
+}
+
+/// As if the last change of any had been long ago.
+fn later(table: &LeaseTable) {
+    let mut state = table.state();
+    state.last = None;
+    state.last_other = None;
+}
+
+fn now_or_later<T>(future: std::pin::Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn a_change_waits_until_all_others_have_given_back_and_its_own_lease_stays() {
+    let table = table(TERM);
+    let epochs = [ONE, TWO, THREE].map(|client| granted(&table, client));
+    let Answer::Later(mut change) = table.change(ONE) else { panic!("it does not wait") };
+    for (client, epoch) in [(TWO, epochs[1]), (THREE, epochs[2])] {
+        assert!(now_or_later(change.as_mut()).is_pending());
+        assert_eq!(ask(&table, client, LeaseAsk::Keep(epoch)), LeaseAnswer::Recalled);
+        assert!(!is_granted(&table, client), "it is recalled");
+        ask(&table, client, LeaseAsk::GiveBack(epoch));
+    }
+    let Poll::Ready(Ok(changing)) = now_or_later(change.as_mut()) else { panic!("it waits on") };
+    assert!(!is_granted(&table, TWO), "the change is under way");
+    drop(changing);
+    assert!(!is_granted(&table, TWO), "it was made a moment ago");
+    assert!(is_granted(&table, ONE), "it is its own");
+    later(&table);
+    assert!(is_granted(&table, TWO));
+}
+
+#[test]
+fn an_older_number_neither_gives_back_nor_keeps() {
+    let table = table(TERM);
+    let (old, new) = (granted(&table, ONE), granted(&table, ONE));
+    ask(&table, ONE, LeaseAsk::GiveBack(old));
+    assert!(matches!(ask(&table, ONE, LeaseAsk::Keep(old)), LeaseAnswer::NotHeld { .. }));
+    assert!(matches!(table.change(TWO), Answer::Later(_)), "the new one is held");
+    ask(&table, TWO, LeaseAsk::GiveBack(new));
+    assert_eq!(ask(&table, ONE, LeaseAsk::Keep(new)), LeaseAnswer::Recalled, "it is not the other's");
+}
+
+#[test]
+fn a_question_waits_for_a_recall_and_a_second_one_ends_the_first() {
+    let table = table(TERM);
+    let epoch = granted(&table, ONE);
+    let mut first = Box::pin(table.clone().ask(ONE, LeaseAsk::Keep(epoch)));
+    let mut second = Box::pin(table.clone().ask(ONE, LeaseAsk::Keep(epoch)));
+    assert!(now_or_later(first.as_mut()).is_pending());
+    assert!(now_or_later(second.as_mut()).is_pending());
+    assert!(matches!(now_or_later(first.as_mut()), Poll::Ready(LeaseAnswer::Held { .. })));
+    drop(table.change(ONE));
+    assert!(now_or_later(second.as_mut()).is_pending(), "its own change recalls nothing");
+    let changing = table.change(TWO);
+    assert!(matches!(now_or_later(second.as_mut()), Poll::Ready(LeaseAnswer::Recalled)));
+    drop(changing);
+}
+
+#[test]
+fn one_that_nothing_is_heard_of_is_over_after_its_term_and_none_is_granted_after_a_start() {
+    let table = table(Duration::ZERO);
+    granted(&table, ONE);
+    assert!(matches!(table.change(TWO), Answer::Done(Ok(_))), "it has run out");
+    let restarted = LeaseTable::new(TERM, TERM, 8);
+    assert!(!is_granted(&restarted, ONE), "an earlier server may have granted one to another");
+    assert!(matches!(restarted.change(ONE), Answer::Later(_)), "which believes that nothing changes");
+}
+
+#[derive(Clone, Debug, Default)]
+struct Note(Arc<Mutex<Vec<bool>>>);
+
+impl LeaseNote for Note {
+    fn set(&self, may_be_held: bool) -> bool {
+        self.0.lock().unwrap().push(may_be_held);
+        true
+    }
+}
+
+#[test]
+fn the_next_server_is_told_whether_leases_may_be_held() {
+    let note = Note::default();
+    let server = |was_set| LeaseTable::noted(TERM, was_set, 9, Box::new(note.clone()));
+    let first = server(false);
+    assert!(matches!(first.change(ONE), Answer::Done(Ok(_))), "none were granted before");
+    later(&first);
+    let epochs = [ONE, TWO].map(|client| granted(&first, client));
+    assert_eq!(*note.0.lock().unwrap(), [true], "before the first is granted, and once");
+    ask(&first, ONE, LeaseAsk::GiveBack(epochs[0]));
+    first.end();
+    assert_eq!(*note.0.lock().unwrap(), [true], "one is still held");
+    server(true).end();
+    assert_eq!(*note.0.lock().unwrap(), [true], "those of before are");
+    let last = server(false);
+    let epoch = granted(&last, ONE);
+    ask(&last, ONE, LeaseAsk::GiveBack(epoch));
+    last.end();
+    assert_eq!(*note.0.lock().unwrap(), [true, true, false]);
+}
+
+#[derive(Debug)]
+struct NoNote;
+
+impl LeaseNote for NoNote {
+    fn set(&self, _: bool) -> bool {
+        false
+    }
+}
+
+#[test]
+fn none_is_granted_that_the_next_server_would_not_know_of() {
+    assert!(!is_granted(&LeaseTable::noted(TERM, false, 9, Box::new(NoNote)), ONE));
+}
+
+#[test]
+fn a_waiting_change_that_is_given_up_and_an_end_leave_nothing_behind() {
+    let table = table(TERM);
+    let epoch = granted(&table, ONE);
+    drop(table.change(TWO));
+    assert!(table.state().changing.is_empty());
+    ask(&table, ONE, LeaseAsk::GiveBack(epoch));
+    later(&table);
+    let epoch = granted(&table, ONE);
+    let mut waits = Box::pin(table.clone().ask(ONE, LeaseAsk::Keep(epoch)));
+    assert!(now_or_later(waits.as_mut()).is_pending());
+    table.end();
+    assert!(matches!(now_or_later(waits.as_mut()), Poll::Ready(LeaseAnswer::NotHeld { .. })));
+}
+
+#[test]
+fn holders_are_bounded() {
+    let table = table(TERM);
+    for number in 0..HOLDERS_MAX as u64 {
+        granted(&table, LeaseClient(number, 1));
+    }
+    assert!(!is_granted(&table, LeaseClient(u64::MAX, 1)));
+    assert!(is_granted(&table, LeaseClient(0, 1)), "one that has it may have it again");
+}
+
+#[test]
+fn one_party_leaves_leases_for_others() {
+    let table = table(TERM);
+    let granted: Vec<_> = (0..100).filter(|number| is_granted(&table, LeaseClient(1, *number))).collect();
+    assert_eq!(granted, (0..PARTY_HOLDERS_MAX as u64).collect::<Vec<_>>());
+    assert!(is_granted(&table, LeaseClient(1, 0)), "one that has it may have it again");
+    assert!(is_granted(&table, LeaseClient(2, 0)));
+}
+
+/// Returns the number of terms that this client is granted none for.
+fn barred_terms(table: &Arc<LeaseTable>, client: LeaseClient) -> u128 {
+    later(table);
+    match ask(table, client, LeaseAsk::Grant) {
+        LeaseAnswer::NotHeld { after } => (after.as_millis() + 60_000) / TERM.as_millis(),
+        LeaseAnswer::Held { epoch, .. } => {
+            ask(table, client, LeaseAsk::GiveBack(epoch));
+            0
+        }
+        LeaseAnswer::Recalled => panic!("nothing was kept"),
+    }
+}
+
+/// Has the term of a lease of this client end, for which a change may have waited.
+fn run_out(table: &Arc<LeaseTable>, client: LeaseClient, is_recalled: bool) {
+    granted(table, client);
+    let change = is_recalled.then(|| table.change(THREE));
+    table.state().holders.iter_mut().for_each(|holder| holder.expires = Instant::now());
+    table.tick();
+    drop(change);
+}
+
+#[test]
+fn a_recalled_lease_that_runs_out_bars_its_party() {
+    let table = table(TERM);
+    run_out(&table, ONE, false);
+    assert_eq!(barred_terms(&table, ONE), 0, "nobody waited for it");
+    for terms in [6, 12, 24, 48, 96, 96] {
+        run_out(&table, ONE, true);
+        for number in [1, 2] {
+            assert_eq!(barred_terms(&table, LeaseClient(1, number)), terms);
+        }
+        assert_eq!(barred_terms(&table, TWO), 0, "another party");
+        let mut state = table.state();
+        state.bars.values_mut().for_each(|bar| bar.until = Instant::now());
+    }
+    let long_ago = Instant::now().checked_sub(100 * TERM);
+    let Some(long_ago) = long_ago else { return };
+    table.state().bars.values_mut().for_each(|bar| bar.until = long_ago);
+    run_out(&table, ONE, true);
+    assert_eq!(barred_terms(&table, ONE), 6, "it is forgotten in the end");
+}
+
+/// As if this much time had passed since what is known of recalls and waits.
+fn pass(table: &LeaseTable, time: Duration) {
+    let mut state = table.state();
+    let earlier = |at: &mut Instant| *at = at.checked_sub(time).expect("a time");
+    state.holders.iter_mut().filter_map(|holder| holder.recalled_at.as_mut()).for_each(earlier);
+    for waits in state.waits.values_mut() {
+        earlier(&mut waits.since);
+        earlier(&mut waits.counted_until);
+    }
+}
+
+/// Has others wait this long for leases of one party, which are then given back.
+fn make_wait(table: &Arc<LeaseTable>, clients: &[LeaseClient], time: Duration) {
+    later(table);
+    let epochs: Vec<_> = clients.iter().map(|client| granted(table, *client)).collect();
+    let change = table.change(LeaseClient(9, 9));
+    pass(table, time);
+    for (client, epoch) in clients.iter().zip(epochs) {
+        ask(table, *client, LeaseAsk::GiveBack(epoch));
+    }
+    drop(change);
+}
+
+#[test]
+fn a_lease_that_is_given_back_late_bars_its_party() {
+    let table = table(TERM);
+    make_wait(&table, &[ONE], TERM / 4);
+    assert_eq!(barred_terms(&table, ONE), 0);
+    make_wait(&table, &[TWO], TERM / 2);
+    assert_eq!(barred_terms(&table, TWO), 6);
+}
+
+#[test]
+fn short_waits_for_a_partys_leases_add_up() {
+    let table = table(TERM);
+    for terms in [0, 0, 0, 0, 6] {
+        make_wait(&table, &[ONE], TERM / 10);
+        assert_eq!(barred_terms(&table, ONE), terms);
+    }
+    assert!(table.state().waits.is_empty(), "counted from the bar on");
+    for _ in 0..20 {
+        make_wait(&table, &[TWO], TERM / 10);
+        assert_eq!(barred_terms(&table, TWO), 0, "long ago is forgotten");
+        pass(&table, WAITS_TERMS * TERM / 3);
+    }
+    make_wait(&table, &[LeaseClient(3, 1), LeaseClient(3, 2)], TERM / 10);
+    let sum = table.state().waits[&3].sum;
+    assert!(sum < TERM * 3 / 20, "waits at once are one: {sum:?}");
+}
+
+#[test]
+fn bars_and_waits_are_bounded() {
+    let table = table(TERM);
+    let mut state = table.state();
+    let now = Instant::now();
+    for party in 0..2 * BARS_MAX as u64 {
+        state.bar(party, Instant::now());
+        state.add_wait(party, now, now);
+    }
+    assert_eq!((state.bars.len(), state.waits.len()), (BARS_MAX, BARS_MAX));
+    assert!(!state.bars.contains_key(&0) && state.bars.contains_key(&(2 * BARS_MAX as u64 - 1)));
+}
