@@ -193,9 +193,14 @@ struct Made<T> {
 }
 
 impl<T> Made<T> {
-    fn of(dir: &Path, make: Make<T>, must_revoke: bool) -> Result<Self, SetupError> {
+    /// Makes one of the files. A list has to be among them if one was `before`, or if a CA says that it revokes.
+    fn of(dir: &Path, make: Make<T>, before: bool) -> Result<Self, SetupError> {
         // Before they are read: what changes meanwhile is read again.
         let stamp = stamp(dir);
+        // An unreadable file is an error below.
+        let authority = read(&dir.join(CA_FILE)).unwrap_or_default();
+        let marks = |line: &[u8]| line == REVOKES.trim_end().as_bytes();
+        let must_revoke = before || authority.windows(REVOKES.len() - 1).any(marks);
         let lists = revocation_lists(dir)?;
         let revokes = !lists.is_empty();
         if must_revoke && !revokes {
@@ -218,12 +223,7 @@ fn stamp(dir: &Path) -> Stamp {
 
 impl<T> Loaded<T> {
     fn open(dir: &Path, make: Make<T>) -> Result<Self, SetupError> {
-        // An unreadable file is an error below.
-        let must_revoke = read(&dir.join(CA_FILE))
-            .unwrap_or_default()
-            .windows(REVOKES.len() - 1)
-            .any(|line| line == REVOKES.trim_end().as_bytes());
-        let made = Mutex::new(Made::of(dir, make, must_revoke)?);
+        let made = Mutex::new(Made::of(dir, make, false)?);
         Ok(Self { dir: dir.to_owned(), make, made, log: RateLimit::default() })
     }
 

@@ -83,6 +83,25 @@ fn a_revoked_certificate_is_refused_from_the_next_session_on() {
 }
 
 #[test]
+fn a_replaced_ca_file_that_demands_a_list_is_not_taken_without() {
+    let (world, other) = (World::new(), World::of_authority("other-ca"));
+    let both = |file: &str| [&world, &other].map(|of| fs::read(of.at(file)).unwrap()).concat();
+    let (ca, list) = (world.at("server/ca.pem"), world.at("server/crl.pem"));
+    fs::copy(world.at("ca/ca.pem"), &ca).unwrap();
+    fs::remove_file(&list).unwrap();
+    let server = world.server("server");
+    fs::write(other.at("alice/ca.pem"), both("ca/ca.pem")).unwrap();
+    fs::remove_file(other.at("alice/crl.pem")).unwrap();
+    let client = other.client("alice", "localhost", Presents::Certificate);
+    let outcome = || Ends::new(&server, &client).outcome().1;
+    // What was issued with the other's certificates has its mark.
+    fs::write(&ca, [fs::read(other.at("server/ca.pem")).unwrap(), both("ca/ca.pem")].concat()).unwrap();
+    assert_eq!(outcome(), Err(TlsError::UnknownIssuer), "the files of before count");
+    fs::write(&list, both("ca/crl.pem")).unwrap();
+    assert_eq!(outcome(), Ok(()));
+}
+
+#[test]
 fn a_lost_list_revokes_what_it_revoked_before() {
     let world = World::new();
     world.authority().revoke("alice").unwrap();

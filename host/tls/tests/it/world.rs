@@ -18,8 +18,13 @@ pub struct World {
 impl World {
     /// A server of localhost and a client, alice.
     pub fn new() -> Self {
+        Self::of_authority("test-ca")
+    }
+
+    /// The same with an authority of this name.
+    pub fn of_authority(name: &str) -> Self {
         let world = Self { dir: tempfile::tempdir().unwrap() };
-        Authority::create(&world.at("ca"), "test-ca").unwrap();
+        Authority::create(&world.at("ca"), name).unwrap();
         world.issue("server", &["localhost", "127.0.0.1"], SystemTime::now() + DAY);
         world.issue("alice", &[], SystemTime::now() + DAY);
         world
