@@ -11,8 +11,12 @@ use super::state::{SILENT, State};
 use super::wire::Socket;
 use tombolo_sys::Errno;
 
-/// A line on which no connection is made in this time is cut, or so long that its connections are left alone.
-const ANSWER: Duration = Duration::from_secs(1);
+/// A line on which no connection is made in this time is cut, or so long that its connections are left alone. TCP tries again after 1 s, so
+/// that one lost packet is no cut.
+const ANSWER: Duration = Duration::from_millis(1500);
+
+/// Between two probes where the network says at once that the host cannot be reached.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Between two looks at a connection that is being made.
 const LOOK: Duration = Duration::from_millis(50);
@@ -66,7 +70,7 @@ impl Engine {
             Found::Nothing if self.probe.connecting.is_some() => LOOK,
             Found::Nothing => Duration::ZERO,
             Found::Reached => PAUSE,
-            Found::Unreachable => ANSWER,
+            Found::Unreachable => RETRY,
         };
         self.shared.lock().probe_at = Some(now + wait);
         match found {
