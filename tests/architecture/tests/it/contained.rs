@@ -3,11 +3,20 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// The time that a process which was left behind runs for: longer than it takes to end one on any machine.
+const LEFT_SECONDS: u32 = 1200;
+
+/// The time in which everything that a test has started has ended.
+const ENDED: Duration = Duration::from_secs(600);
 
 /// A test that starts a process of a session of its own, which has the test's output, and comes to its own end.
 fn ends_with(end: &str) -> Option<i32> {
     let contained = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contained");
-    let script = format!("setsid sleep 3600 & echo started; {end}");
+    let script = format!("setsid sleep {LEFT_SECONDS} & echo started; {end}");
     let mut test = Command::new(contained);
     let mut running =
         test.args(["sh", "-c", &script]).stdout(Stdio::piped()).spawn().expect("tests/contained");
@@ -19,7 +28,10 @@ fn ends_with(end: &str) -> Option<i32> {
     }
     let code = running.wait().expect("its end").code();
     // It ends when the last process has ended that could write to it.
-    output.read_to_end(&mut Vec::new()).expect("the end of its output");
+    let (ended, has_ended) = mpsc::channel();
+    thread::spawn(move || ended.send(output.read_to_end(&mut Vec::new())));
+    let end_of_output = has_ended.recv_timeout(ENDED).expect("nothing is left that could write");
+    end_of_output.expect("the end of its output");
     code
 }
 
