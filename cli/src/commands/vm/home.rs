@@ -2,18 +2,20 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tombolo_core::fs::Timestamp;
-use tombolo_host_service::control::{self, Client};
+use tombolo_host_service::control;
 use tombolo_host_service::state_dir::{ServerFiles, ServerState, StateDir, StateError};
 use tombolo_host_vmm::Monitor;
 use tombolo_host_vmm::shares::SHARES_MAX;
-use tombolo_sys::{fuse_dev, packet, process};
+use tombolo_sys::{fuse_dev, packet, process, socket};
 
 use super::config::{CONFIG, Config, HERE, Here, uuid};
 use super::shares;
@@ -21,7 +23,6 @@ use super::supervisor::log_of;
 use crate::assembly::plan::overlay::sync_name;
 use crate::commands::files::shown;
 use crate::failure::{Failure, Outcome};
-use crate::service::status::{self, Status};
 
 /// What the names of VMs begin with in the state directory, where servers have theirs.
 const PREFIX: &str = "vm-";
@@ -253,7 +254,12 @@ impl Home {
     }
 
     pub fn config(&self) -> Result<Config, Failure> {
-        Config::read(&self.text(CONFIG)?, &self.file(CONFIG))
+        self.config_of(&self.file(CONFIG))
+    }
+
+    /// Returns the same, copied from this file, which is what a failure names: the VM of an image that cannot be used is removed.
+    pub fn config_of(&self, origin: &Path) -> Result<Config, Failure> {
+        Config::read(&self.text(CONFIG)?, origin)
     }
 
     pub fn here(&self) -> Result<Here, Failure> {
@@ -329,8 +335,8 @@ pub const GLANCE: Duration = Duration::from_millis(200);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// For what is left of a VM whose supervisor was killed.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// For what is left of a VM whose supervisor was killed, which was asked to end then.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 impl Run {
     /// Makes them, for this process.
@@ -397,13 +403,16 @@ impl Run {
 }
 
 /// Ends the server with this control socket, if there is one, and waits until it has. One that does not is killed.
-fn end_server(socket: &Path) {
-    let Ok(mut client) = Client::connect(socket) else { return };
-    let Ok(Status { pid, .. }) = status::ask(&mut client, socket, "status") else { return };
+fn end_server(control: &Path) {
+    let Ok(stream) = UnixStream::connect(control) else { return };
+    // The kernel's answer: a server that hangs gives none, and has the lock of what the next one is to serve.
+    let Ok(listener) = socket::peer(stream.as_fd()) else { return };
+    let pid = listener.pid.unsigned_abs();
     let Ok(watched) = process::watched(pid) else { return };
     let _ = process::terminate(pid);
     if packet::wait_for(&watched, PATIENCE).is_ok_and(|has_ended| !has_ended) {
-        let _ = process::kill(pid);
+        // It was started as the first of a group, in which its helpers are.
+        let _ = process::kill_group(pid).or_else(|_| process::kill(pid));
         let _ = packet::wait(&watched);
     }
 }

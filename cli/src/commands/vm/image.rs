@@ -262,7 +262,8 @@ impl Image {
         let config = thread::scope(|scope| {
             let ahead = scope.spawn(|| self.look_ahead(&files, home));
             let state = scope.spawn(|| files.copy(&[STATE], &home.path));
-            let config = files.copy(&[CONFIG], &home.path).and_then(|()| home.config());
+            let copied = files.copy(&[CONFIG], &home.path);
+            let config = copied.and_then(|()| home.config_of(&self.file(CONFIG)));
             // One that is incremental has none.
             let boot = match &config {
                 Ok(config) if config.bases.is_empty() => files.check_boot_files(config),

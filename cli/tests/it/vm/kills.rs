@@ -3,14 +3,15 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::moved::is_whole_or_refused;
 use super::{Bed, Flaw, MIB, at};
-use crate::common::{Ran, until};
+use crate::common::{Ran, signal, until};
 
 /// What is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ impl Bed {
         let own = self.0.text("");
         let all = fs::read_dir("/proc").expect("processes").flatten();
         let of_number = |entry: fs::DirEntry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path()));
-        let with_words = |(number, path): (i32, std::path::PathBuf)| {
+        let with_words = |(number, path): (i32, PathBuf)| {
             let words = fs::read_to_string(path.join("cmdline")).ok()?;
             Some((Pid::from_raw(number)?, words))
         };
@@ -259,6 +260,80 @@ fn what_a_kill_leaves_can_be_ended_and_goes_on_or_says_that_it_cannot() {
     }
 }
 
+/// All processes that a process has started, and those that these have.
+fn started_by(process: u32) -> Vec<u32> {
+    let all = fs::read_dir("/proc").expect("processes").flatten();
+    let parent_of = |entry: fs::DirEntry| {
+        let text = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let (_, after) = text.rsplit_once(')')?;
+        let parent = after.split_whitespace().nth(1)?.parse::<u32>().ok()?;
+        Some((entry.file_name().to_str()?.parse::<u32>().ok()?, parent))
+    };
+    let parents: Vec<(u32, u32)> = all.filter_map(parent_of).collect();
+    let mut found = vec![process];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(child, _)| *child));
+        next += 1;
+    }
+    found.remove(0);
+    found
+}
+
+fn lives(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // What has ended may not have been waited for yet.
+    stat.rsplit_once(')').is_some_and(|(_, after)| !after.trim_start().starts_with('Z'))
+}
+
+#[test]
+fn all_servers_end_with_a_supervisor_that_is_killed() {
+    let bed = Bed::new();
+    bed.make_image();
+    ["first", "second"].iter().for_each(|dir| fs::create_dir(bed.0.path(dir)).expect("mkdir"));
+    // The next command, which comes at once, and a server that answers nothing and does not end.
+    let cases: [(&[&str], Option<&str>); 7] = [
+        (&[], None),
+        (&["vm", "stop"], None),
+        (&["vm", "boot"], None),
+        (&["vm", "rm", "--force"], None),
+        (&["vm", "stop"], Some("disk.overlay")),
+        (&["vm", "boot"], Some("memory.overlay")),
+        (&["vm", "rm", "--force"], Some("tag=b")),
+    ];
+    for (number, (next, silent)) in cases.into_iter().enumerate() {
+        let name = format!("vm{number}");
+        let _told = bed.vmm(&name, Flaw::None);
+        let clone = ["clone", "image", &name, "--net", "none", "--qemu", "./vmm"];
+        bed.0.run(&[&clone[..], &["--share", "a=first", "--share", "b=second"]].concat()).succeeded();
+        let pid = fs::read_to_string(bed.vm(&name).join("pid")).expect("it runs");
+        let supervisor = pid.parse().expect("a number");
+        let parts = started_by(supervisor);
+        assert!(parts.len() > 5, "memory with its mounter, disk, two shares and a VMM: {parts:?}");
+        let is_silent = |words: &str| silent.is_some_and(|part| words.contains(part));
+        for (process, _) in bed.processes(&name).iter().filter(|(_, words)| is_silent(words)) {
+            kill_process(*process, Signal::STOP).expect("stopped");
+        }
+        let has_next = move |now: String| !now.is_empty() && now != pid;
+        let (file, monitor) = (bed.vm(&name).join("pid"), bed.monitor(&name));
+        let has_come = move || fs::read_to_string(&file).is_ok_and(&has_next);
+        signal(supervisor, "KILL");
+        let _told = next.contains(&"boot").then(|| bed.vmm_when(&name, monitor, Flaw::None, has_come));
+        match next {
+            [] => until("all have ended", || !parts.iter().any(|part| lives(*part))),
+            next => bed.0.run(&[next, &[&name]].concat()).succeeded(),
+        }
+        let left: Vec<_> = parts.iter().filter(|part| lives(**part)).collect();
+        assert!(left.is_empty(), "{next:?}, {silent:?}: {left:?}");
+        if bed.vm(&name).exists() {
+            bed.0.run(&["vm", "rm", "--force", &name]).succeeded();
+        }
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+        assert!(!mounts.contains(&bed.0.text(&format!("run/tombolo/vm-{name}/"))), "{mounts}");
+        assert!(bed.processes(&name).is_empty(), "{next:?}, {silent:?}");
+    }
+}
+
 #[test]
 fn a_clone_that_is_killed_in_its_middle_can_be_resumed_and_removed() {
     let bed = Bed::new();
@@ -307,4 +382,46 @@ fn a_removal_beside_other_commands_leaves_nothing() {
         .map(|entry| entry.file_name())
         .collect();
     assert_eq!(left, ["version"]);
+}
+
+/// Calls by which an image is made, and the distance between those at which the command is killed, but for the long run.
+const CALLS: [(&str, usize); 9] = [
+    ("mkdir", 1),
+    ("openat", 5),
+    ("write", 2),
+    ("pwritev2", 2),
+    ("ftruncate", 1),
+    ("copy_file_range", 1),
+    ("fsync", 1),
+    ("fdatasync", 1),
+    ("rename", 1),
+];
+
+#[test]
+fn a_kill_leaves_an_incremental_image_whole_or_refused() {
+    let bed = Bed::new();
+    bed.make_changed("one");
+    let is_long = std::env::var_os("TOMBOLO_LONG").is_some();
+    let program = env!("CARGO_BIN_EXE_tombolo");
+    let mut kills = 0;
+    for (call, step) in CALLS {
+        for number in (1..).step_by(if is_long { 1 } else { step }) {
+            let dir = bed.0.path("images");
+            fs::create_dir(&dir).expect("mkdir");
+            let inject = format!("inject={call}:signal=KILL:when={number}");
+            let strace = ["-f", "-qq", "-o", "/dev/null", "-e", &inject, program];
+            let words = ["vm", "suspend", "one", "--to", "images/one", "--changes"];
+            let mut traced = bed.0.program(Path::new("strace"), &[&strace[..], &words].concat());
+            let made = traced.output().expect("strace is needed: make packages");
+            assert!(bed.is("one", "suspended"), "{}", bed.list());
+            let found = is_whole_or_refused(&bed, &dir, "after-");
+            fs::remove_dir_all(&dir).expect("removed");
+            if made.status.success() {
+                assert_eq!(found, 1, "{made:?}");
+                break;
+            }
+            kills += 1;
+        }
+    }
+    assert!(kills > 20, "it was killed {kills} times only");
 }

@@ -161,6 +161,55 @@ fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
     server.stop();
 }
 
+impl Bed {
+    /// Makes a clone of an image that has `after-` at two places of its memory and of its disk, and is suspended.
+    pub fn make_changed(&self, name: &str) {
+        self.make_image();
+        let _told = self.vmm(name, Flaw::None);
+        self.0.run(&["clone", "image", name, "--net", "none", "--qemu", "./vmm"]).succeeded();
+        let memory = File::options().write(true).open(self.memory_of_clone(name)).expect("open");
+        [0, MIB].iter().for_each(|at| memory.write_all_at(b"after-", *at).expect("write"));
+        drop(memory);
+        self.0.run(&["vm", "suspend", name]).succeeded();
+        let disk = self.vm(name).join("disk.overlay").to_string_lossy().into_owned();
+        let base = self.0.text("image/disk");
+        fs::write(self.0.path("word"), b"after-").expect("write");
+        let write = |at: &str| format!("write -s {} {at} 512", self.0.text("word"));
+        qemu_io(&self.0, &[&disk, "--base", &base], &[&write("0"), &write("3M"), "flush"]);
+    }
+}
+
+/// Asserts that each incremental image of [`Bed::make_changed`] in this directory has all that was changed, and that a draft of one has that too or is
+/// refused by name. Returns how many there are that are no drafts.
+pub fn is_whole_or_refused(bed: &Bed, images: &Path, word: &str) -> usize {
+    let mut found = 0;
+    for entry in fs::read_dir(images).expect("list").flatten() {
+        let dir = entry.path();
+        let is_draft = dir.extension().is_some();
+        found += usize::from(!is_draft);
+        let image = dir.to_str().expect("UTF-8");
+        // What is not refused fails at once, with other words.
+        let base = bed.0.text("image");
+        let clone = ["clone", image, "left", "--base", &base, "--net", "none", "--qemu", "false"];
+        let refused = bed.0.run(&clone);
+        assert!(refused.code == Some(1) && !bed.vm("left").exists(), "{}", refused.err);
+        if !refused.err.contains("the VMM has ended at its start") {
+            assert!(is_draft && refused.err.contains(image), "{image}: {}", refused.err);
+            continue;
+        }
+        assert_eq!(fs::read_to_string(dir.join("state")).expect("read"), STATE, "{image}");
+        for (what, places) in [("disk", [0, 3 * MIB]), ("memory", [0, MIB])] {
+            let (overlay, base) = (dir.join(format!("{what}.overlay")), bed.0.path("image").join(what));
+            let out = bed.0.path("read.img");
+            let _ = fs::remove_file(&out);
+            let words = [Path::new("disk"), Path::new("convert"), Path::new("--base"), &base, &overlay, &out];
+            bed.0.run(&words.map(|word| word.to_str().expect("UTF-8"))).succeeded();
+            assert!(places.iter().all(|place| at(&out, *place, word.len()) == word), "{what} of {image}");
+        }
+    }
+    found
+}
+
 /// A copy of an image, with its times.
 fn copied(bed: &Bed, from: &str, to: &str) -> PathBuf {
     let [from, to] = [from, to].map(|name| bed.0.path("tree").join(name));

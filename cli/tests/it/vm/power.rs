@@ -7,6 +7,7 @@ use tombolo_crash_images::{each_image_at, mark, record, recorded};
 use tombolo_vhost_driver::{Driver, DriverSettings};
 
 use super::kills::Small;
+use super::moved::is_whole_or_refused;
 use super::*;
 use crate::disk::{FLUSH, OUT, ask};
 
@@ -229,5 +230,29 @@ fn after_a_loss_of_power_a_vm_is_as_it_was_at_one_moment_and_has_what_it_was_pro
         let last = marks.len().checked_sub(1).map_or_else(Promise::default, |last| all[last].clone());
         let may_be = [last].into_iter().chain(all.get(marks.len()).cloned()).collect();
         Left { bed: &bed, may_be }.is_sound();
+    });
+}
+
+#[test]
+fn power_loss_leaves_an_incremental_image_whole_or_refused() {
+    if let Some(images) = recorded() {
+        let bed = Scratch::of(images.parent().expect("a directory"));
+        let make = |words: &[&str]| {
+            bed.run(&[&["vm", "suspend", "one", "--changes", "--to"], words].concat()).succeeded();
+            mark(words[0]);
+        };
+        // The scan syncs what it reads.
+        make(&["images/one", "--no-scan"]);
+        return make(&["images/two"]);
+    }
+    let bed = Bed::at(Scratch::new_in(Path::new(env!("CARGO_TARGET_TMPDIR"))));
+    bed.make_changed("one");
+    let images = bed.0.path("images");
+    let log = record(&images);
+    mount("images", &images, "tmpfs", MountFlags::empty(), c"size=64m")
+        .expect("mounted: the tests need root");
+    let _small = Small(images.clone());
+    each_image_at(&log, &images, (32, 1_000), |_, marks| {
+        assert!(is_whole_or_refused(&bed, &images, "after-") >= marks.len(), "an image is gone");
     });
 }
