@@ -191,7 +191,7 @@ impl Cursor {
     ///
     /// # Errors
     /// [`Error::NotFound`]: the directory has been removed, and its listing ends.
-    pub fn go_to(&mut self, fd: BorrowedFd<'_>, cookie: Cookie) -> Result<()> {
+    pub fn go_to(&mut self, fd: BorrowedFd<'_>, medium: Medium, cookie: Cookie) -> Result<()> {
         // A listing that starts anew shows the directory as it is now.
         if self.next == cookie && cookie != Cookie::START {
             // The buffer was given back at the end, where the descriptor still is.
@@ -199,7 +199,8 @@ impl Cursor {
             return Ok(());
         }
         if !dir::can_seek(SysCookie(cookie.0)) {
-            return self.find(fd, cookie);
+            // To look for a place that cannot be would read the whole directory each time.
+            return if medium.seeks_all { Err(Error::BadCookie) } else { self.find(fd, cookie) };
         }
         if dir::seek(fd, SysCookie(cookie.0)).is_err() {
             self.start_anew();
@@ -274,4 +275,27 @@ impl Cursor {
 
 fn new_listing() -> Listing {
     Listing::with_size(BUFFER_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_sys::statfs;
+
+    use super::*;
+
+    #[test]
+    fn far_places_are_looked_for_where_some_may_be() {
+        const FUSE: u64 = 0x6573_5546;
+        let tree = tempfile::tempdir().expect("a directory");
+        let dir = std::fs::File::open(tree.path()).expect("opened");
+        let media =
+            [statfs::MAGIC_EXT4, statfs::MAGIC_XFS, statfs::MAGIC_BTRFS, statfs::MAGIC_TMPFS, FUSE, 0];
+        let reads = media.map(|magic| {
+            let mut cursor = Cursor::default();
+            let found = cursor.go_to(dir.as_fd(), Medium::of(magic), Cookie(1 << 63));
+            assert!(matches!(found, Err(Error::BadCookie)), "{magic:x}");
+            cursor.listing.is_some()
+        });
+        assert_eq!(reads, [false, false, false, false, true, true]);
+    }
 }

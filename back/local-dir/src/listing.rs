@@ -53,7 +53,7 @@ impl Session {
         page: &mut DirPage,
         most: usize,
     ) -> Result<()> {
-        self.reading(open.node, open.fd(), || cursor.go_to(open.fd(), cookie))?;
+        self.reading(open.node, open.fd(), || cursor.go_to(open.fd(), open.medium, cookie))?;
         let mut finder = Finder::new(self, cx, open.node);
         let mut count = 0;
         while let Some(listing) = &cursor.listing {

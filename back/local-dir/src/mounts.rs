@@ -43,6 +43,8 @@ pub(crate) struct Medium {
     pub memory: bool,
     /// A file system where a copy is a read and a write.
     pub plain_copies: bool,
+    /// A file system that gives no place in a directory which the kernel does not seek.
+    pub seeks_all: bool,
 }
 
 impl Mount {
@@ -179,15 +181,19 @@ fn examine(own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Mount
 }
 
 impl Medium {
-    fn of(magic: u64) -> Self {
+    pub fn of(magic: u64) -> Self {
         let memory = magic == statfs::MAGIC_TMPFS;
         let is_in = |list: &[u64]| memory || list.contains(&magic);
-        Self { local: is_in(&LOCAL), memory, plain_copies: is_in(&PLAIN_COPIES) }
+        let (local, plain_copies) = (is_in(&LOCAL), is_in(&PLAIN_COPIES));
+        Self { local, memory, plain_copies, seeks_all: is_in(&SEEKS_ALL) }
     }
 }
 
 const LOCAL: [u64; 5] =
     [statfs::MAGIC_EXT4, statfs::MAGIC_XFS, statfs::MAGIC_BTRFS, statfs::MAGIC_OVERLAY, statfs::MAGIC_F2FS];
+
+/// Their places are at most 2^63 - 1. Those of an overlay are the ones of what lies below it.
+const SEEKS_ALL: [u64; 3] = [statfs::MAGIC_EXT4, statfs::MAGIC_XFS, statfs::MAGIC_BTRFS];
 
 /// Not those with `remap_file_range`: to share blocks, xfs and btrfs write back what is dirty first, and so wait for the
 /// disk. An overlay does what the file system below it does.

@@ -402,7 +402,7 @@ mod tests {
             let permit = allowance.permit().expect("room");
             let descriptor = OwnedFd::from(tempfile::tempfile().expect("a file"));
             let flags = OpenFlags::READ | OpenFlags::WRITE;
-            let medium = Medium { local: true, memory: true, plain_copies: true };
+            let medium = Medium { local: true, memory: true, plain_copies: true, seeks_all: true };
             let open = Arc::new(OpenFile::new(descriptor, permit, NODE, flags, medium));
             let own = OwnDescriptors::open().expect("/proc");
             Self { records: Records::bounded(allowance, ranges_max), own, open }
