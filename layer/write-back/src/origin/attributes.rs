@@ -83,7 +83,9 @@ impl Round {
                 Err(error) => return Err(error),
             }
         }
-        if (refused & setting.chosen.implied).contains(Set::OWNER) {
+        // Of what another has made, or that has another group alone, the owner tells nothing of the user.
+        let is_squashed = self.is_made_by_owner(setting.chosen.id) && setting.changes_user();
+        if is_squashed && (refused & setting.chosen.implied).contains(Set::OWNER) {
             self.shared.squashed.add(setting.owners());
         }
         Ok(refused)
@@ -156,6 +158,10 @@ impl Setting<'_> {
     fn changes_owner(&self) -> bool {
         let wanted = &self.chosen.attr;
         self.chosen.set.contains(Set::OWNER) && (wanted.uid, wanted.gid) != (self.attr.uid, self.attr.gid)
+    }
+
+    fn changes_user(&self) -> bool {
+        self.chosen.attr.uid != self.attr.uid
     }
 
     /// Returns the user and group that it is to have, and those that it has.

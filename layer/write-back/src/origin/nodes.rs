@@ -161,7 +161,7 @@ impl Round {
         let Some((dir, name)) = &chosen.home else { return Err(Error::Stale) };
         let (dir, name) = (self.below(*dir)?, name.as_name());
         let (fs, attr) = (&self.shared.below, &chosen.attr);
-        let users = [chosen.user.clone(), Identity::ROOT];
+        let users = [chosen.maker(), chosen.user.clone(), Identity::ROOT];
         // What it is not to have in the end is taken away then.
         let owner = if chosen.is_directory() { 0o700 } else { 0o600 };
         let mode = NewMode::settled(Mode::new(attr.mode.bits() & 0o777 | owner));
@@ -172,6 +172,7 @@ impl Round {
                 let (created, cx) = self.by_first(&users, |cx| fs.create(cx, dir, name, &how)).await?;
                 let Entry { node, attr } = created.entry;
                 let file = File { node, open: created.open };
+                self.note_maker(chosen, &cx);
                 self.bind(chosen, node, &cx);
                 return Ok((attr, Some(OpenBelow { file, attr, cx })));
             }
@@ -185,7 +186,10 @@ impl Round {
             }
         };
         let (entry, cx) = match made {
-            Ok((made, cx)) => (made.entry, cx),
+            Ok((made, cx)) => {
+                self.note_maker(chosen, &cx);
+                (made.entry, cx)
+            }
             Err(Error::Exists) => self.by_first(&users, |cx| fs.lookup(cx, dir, name)).await?,
             Err(error) => return Err(error),
         };
@@ -194,6 +198,14 @@ impl Round {
         }
         self.bind(chosen, entry.node, &cx);
         Ok((entry.attr, None))
+    }
+
+    /// Remembers in whose name a node was made: only of one that its owner has made does another owner tell for whom the origin takes that one.
+    fn note_maker(&self, chosen: &Chosen, cx: &Ctx) {
+        let maker = &cx.identity;
+        if *maker == chosen.maker() && (maker.uid, maker.gid) == (chosen.attr.uid, chosen.attr.gid) {
+            self.set_made_by_owner(chosen.id);
+        }
     }
 
     fn bind(&self, chosen: &Chosen, below: NodeId, cx: &Ctx) {

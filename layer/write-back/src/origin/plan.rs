@@ -138,6 +138,15 @@ impl Chosen {
         tree::pieces(&self.layers, 0..self.attr.size)
     }
 
+    /// Returns the user in whose name it is made: its owner, where that follows from who has made it, also if another has changed it since.
+    pub(super) fn maker(&self) -> Identity {
+        let Attr { uid, gid, .. } = self.attr;
+        match self.implied.contains(Set::OWNER) && self.user.uid != uid {
+            true => Identity { uid, gid, groups: None },
+            false => self.user.clone(),
+        }
+    }
+
     pub(super) fn is_directory(&self) -> bool {
         self.attr.file_type == tombolo_core::fs::FileType::Directory
     }

@@ -68,6 +68,8 @@ struct Found {
     has_conflicts: bool,
     /// Nodes whose data and attributes are there.
     sent: HashSet<NodeId>,
+    /// Nodes that were made in the name of their owner.
+    made_by_owner: HashSet<NodeId>,
     /// Directories in which names were changed.
     changed: HashSet<NodeId>,
     /// What nodes are there now; `None`: to be looked at.
@@ -262,6 +264,16 @@ impl Round {
             }
         }
         Err(refused)
+    }
+
+    /// Remembers that a node was made in the name of its owner.
+    pub(super) fn set_made_by_owner(&self, id: NodeId) {
+        lock(&self.found).made_by_owner.insert(id);
+    }
+
+    /// Returns whether this attempt has made a node in the name of its owner.
+    pub(super) fn is_made_by_owner(&self, id: NodeId) -> bool {
+        lock(&self.found).made_by_owner.contains(&id)
     }
 
     /// What was made has its number on the disk before it gets its name: under the one that was written down it is not found any more then.

@@ -162,6 +162,33 @@ fn what_a_squashed_user_has_made_stays_its_own_here() {
 }
 
 #[test]
+fn a_directory_is_made_as_the_user_that_made_it() {
+    let squashes = |inner: Arc<dyn Export>| {
+        let ids = || Ids::new(vec!["1:1:100".parse().expect("a range")], NOBODY).expect("a map");
+        Arc::new(idmap::over(inner, IdMap { users: ids(), groups: ids() })) as Arc<dyn Export>
+    };
+    let origin = Origin::with(squashes);
+    let set = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };
+    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
+    fs.setattr(cx, tombolo_core::fs::NodeId::ROOT, None, &set).wait().expect("set");
+    let proxy = origin.proxy();
+    let [maker, victim] = [8, 9].map(|id| {
+        let identity = Identity { uid: id, gid: id, groups: None };
+        Session { cx: Ctx { identity, ..proxy.session.cx.clone() }, ..proxy.session.clone() }
+    });
+    maker.mkdir("dir").expect("made");
+    let node = maker.find("dir").expect("there").node;
+    maker.fs.setattr(&maker.cx, node, None, &set).wait().expect("its own");
+    victim.close(victim.create("dir/secret", 0o600).expect("made"));
+    proxy.write_back.flush().expect("all is there");
+    let owner = |path: &str| origin.direct.find(path).expect("there").attr.uid;
+    assert_eq!((owner("dir"), owner("dir/secret")), (8, 9));
+    // Checked by its attributes, as the origin does not have it.
+    victim.close(victim.create("dir/later", 0o600).expect("made"));
+    assert!(matches!(maker.open("dir/later"), Err(Error::AccessDenied)), "it is not taken for the other");
+}
+
+#[test]
 fn a_trial_tells_what_the_origin_allows() {
     let (origin, strict) = strict();
     let proxy = origin.proxy();
