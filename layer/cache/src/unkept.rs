@@ -75,7 +75,7 @@ impl State {
 
     /// Whether all names are known, or where those are listed that are not kept.
     pub(crate) fn shows_all_names(&self) -> bool {
-        self.names.is_complete() || self.has_unkept()
+        self.names.is_complete() || self.has_unkept() && !self.names.is_passing()
     }
 
     /// Whether a listing that has begun can go on by the names that are here.
@@ -107,7 +107,8 @@ impl State {
         mut page: DirPage,
         hides: impl Fn(&[u8]) -> bool,
     ) -> DirPage {
-        let last_kept = self.last_kept_place();
+        // Also if names were dropped since: a reader that is given these has had only the ones that were kept then.
+        let last_kept = self.unkept.as_ref().map_or(u64::MAX, |unkept| unkept.last_kept);
         for entry in there.iter() {
             let is_kept = self.names.place_of(entry.name).is_some_and(|place| place <= last_kept);
             if is_kept || matches!(entry.name, b"." | b"..") || hides(entry.name) {

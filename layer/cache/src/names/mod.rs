@@ -116,6 +116,11 @@ impl Names {
         found.or_else(|| is_absent.then_some(Known::Absent))
     }
 
+    /// Returns whether the names are shown to readers that have begun, and not believed.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.is_passing
+    }
+
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -189,7 +194,7 @@ impl Names {
     /// A listing begins. It must be ended.
     pub(crate) fn begin_listing(&mut self) -> ListingMark {
         self.listings += 1;
-        let can_grow = !self.is_complete && self.table.unknown() == 0;
+        let can_grow = !self.is_complete && !self.is_passing && self.table.unknown() == 0;
         ListingMark { epoch: self.epoch, learnt: self.learnt.len(), can_grow }
     }
 
@@ -221,6 +226,11 @@ impl Names {
         if !self.is_growing || !self.holds_since(mark) {
             return;
         }
+        self.put_unlearnt(listed, mark);
+    }
+
+    /// Puts names but for those that were learnt singly since then.
+    fn put_unlearnt<'a>(&mut self, listed: impl Iterator<Item = (&'a [u8], Target)>, mark: ListingMark) {
         let learnt: HashSet<Arc<[u8]>> =
             self.learnt.iter().skip(mark.learnt).map(|(name, _)| name.clone()).collect();
         let new = listed.filter(|(name, _)| !learnt.contains(*name));
@@ -230,6 +240,11 @@ impl Names {
     /// All names, as a listing has found them, and as they were changed here since it began.
     pub(crate) fn set_listed(&mut self, listed: &Listed, mark: ListingMark) {
         self.set_all(listed);
+        self.put_learnt(mark);
+    }
+
+    /// Puts or takes away names as they were learnt singly since then.
+    fn put_learnt(&mut self, mark: ListingMark) {
         for (name, target) in self.learnt.split_off(mark.learnt.min(self.learnt.len())) {
             match target {
                 Some(target) => self.put(&name, target),
@@ -240,9 +255,14 @@ impl Names {
         }
     }
 
-    /// Some names that a listing has found, which does not say which are gone.
-    pub(crate) fn set_some(&mut self, listed: &Listed) {
-        listed.iter().for_each(|(name, target)| self.put(name, target));
+    /// Takes in some names that a listing has found, which does not say which are gone, and as they were changed here since it began.
+    pub(crate) fn set_some(&mut self, listed: &Listed, mark: ListingMark) {
+        if self.is_passing {
+            // What was only shown says nothing of what is there now.
+            self.drop_all();
+        }
+        self.put_unlearnt(listed.iter(), mark);
+        self.put_learnt(mark);
         self.is_growing = false;
     }
 
@@ -394,6 +414,28 @@ mod tests {
         let mark = names.begin_listing();
         names.begin_growing(mark);
         assert!(!names.is_growing(), "names keep their places, and come back in any order");
+    }
+
+    #[test]
+    fn a_part_of_a_listing_undoes_no_change() {
+        let mut names = Names::default();
+        let mark = names.begin_listing();
+        let some = all(&[&b"gone"[..], b"replaced", b"same"].map(|name| (name.to_vec(), target(1))));
+        names.set_absent(b"gone");
+        names.set(b"replaced", target(2));
+        names.set_some(&some, mark);
+        names.end_listing();
+        assert_eq!(names.look_up(b"gone"), Some(Known::Absent));
+        assert_eq!(names.look_up(b"replaced"), Some(Known::Found(target(2))));
+        assert_eq!(names.look_up(b"same"), Some(Known::Found(target(1))));
+        names.set_passing();
+        let mark = names.begin_listing();
+        names.set(b"made", target(3));
+        names.set_some(&all(&[(b"same".to_vec(), target(1))]), mark);
+        names.end_listing();
+        assert_eq!(names.look_up(b"replaced"), None, "what was only shown is not known");
+        let known = [&b"same"[..], b"made"].map(|name| names.look_up(name).is_some());
+        assert_eq!((known, listed(&names, 0).len()), ([true, true], 2));
     }
 
     #[test]

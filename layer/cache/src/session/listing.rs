@@ -259,21 +259,18 @@ impl View {
             let gathered = self.gather(dir, origin, mark, wanted).await?;
             let Some(Gathered { listed, asked, unkept }) = gathered else { return Ok(None) };
             bytes += walk::listing_bytes(listed.len(), listed.names_bytes());
-            if let Some(cookie) = unkept {
-                self.cache().learned(dir, |state| {
-                    state.names.set_some(&listed);
-                    state.listed = Some(begun.min(asked));
-                    state.set_unkept(cookie);
-                    true
-                });
-                return Ok(Some(bytes));
-            }
             let (mut stayed, is_last) = (false, attempt == TRIES_MAX);
             self.cache().learned(dir, |state| {
                 stayed = state.names.holds_since(mark);
                 let is_shown = stayed || (is_last && is_awaited);
                 if is_shown {
-                    state.names.set_listed(&listed, mark);
+                    match unkept {
+                        Some(cookie) => {
+                            state.names.set_some(&listed, mark);
+                            state.set_unkept(cookie);
+                        }
+                        None => state.names.set_listed(&listed, mark),
+                    }
                     state.listed = Some(begun.min(asked));
                 }
                 if is_shown && !stayed {
