@@ -356,6 +356,8 @@ impl Object {
                 state.names = names.into();
             }
             state.rights = Rights::restored(rights);
+            // Others may have changed it between the lives.
+            state.is_suspect = true;
             state.is_dirty = false;
         }
         object.weigh();
@@ -525,7 +527,8 @@ impl State {
     /// The origin has told of another version in answer to what was asked at `asked`.
     fn follow(&mut self, attr: &Attr, asked: Instant, contract: Contract) {
         if self.attr.file_type == FileType::Directory {
-            let is_ours = contract == Contract::Exclusive && self.is_changed_here_since(asked);
+            let is_ours =
+                contract == Contract::Exclusive && !self.is_suspect && self.is_changed_here_since(asked);
             if is_ours || self.is_version(&WeakAttr::from(attr), contract) {
                 return self.advance(attr, asked);
             }
@@ -534,7 +537,8 @@ impl State {
             self.changed();
         }
         // Since it was seen last it was changed here, and by no other.
-        match contract == Contract::Exclusive && self.asked.is_none() && self.changed.is_some() {
+        let is_only_ours = contract == Contract::Exclusive && !self.is_suspect;
+        match is_only_ours && self.asked.is_none() && self.changed.is_some() {
             true => self.advance(attr, asked),
             false => self.set_attr(attr, asked),
         }

@@ -81,6 +81,7 @@ impl View {
             if is_ours {
                 state.advance(attr, asked);
                 state.asked = Some(asked);
+                state.is_suspect = false;
             }
             let is_known = is_ours || (is_alone && state.came.is_some());
             (before, is_known, is_late, is_ours)
@@ -265,9 +266,9 @@ impl View {
     ) {
         let dir = &change.dir;
         let contract = self.cache().options_of(dir).contract;
-        let is_only_ours = contract == Contract::Exclusive;
         {
             let mut state = dir.state();
+            let is_only_ours = contract == Contract::Exclusive && !state.is_suspect;
             // Within a tick of the origin's clock one state may look like another: it is not known then which of two changes came last.
             let is_late = state.latest.is_some_and(|latest| change.asked < latest);
             let ticked =
@@ -275,10 +276,11 @@ impl View {
             let is_sure = ticked || !is_late;
             match done {
                 Change { before: Some(before), after: Some(after) }
-                    if is_sure && state.is_version(before, contract) =>
+                    if is_sure && state.is_version(before, contract) && after.ctime >= state.attr.ctime =>
                 {
                     state.advance(after, change.asked);
                     state.asked = Some(change.asked);
+                    state.is_suspect = false;
                     patch(&mut state.names, Seen::Before);
                 }
                 // Only changes of ours have come between, which concern other names.
@@ -337,7 +339,9 @@ impl NameChange {
     pub(super) fn knows_before(&self, done: &Change, contract: Contract) -> bool {
         let state = self.dir.state();
         done.before.is_some_and(|before| state.is_version(&before, contract))
-            || (contract == Contract::Exclusive && !state.names.changes.has_rival(self.id))
+            || (contract == Contract::Exclusive
+                && !state.is_suspect
+                && !state.names.changes.has_rival(self.id))
     }
 }
 
