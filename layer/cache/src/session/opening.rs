@@ -20,6 +20,7 @@ use crate::options::Contract;
 use crate::origin::OriginFile;
 use crate::store::ObjectId;
 use crate::unnamed::Names;
+use crate::written::is_unanswered;
 
 impl View {
     /// Opens without asking the origin, if the contract allows it and all that an open needs to know is here.
@@ -67,6 +68,13 @@ impl View {
         let opened = self.open_at_origin(&object, flags).await;
         if flags.contains(OpenFlags::TRUNCATE) {
             object.state().resized();
+            if opened.as_ref().is_err_and(is_unanswered) {
+                object.set_unanswered();
+            }
+            // It may have lost its data all the same.
+            if opened.is_err() {
+                object.doubt();
+            }
             self.tell([all_data(node_of(object.id))]);
         }
         let (origin, _, attr) = opened?;
