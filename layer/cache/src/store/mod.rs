@@ -353,9 +353,11 @@ impl Store {
         lock(&self.shared.eviction).bytes()
     }
 
-    /// Whether more is kept than may be, with the index.
+    /// Returns whether more is kept than may be, with the index. Of a large index only its part counts: data have the rest, however large it is.
     pub(crate) fn is_full(&self) -> bool {
-        self.kept_bytes().saturating_add(self.index_bytes()) > self.shared.options.capacity_bytes
+        let capacity = self.shared.options.capacity_bytes;
+        let index = self.index_bytes().min(capacity / INDEX_PART);
+        self.kept_bytes().saturating_add(index) > capacity
     }
 
     /// How large the index was when it was last written.
