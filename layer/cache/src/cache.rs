@@ -180,8 +180,13 @@ impl Cache {
     /// Asks the origin for an object by its handle.
     pub(crate) async fn resolve(&self, cx: &Ctx, object: &Arc<Object>) -> Result<Attr> {
         let asked = Instant::now();
-        let entry = self.origin.handles()?.resolve(&at_origin(cx), &object.handle).resolve().await;
-        let entry = entry.map_err(|error| self.failed(object, error))?;
+        let told = self.origin.resolve(cx, &object.handle).await;
+        self.resolved(object, asked, told)
+    }
+
+    /// Takes in what the origin has answered of an object that it was asked for by its handle at `asked`.
+    pub(crate) fn resolved(&self, object: &Arc<Object>, asked: Instant, told: Result<Entry>) -> Result<Attr> {
+        let entry = told.map_err(|error| self.failed(object, error))?;
         object.set_node(Some(entry.node));
         self.learn(object, &entry.attr, asked)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tombolo_core::fs::{Attr, File, FileSystem, NodeId, PersistentHandles};
+use tombolo_core::fs::{Attr, Entry, File, FileSystem, NodeId, PersistentHandle, PersistentHandles};
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, Want};
 use tombolo_host_runtime::pending::{Pending, PendingHold};
 
@@ -37,6 +37,11 @@ impl Origin {
             return;
         }
         self.fs.forget(&self.own_ctx(), &[(node, 1)]);
+    }
+
+    /// Asks for an object by its handle.
+    pub(crate) async fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Result<Entry> {
+        self.handles()?.resolve(&at_origin(cx), handle).resolve().await
     }
 
     /// For what no caller asks for.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
 
 use tombolo_core::fs::NodeId;
 use tombolo_host_runtime::lock;
@@ -17,6 +18,7 @@ use crate::objects::node_of;
 use crate::options::Contract;
 use crate::session::Session;
 use crate::store::{ObjectId, sweep};
+use crate::written::is_unanswered;
 
 /// Files that have lost a name, and the sessions that may hold them.
 #[derive(Debug, Default)]
@@ -179,18 +181,37 @@ impl Cache {
     }
 
     fn start_asking(self: &Arc<Self>) {
-        let cache = self.clone();
-        let cx = self.origin.own_ctx();
+        // A cache that ends meanwhile does not wait for an origin that is away.
+        let (cache, origin) = (Arc::downgrade(self), self.origin.clone());
         task::spawn(async move {
-            while let Some(id) = cache.unnamed.next_to_ask() {
-                let Ok(object) = cache.object(id) else { continue };
+            let cx = origin.own_ctx();
+            loop {
+                let object = cache.upgrade().and_then(|cache| cache.next_unnamed());
+                let Some(object) = object else { return };
+                let asked = Instant::now();
+                let told = origin.resolve(&cx, &object.handle).await;
+                let Some(cache) = cache.upgrade() else { return };
                 // One that is gone is forgotten by that.
-                let attr = cache.resolve(&cx, &object).await;
-                if attr.is_ok_and(|attr| attr.nlink == 0) {
-                    cache.unnamed.add(id, Names::None);
-                    cache.end_unless_held(id);
+                match cache.resolved(&object, asked, told) {
+                    Ok(attr) if attr.nlink == 0 => {
+                        cache.unnamed.add(object.id, Names::None);
+                        cache.end_unless_held(object.id);
+                    }
+                    // It is asked for again when another file loses a name.
+                    Err(error) if is_unanswered(&error) => cache.unnamed.add(object.id, Names::Unknown),
+                    Ok(_) | Err(_) => {}
                 }
             }
         });
+    }
+
+    /// Returns the next file that the origin is to be asked for, if there is one.
+    fn next_unnamed(&self) -> Option<Arc<Object>> {
+        while let Some(id) = self.unnamed.next_to_ask() {
+            if let Ok(object) = self.object(id) {
+                return Some(object);
+            }
+        }
+        None
     }
 }
