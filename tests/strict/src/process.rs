@@ -36,12 +36,14 @@ pub struct Process {
     pub table: Rc<RefCell<Table>>,
     /// Its working directory.
     pub cwd: Rc<RefCell<String>>,
+    /// On the mount this program has been told that there are no labels.
+    pub has_no_labels: bool,
 }
 
 impl Process {
     /// The first process of a job.
     pub fn first(cwd: &str) -> Self {
-        Self { table: Rc::default(), cwd: Rc::new(RefCell::new(cwd.to_owned())) }
+        Self { table: Rc::default(), cwd: Rc::new(RefCell::new(cwd.to_owned())), has_no_labels: false }
     }
 
     /// A child, as the flags of clone(2) make it.
@@ -62,6 +64,7 @@ impl Process {
         let (closed, kept): (Vec<_>, Vec<_>) =
             own.into_iter().partition(|(_, descriptor)| descriptor.close_on_exec);
         self.table = Rc::new(RefCell::new(kept.into_iter().collect()));
+        self.has_no_labels = false;
         closed.into_iter().map(|(_, descriptor)| descriptor).collect()
     }
 

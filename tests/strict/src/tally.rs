@@ -139,6 +139,9 @@ causes! {
     PIECES = READDIR, "smaller pieces";
     /// What takes capabilities from a program asks first whether it has any.
     CAPABILITY = XATTR, "security.capability";
+    /// `ls` asks for no more labels once it was told that the file system has none. The calls that it spares are no look-ups
+    /// and no permission checks either.
+    LABEL = XATTR, "security.selinux, after which nobody asks";
     /// Where the kernel checks permissions of files that are not the caller's, it asks for their access ACL too.
     ACL = XATTR, "access ACLs of others' files";
     /// At the end of the file the kernel knows that there is nothing to copy.

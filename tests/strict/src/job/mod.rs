@@ -229,6 +229,18 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_misses_one_label_asks_for_no_more() {
+        let get = |path: &str| {
+            format!("1 lgetxattr(\"{path}\", \"security.selinux\", 0x1, 255) = -1 ENODATA (No)\n")
+        };
+        let ls = format!("{}{}{}", get("/u/a"), get("/t/a"), get("/t/b"));
+        assert_eq!(expected(&ls, l::XATTR), 1..=1);
+        assert_eq!(expected(&ls, l::LOOKUP), 1..=1);
+        let twice = format!("{ls}1 execve(\"/bin/ls\", [\"ls\"], 0x0 /* 1 vars */) = 0\n{ls}");
+        assert_eq!(expected(&twice, l::XATTR), 2..=2);
+    }
+
+    #[test]
     fn a_call_that_is_not_known_is_named() {
         let mut job = Job::new("/t", "/", false);
         job.run(events(

@@ -37,6 +37,11 @@ impl Job {
         if path.is_empty() {
             return self.on_place(class, call, &base);
         }
+        if is_missing_label(call) && self.is_inside(&base, &path, follow) && self.tell_of_no_labels(pid) {
+            self.tally.call(class);
+            self.tally.add(l::LABEL, -1);
+            return;
+        }
         let Some(place) = self.walk(&base, &path, follow) else { return };
         self.tally.call(class);
         match (&call.result, failed) {
@@ -56,6 +61,17 @@ impl Job {
             self.check(1);
         }
         self.drop_capability(call, &place);
+    }
+
+    /// Tells the program, as the mount does, that there are no labels, and gives back if it knew already.
+    fn tell_of_no_labels(&mut self, pid: Pid) -> bool {
+        self.processes
+            .get_mut(&pid)
+            .is_some_and(|process| std::mem::replace(&mut process.has_no_labels, true))
+    }
+
+    fn is_inside(&self, base: &str, path: &str, follow: bool) -> bool {
+        self.tree.walk(base, path, follow).path.is_some_and(|place| self.tree.holds(&place))
     }
 
     /// A call about what needs no walk.
@@ -184,6 +200,14 @@ fn class_of(name: &str) -> (Class, Option<Cause>) {
         name if name.ends_with("xattr") => (l::XATTR, None),
         _ => (l::SETATTR, Some(l::SETATTR_FAILED)),
     }
+}
+
+/// The label of a file that has none: ENODATA natively, EOPNOTSUPP on the mount.
+fn is_missing_label(call: &Call) -> bool {
+    let is_get = matches!(call.name.as_str(), "getxattr" | "lgetxattr");
+    let is_label =
+        call.args.get(1).and_then(|arg| unquoted(arg)).is_some_and(|name| name == "security.selinux");
+    is_get && is_label && matches!(&call.result, Err(error) if error == "ENODATA")
 }
 
 /// Whether the kernel knows of this failure before it asks for the operation itself.
