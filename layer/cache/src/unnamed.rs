@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-use tombolo_core::fs::NodeId;
+use tombolo_core::fs::{NodeId, PersistentHandle};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::task;
 
@@ -181,16 +181,17 @@ impl Cache {
     }
 
     fn start_asking(self: &Arc<Self>) {
-        // A cache that ends meanwhile does not wait for an origin that is away.
+        // A cache that ends meanwhile does not wait for an origin that is away, nor does its directory: an object has its data open.
         let (cache, origin) = (Arc::downgrade(self), self.origin.clone());
         task::spawn(async move {
             let cx = origin.own_ctx();
             loop {
-                let object = cache.upgrade().and_then(|cache| cache.next_unnamed());
-                let Some(object) = object else { return };
+                let next = cache.upgrade().and_then(|cache| cache.next_unnamed());
+                let Some((id, handle)) = next else { return };
                 let asked = Instant::now();
-                let told = origin.resolve(&cx, &object.handle).await;
+                let told = origin.resolve(&cx, &handle).await;
                 let Some(cache) = cache.upgrade() else { return };
+                let Ok(object) = cache.object(id) else { continue };
                 // One that is gone is forgotten by that.
                 match cache.resolved(&object, asked, told) {
                     Ok(attr) if attr.nlink == 0 => {
@@ -206,10 +207,10 @@ impl Cache {
     }
 
     /// Returns the next file that the origin is to be asked for, if there is one.
-    fn next_unnamed(&self) -> Option<Arc<Object>> {
+    fn next_unnamed(&self) -> Option<(ObjectId, PersistentHandle)> {
         while let Some(id) = self.unnamed.next_to_ask() {
             if let Ok(object) = self.object(id) {
-                return Some(object);
+                return Some((id, object.handle.clone()));
             }
         }
         None
