@@ -365,7 +365,7 @@ pub fn is_mounted(path: &Path) -> bool {
 }
 
 /// So long nothing takes on the busiest machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until something is so.
 #[track_caller]
