@@ -111,6 +111,7 @@ fn programs_on_a_mount_of_a_server_in_its_sandbox_do_all_that_they_did_without()
     let server = scratch.serve_shm(&["--sandbox", "strict", "--host-watch"]);
     scratch.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
     let script = r#"set -e
+(umask 0; mkdir wide; test "$(stat -c %a wide)" = 777)
 umask 077; echo one >f; mkdir d; mkfifo d/fifo; mknod d/null c 1 3
 ln f d/hard; ln -s f soft; mv d/hard d/moved; cp --sparse=always f g
 chmod 640 f; chown 4321:4321 f; touch -d @7 f; truncate -s 100000 g

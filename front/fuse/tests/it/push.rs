@@ -103,8 +103,8 @@ fn named(name: &str) -> Name<'_> {
     Name::new(name.as_bytes()).expect("a name")
 }
 
-/// Notices take some 100 µs. Far longer than that takes on the slowest machine.
-const SOON: Duration = Duration::from_secs(60);
+/// Notices take some 100 µs. Much longer, and what no notice was sent for is seen for other reasons.
+const SOON: Duration = Duration::from_secs(10);
 
 pub(crate) fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + SOON;
