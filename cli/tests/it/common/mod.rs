@@ -364,7 +364,7 @@ pub fn is_mounted(path: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == Some(wanted))
 }
 
-/// So long nothing takes on the busiest machine.
+/// So long nothing takes on the busiest machine. Less than the time limit of a planted bug (`tests/planted/run`), which is an error there.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until something is so.
