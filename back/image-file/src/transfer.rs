@@ -61,7 +61,7 @@ impl ImageFile {
     }
 }
 
-/// What a read fails with that meets the image's end before the disk's.
+/// The error of a read that meets the image's end before the disk's.
 fn cut_off() -> Error {
     Error::io("the image ends before the disk does: it was cut off")
 }

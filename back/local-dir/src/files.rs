@@ -169,7 +169,7 @@ fn parts(open: OpenId) -> (usize, usize, u32) {
 /// What is read of a directory at a time.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// Where a listing is: the entries read but not yet given out follow `next`, and the descriptor's position follows those.
+/// The place of a listing: the entries read but not yet given out follow `next`, and the descriptor's position follows those.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     pub listing: Option<Listing>,

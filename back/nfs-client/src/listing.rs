@@ -39,7 +39,7 @@ pub(crate) struct Given {
 /// A page of the server's.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
-    /// Where the caller was in its listing.
+    /// The place that the caller had reached in its listing.
     pub start: Cookie,
     /// The place that the server was asked for: another one where the listing began anew.
     pub from: Cookie,

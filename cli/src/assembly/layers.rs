@@ -33,7 +33,7 @@ pub const DONE: &str = "done";
 /// The longest reason.
 pub const BYTES_MAX: usize = 1024;
 
-/// What of it is known before the disk is open.
+/// The part that is known before the disk is open.
 pub struct PreparedLayers {
     channel: OwnedFd,
     bottom: Bottom,
@@ -42,7 +42,7 @@ pub struct PreparedLayers {
 /// An overlay that is served, over others that are its own too.
 pub struct Layers {
     disk: Switch,
-    /// What the disk stands on, since it was put on top.
+    /// The layer that the disk stands on, since it was put on top.
     below: Option<Switch>,
     /// The same before that, while it can be taken back.
     before: Option<Option<Switch>>,

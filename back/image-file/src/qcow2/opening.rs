@@ -46,12 +46,12 @@ pub enum Qcow2OpenError {
         #[source]
         source: io::Error,
     },
-    /// It is in order, but needs a feature of the format that is not supported.
+    /// A sound image that needs an unsupported feature of the format.
     #[error("{} is a qcow2 image that is not supported", path.display())]
     Unsupported {
         /// The image, or one that it stands on.
         path: PathBuf,
-        /// What it needs.
+        /// The feature that it needs.
         #[source]
         source: Unsupported,
     },

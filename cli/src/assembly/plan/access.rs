@@ -13,7 +13,7 @@ use super::disk::DiskSource;
 use crate::commands::files::open_path::attr_of;
 use crate::failure::Failure;
 
-/// Where an access list of a file is kept (acl(5)).
+/// The attribute that an access list of a file is kept in (acl(5)).
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// The permissions of a new file with the content of a disk: what each file of it permits that the disk lies in, and the umask does not take
